@@ -1,6 +1,7 @@
 """Measures the server: drop-in clients, tenants, a large session, SQLite and PostgreSQL, several processes.
 
     python -m bench server
+    python -m bench.bench_server dropin         one part or several: dropin, tenants, large_session, postgres
     python -m bench.bench_server --small        with small sizes, to try the benchmark itself
 
 Everything runs on this machine: clients, servers, upstream and database share its cores. The rows of PostgreSQL use
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -40,11 +41,10 @@ SMALL: Final = ServerSizes(
 )
 
 
-def rows(sizes: ServerSizes = FULL) -> Iterator[Row]:
-    yield from bench_dropin.streaming_rows(sizes.clients)
-    yield from tenant_memory.rows(sizes.tenants)
-    yield from large_session.client_rows(sizes.events)
-    yield from _postgres_rows(sizes)
+def rows(sizes: ServerSizes = FULL, parts: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield the rows of the named parts, or of all."""
+    for name in parts or PARTS:
+        yield from PARTS[name](sizes)
 
 
 def _postgres_rows(sizes: ServerSizes) -> Iterator[Row]:
@@ -57,7 +57,22 @@ def _postgres_rows(sizes: ServerSizes) -> Iterator[Row]:
         yield Row("SQLite against PostgreSQL, and several processes", None, note=str(problem))
 
 
-if __name__ == "__main__":
-    for row in rows(SMALL if "--small" in sys.argv else FULL):
+PARTS: Final[dict[str, Callable[[ServerSizes], Iterator[Row]]]] = {
+    "dropin": lambda sizes: bench_dropin.streaming_rows(sizes.clients),
+    "tenants": lambda sizes: tenant_memory.rows(sizes.tenants),
+    "large_session": lambda sizes: large_session.client_rows(sizes.events),
+    "postgres": _postgres_rows,
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    parts = [name for name in arguments if name != "--small"]
+    if unknown := set(parts) - set(PARTS):
+        raise SystemExit(f"there is no part {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
+    for row in rows(SMALL if "--small" in arguments else FULL, parts):
         progress("")
         print(f"{row.what:<72} {row.measured:>16} {row.target:>18} {row.verdict:<7} {row.note}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -55,11 +55,7 @@ from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.view.request import Fitted
-from foveal.server import AuthTokens, ChatMessage, Chats, PairedUser, Pairing, Service, TokenCaller
-from foveal.server.inbox import Inbox
-from foveal.server.jobs.queue import JobQueue
-from foveal.server.jobs.schedule_store import ScheduleStore
-from foveal.server.proxy.digest_index import DigestIndex
+from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, PairedUser, Pairing, Service, TokenCaller
 from foveal.stores.sqlite.schema import MIGRATIONS
 from support.provider_stand_in import Answer, StandIn
 from support.serve_process import serving
@@ -75,10 +71,10 @@ DECIDED_NOW: Final = ("report", "max_tokens", "continued", "later")
 """What depends on what the policies decide now, beside the log."""
 DECIDED_BY_PRESETS: Final = {
     "target", "clip_share", "summary_tokens", "summary_share", "early_tokens", "early", "patience",
-    "mask_arguments",
+    "mask_arguments", "refer",
 }  # fmt: skip
-"""Values that `economy` has changed since, or no longer has."""
-NEW_FIELDS: Final = {"until", "estimated"}
+"""Values that `economy` has changed since, or no longer has, or not in mode `confirm`."""
+NEW_FIELDS: Final = {"until", "estimated", "mode", "turn_tokens", "notice"}
 """Fields of events and reports that this version has added."""
 LEVELS: Final = {"full", "clipped", "masked", "summarised", "dropped", "-"}
 
@@ -289,9 +285,7 @@ def _with_sums(value: Any) -> Any:
 
 def test_an_old_server_folder_shows_the_same_and_its_open_work_is_done(folder: Path) -> None:
     told = json.loads(unpacked("server.json"))
-    before = {
-        name: schema(folder / name) for name in ("service.db", "tenants/default.db", "tenants/second.db")
-    }
+    before = {name: schema(folder / name) for name in ("tenants/default.db", "tenants/second.db")}
     path = os.pathsep.join(
         [*filter(None, [os.environ.get("PYTHONPATH")]), str(Path(__file__).parent), str(DATA)]
     )
@@ -308,21 +302,25 @@ def test_an_old_server_folder_shows_the_same_and_its_open_work_is_done(folder: P
             assert server.stop() == 0
     same(*(_without_reductions(one) for one in (plain(seen), told["seen"])))
     after = {name: schema(folder / name) for name in before}
-    assert after == {
-        name: migrated(old) if name.startswith("tenants/") else old for name, old in before.items()
-    }
+    assert after == {name: migrated(old) for name, old in before.items()}
 
 
-def test_a_new_server_has_the_schema_of_the_old_one(folder: Path, tmp_path: Path) -> None:
-    async def make() -> None:
+def test_the_tables_of_an_old_server_become_those_of_a_new_one(folder: Path, tmp_path: Path) -> None:
+    async def open_in(place: Path) -> None:
         config = load(tmp_path, environ={}, user_folder=tmp_path)
-        async with Service.open(config, folder=tmp_path / "new", environment={}) as service:
-            for owner in (AuthTokens, Pairing, Chats, Inbox, JobQueue, ScheduleStore, DigestIndex):
-                owner(service.runtime.database)
+        async with Service.open(config, folder=place, environment={}) as service:
             await service.runtime.database.check_writable()
 
-    asyncio.run(make())
-    assert schema(tmp_path / "new" / "service.db") == schema(folder / "service.db")
+    asyncio.run(open_in(tmp_path / "new"))
+    asyncio.run(open_in(folder))
+    assert columns(folder / "service.db") == columns(tmp_path / "new" / "service.db")
+
+
+def columns(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the columns of each table and index."""
+    names = [name for (name,) in rows(path, "SELECT name FROM sqlite_schema")]
+    kinds = ("table_xinfo", "index_xinfo")
+    return {name: [row for kind in kinds for row in rows(path, f"PRAGMA {kind}('{name}')")] for name in names}
 
 
 def _until_done(folder: Path) -> None:
@@ -364,10 +362,10 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
             assert await pairing.list() == (PairedUser(platform="telegram", user=42, since=now),)
             assert await pairing.retry_after("discord", 77, now=now + 600) == 3_000
             assert await pairing.claim("discord", old["codes"]["discord"], 78, now=now + 599)
-            assert await chats.session("telegram", 42) == "telegram-42-2"
-            waiting = ChatMessage(key="m2", chat=42, session="telegram-42-2")
+            assert await chats.session("telegram", ChatPlace(42)) == "telegram-42-2"
+            waiting = ChatMessage(key="m2", place=ChatPlace(42), session="telegram-42-2", at=now)
             assert await chats.undelivered("telegram", now=now) == [waiting]
-            assert not await chats.record_command("discord", "c1", chat=77, now=now)
+            assert not await chats.record_command("discord", "c1", place=ChatPlace(77), now=now)
 
     asyncio.run(look())
 

@@ -406,7 +406,7 @@ def packed(rows: dict[str, ModelRow], packages: dict[str, str], today: datetime.
         sellers=list(sellers),
         limits=list(limits),
         prices=list(prices),
-        models=models,
+        models={last: tuple(indexes) for last, indexes in models.items()},
     )
     text = msgspec.json.encode(table).replace(b".0,", b",").replace(b".0]", b"]")
     return gzip.compress(text, compresslevel=9, mtime=0)

@@ -20,6 +20,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
@@ -35,8 +36,10 @@ from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.history_diff import MESSAGE_FACTS, HistoryChange, MessageHistory
 from foveal.core.engine.operations import (
+    check_agreement,
     compaction_handle,
     expand_facts,
+    newest_reduction,
     pin_fact,
     plan_manual_compaction,
     seq_of,
@@ -231,6 +234,15 @@ class Context:
             self._release_hidden([event])
             return compaction_handle(event)
 
+    def agree(self) -> str:
+        """Answer the `question` of the report with yes, in mode `confirm`: reduce as mode `auto` would now. Returns
+        the handle of the newest reduction; raises `NotCompacted` when there is no question or nothing to reduce."""
+        with self._lock:
+            engine, first = self._engine, self._engine.next_seq
+            check_agreement(engine)
+            self._reduce(self._clock(), agreed=True)
+            return newest_reduction(engine.log[first:])
+
     def undo(self, name: str | int | None = None) -> str:
         """Take back a reduction or a pin, by default the newest reduction, whatever came after it. Returns the
         handle of what was taken back; raises `ContextOverflow` when there is no room for what it hides."""
@@ -340,10 +352,11 @@ class Context:
         found = self._engine.view.find(seq)
         return None if found is None else found[0].rendered
 
-    def _reduce(self, now: float) -> None:
+    def _reduce(self, now: float, *, agreed: bool = False) -> None:
         engine, first = self._engine, self._engine.next_seq
+        moment = replace(self._requests.moment(engine), agreed=agreed)
         try:
-            engine.reduce_to_fit(self._requests.moment(engine), at=now, write=self._write_summary)
+            engine.reduce_to_fit(moment, at=now, write=self._write_summary)
         except ContextOverflow:
             engine.discard_from(first + len(engine.paid_facts(first)))
             raise

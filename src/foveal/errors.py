@@ -7,6 +7,7 @@
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── Busy                a session is answering; the operation has to wait
     ├── NothingToAsk        the last turn was answered, so the model is not called again
+    ├── KeyReused           the key of a message was sent again with another text
     ├── AnsweredElsewhere   another program writes this session through the drop-in endpoints
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
@@ -90,6 +91,16 @@ class Busy(FovealError):
 
 class NothingToAsk(FovealError):
     """There is no unanswered turn, so the model is not called."""
+
+
+class KeyReused(FovealError):
+    """The key of a message was sent again with another text; nothing was stored."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(
+            f"session {session!r} has another message with this key: send the same text again, or use a new key"
+        )
+        self.session = session
 
 
 class AnsweredElsewhere(FovealError):

@@ -19,12 +19,14 @@ from foveal.agent import (
     HookFailed,
     HookOccasion,
     HookVerdict,
+    LimitReached,
     RequestRefused,
     TextStreamed,
     TurnFinished,
     summariser_for,
 )
 from foveal.agent.agent import DENIED_RESULT
+from foveal.agent.agent_events import ContextReduced
 from foveal.core.log import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
 from foveal.testing import Scripted
 from foveal.tools import Tool, Toolbox, ToolOutput
@@ -82,14 +84,16 @@ BOX = [
 class AgentFixture:
     """A session in a file, a provider and an agent."""
 
-    def __init__(self, path: Path, provider: Scripted, **options: Any) -> None:
-        self.path, self.provider, self.options = path, provider, options
+    def __init__(self, path: Path, provider: Scripted, *, policy: Any = "economy", **options: Any) -> None:
+        self.path, self.provider, self.policy, self.options = path, provider, policy, options
 
     async def __aenter__(self) -> AgentFixture:
         self.store = foveal.open_store(str(self.path / "a.db"))
         opened = await self.store.__aenter__()
         summarise = summariser_for(self.provider)
-        self.session = await Session.open(opened, "a", model=self.provider.model, summarise=summarise)
+        self.session = await Session.open(
+            opened, "a", model=self.provider.model, summarise=summarise, policy=self.policy
+        )
         self.agent = Agent(self.session, self.provider, Toolbox(BOX), **self.options)
         return self
 
@@ -146,6 +150,19 @@ async def test_a_turn_of_many_results_never_exceeds_the_real_window(tmp_path: Pa
         assert check_chat(sent) == []
         assert any("Never touch the tests." in str(message["content"]) for message in sent)
         assert any(message["content"] == "the task" for message in sent)
+
+
+@run
+async def test_in_mode_confirm_the_limit_is_reported_before_each_reduction(tmp_path: Path) -> None:
+    provider = Scripted(*([("long", {"n": number})] for number in range(6)), "done", window=6_000)
+    async with AgentFixture(tmp_path, provider, policy={"preset": "economy", "mode": "confirm"}) as here:
+        told = [event for event in await here.turn() if isinstance(event, LimitReached | ContextReduced)]
+        assert told
+        for before, after in zip(told[::2], told[1::2], strict=True):
+            assert isinstance(before, LimitReached)
+            assert isinstance(after, ContextReduced)
+            assert before.needed == after.before > before.available >= after.after
+            assert all(str(event.fact.rule).endswith(": no consent") for event in after.events)  # type: ignore[union-attr]
 
 
 @run

@@ -333,12 +333,14 @@ def test_health_is_503_if_the_store_cannot_be_written(
                 "inbox_oldest_s": None,
                 "status": "ok",
                 "problems": [],
+                "gateways": {},
             },
         )
         proxy.do(proxy.service.runtime.database.close())
         broken = ask(proxy.url, "/healthz")
         assert (broken.status, broken.json["status"]) == (503, "degraded")
         assert broken.json["problems"] == ["the database cannot be written"]
+        assert (broken.json["inbox"], broken.json["inbox_oldest_s"]) == (None, None)  # not known
         assert ask(proxy.url, "/metrics").status == 503
 
 
@@ -355,6 +357,7 @@ def test_health_answers_within_a_second_while_the_database_is_locked(
             locked = ask(proxy.url, "/healthz")
             assert (locked.status, locked.json["status"]) == (503, "degraded")
             assert locked.json["problems"] == ["the database does not respond: it is locked or unreachable"]
+            assert locked.json["inbox"] is None
         assert time.monotonic() - began < 2 * 1.0
         other.execute("ROLLBACK")
         other.close()

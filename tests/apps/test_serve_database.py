@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from foveal.apps.serve import UNUSED_FOLDER, startup_notes
 from foveal.config import load
 from foveal.errors import FovealError
 from foveal.server.storage import FolderStorage, open_storage
@@ -86,8 +87,16 @@ def test_the_url_of_a_database_is_shown_without_its_password(tmp_path: Path) -> 
 def test_a_url_of_another_database_is_refused_without_showing_it(tmp_path: Path) -> None:
     with pytest.raises(FovealError) as caught:
         load(tmp_path, environ={"FOVEAL_DATABASE": "mysql://alice:hunter2@db/foveal"}, user_folder=tmp_path)
-    assert "postgresql://" in str(caught.value)
+    assert "server.database = mysql://… is not allowed: a URL that begins with postgresql://" in str(
+        caught.value
+    )
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_folder_beside_a_database_is_named_as_unused(tmp_path: Path) -> None:
+    flags = {"server.folder": str(tmp_path), "server.database": "postgresql://db/foveal"}
+    for given, notes in ((flags, [UNUSED_FOLDER]), ({"server.folder": str(tmp_path)}, [])):
+        assert startup_notes(load(tmp_path, flags=given, environ={}, user_folder=tmp_path)) == notes
 
 
 def test_without_psycopg_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

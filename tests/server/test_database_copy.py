@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ from support.store_contract import UNUSUAL_FACTS, Clock, log, said
 
 TABLES = (TOKENS_TABLE, *OTHER_TABLES)
 MADE_TABLES = (
-    *("chats", "chat_messages", "pairing_codes", "pairing_misses", "paired"),
+    *("chat_places", "chat_messages", "pairing_codes", "pairing_misses", "paired"),
     *("schedules", "heads", "beside"),
 )
 """Tables that the tests fill with rows of made values."""
@@ -167,7 +168,7 @@ def value_of(column: str, number: int) -> Any:
         return bytes([number, 0, 255]) * (number + 1)
     if column in ("stale", "enabled"):
         return number % 2
-    if column in ("chat", "user", "number", "seq", "turn"):
+    if column in ("chat", "topic", "reply_to", "parts", "user", "number", "seq", "turn"):
         return (-1) ** number * 2**40 * number + number
     if column in ("at", "until", "since", "following", "due"):
         return 1e9 / (number + 3)
@@ -316,12 +317,24 @@ def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, p
     connection.pragma("user_version", STORE_SCHEMA_VERSION - 1)
     connection.close()
     service = apsw.Connection(str(folder / "service.db"))
-    service.execute("DROP TABLE beside")
+    service.execute("DROP TABLE beside; DROP TABLE chat_places; DROP TABLE chat_messages")
+    service.execute(
+        """CREATE TABLE chats (face TEXT, chat INTEGER, number INTEGER);
+        CREATE TABLE chat_messages (face TEXT, key TEXT, chat INTEGER, session TEXT, state TEXT, at REAL);
+        INSERT INTO chats VALUES ('telegram', 42, 3);
+        INSERT INTO chat_messages VALUES ('telegram', 'm', 42, 'telegram-42-3', 'open', 1.5)"""
+    )
+    service.pragma("user_version", 1)
     service.close()
     before = digests(folder)
     copy(folder, postgres_url)
     assert digests(folder) == before
     assert contents(postgres_url)["default"] == contents(folder)["default"]
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("SET foveal.all_tenants = 'on'")
+        assert connection.execute("SELECT * FROM foveal.chat_places").fetchall() == [("telegram", 42, 0, 3)]
+        stored = connection.execute("SELECT key, topic, parts FROM foveal.chat_messages").fetchall()
+        assert stored == [("m", 0, 0)]
 
 
 def test_a_role_that_may_only_read_and_write_rows_can_copy(
@@ -467,6 +480,27 @@ def test_a_row_with_another_value_is_refused_without_showing_it(folder: Path, po
     assert "hunter2" not in str(caught.value)
 
 
+def test_rows_are_compared_before_sessions_are_copied(
+    folder: Path, postgres_url: str, tmp_path: Path
+) -> None:
+    copy(folder, postgres_url)
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("UPDATE foveal.inbox SET at = 7 WHERE key = 'k30'")
+    source = Path(shutil.copytree(folder, tmp_path / "longer"))
+    append(source, "late", said(3))
+    with pytest.raises(StoreError, match=r"table inbox .* has another value in at"):
+        copy(source, postgres_url)
+    assert "late" not in contents(postgres_url)["default"]
+
+
+def test_one_tenant_is_copied_without_the_others_and_the_tables(folder: Path, postgres_url: str) -> None:
+    progress = copy(folder, postgres_url, tenant="other")
+    found, expected = contents(postgres_url), contents(folder)
+    assert (progress.tenants, progress.rows.total()) == (1, 0)
+    assert (found["default"], found["other"]) == ({}, expected["other"])
+    assert found["inbox"] == []
+
+
 def test_a_session_that_was_erased_since_is_erased_in_the_target(tmp_path: Path, postgres_url: str) -> None:
     source = small_folder(tmp_path / "from")
     copy(source, postgres_url)
@@ -588,7 +622,9 @@ def test_wrong_places_end_the_command_with_one_sentence(
     wrong = {
         ("mysql://bob:hunter2@db/x", source): "a postgresql:// URL, a data folder or a store file",
         (source, "postgresql://bob:hunter2@127.0.0.1:1/x"): "cannot be reached",
-        (source, "postgresql://bob:hunter2%zz@db/x"): "cannot be read",
+        (source, "postgresql://bob:hunter2%zz@db/x"): "special characters of the password percent-encoded",
+        (source, "postgresql://bob:hunter2@db/x?bogus=1"): "has no parameter 'bogus'",
+        (source, "postgresql://bob:%zz?hunter2=@db/x"): "special characters of the password percent-encoded",
         (source, source): "another place than FROM",
         (source, database_url(postgres_url, "missing")): "create the database first",
         (str(tmp_path / "missing"), source): "is not a server's data folder",
@@ -608,13 +644,13 @@ def test_wrong_places_end_the_command_with_one_sentence(
 
 
 def test_a_tenant_is_named_for_store_files_only(tmp_path: Path, postgres_url: str, folder: Path) -> None:
-    with pytest.raises(BadSetting, match="only if exactly one of FROM and TO"):
-        copy(folder, postgres_url, tenant="default")
     with pytest.raises(BadSetting, match="has default, other"):
         copy(folder, tmp_path / "one.db")
     with pytest.raises(BadSetting, match="has default, other"):
         copy(folder, tmp_path / "one.db", tenant="third")
     assert not (tmp_path / "one.db").exists()
+    with pytest.raises(BadSetting, match="store files have no tenants"):
+        copy(_one_file(tmp_path), tmp_path / "other.db", tenant="default")
 
 
 def test_a_tenant_whose_name_is_no_file_name_is_refused(tmp_path: Path, postgres_url: str) -> None:

@@ -17,10 +17,12 @@ import pytest
 from foveal.agent import ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
 from foveal.config import Config, load
 from foveal.core.log import Compacted, Erased, Event, Instructed, ModelSaid, Noted, UserSaid, text_of
+from foveal.core.tokens.counter import _load_counter
 from foveal.errors import (
     AnsweredElsewhere,
     BadSetting,
     Busy,
+    KeyReused,
     NotCompacted,
     NothingToAsk,
     ProviderError,
@@ -71,6 +73,16 @@ async def events(live: LiveSession) -> list[Event]:
 def spoken(log: list[Event]) -> list[str]:
     said = (e.fact for e in log if isinstance(e.fact, UserSaid | ModelSaid))
     return [text_of(fact.content) for fact in said]
+
+
+@run
+async def test_estimating_tokens_loads_no_vocabulary(tmp_path: Path) -> None:
+    _load_counter.cache_clear()
+    config = configured(tmp_path, tokenizer="estimate")
+    async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
+        service.runtime._providers[""] = Scripted("Hello.")
+        await service.tenant("default").create("demo")
+    assert _load_counter.cache_info().currsize == 1
 
 
 # ── Submitting ────────────────────────────────────────────────────────────────────────────────────────
@@ -146,8 +158,25 @@ async def test_a_key_of_an_earlier_process_returns_its_outcome(tmp_path: Path) -
         await (await live.submit("Do it.", key="k1")).outcome()
     async with opened(tmp_path) as service:
         live = await service.tenant("default").session("demo")
-        outcome = await (await live.submit("", key="k1")).outcome()
+        outcome = await (await live.submit("Do it.", key="k1")).outcome()
         assert (outcome.why, outcome.text) == ("answered", "Once.")
+        assert spoken(await events(live)) == ["Do it.", "Once."]
+
+
+@run
+async def test_a_key_with_another_text_is_refused(tmp_path: Path) -> None:
+    provider = GatedProvider("Once.")
+    async with opened(tmp_path, provider=provider) as service:
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("Do it.", key="k1")
+        for text in ("Do that.", ""):
+            with pytest.raises(KeyReused, match="use a new key"):
+                await live.submit(text, key="k1")
+        provider.gate.set()
+        await turn.outcome()
+        with pytest.raises(KeyReused):
+            await live.submit("Do that.", key="k1")
+        assert await live.submit("Do it.", key="k1") is turn
         assert spoken(await events(live)) == ["Do it.", "Once."]
 
 

@@ -894,9 +894,14 @@ async def test_mode_confirm_asks_before_every_compaction(
         assert summariser.requests == []
         assert await of(session, Compacted, Masked, Dropped) == []
         assert (await session.report()).question
-        await session.compact()
+        agreed = await session.agree()
         assert (await session.report()).question == ""
         assert len(summariser.requests) == 1
+        (summary,) = await of(session, Compacted)
+        assert summary.rule == "confirm: agreed"
+        assert (await session.event(agreed)).fact == summary
+        with pytest.raises(NotCompacted, match="the question comes above"):
+            await session.agree()
         await fill_until(session, "act", start=turn)
         assert (await session.report()).question, "the question returns when the window is full again"
         await session.close()
@@ -916,7 +921,7 @@ async def test_the_question_of_mode_confirm_has_the_numbers_of_the_usage_line() 
 
 
 @run
-async def test_without_consent_masks_and_records_keep_the_hard_limit(
+async def test_without_consent_records_keep_the_hard_limit(
     stores: Callable[[], Any],
 ) -> None:
     summariser = PausedSummariser(held=False)
@@ -932,10 +937,8 @@ async def test_without_consent_masks_and_records_keep_the_hard_limit(
             assert fitted.tokens <= fitted.limit
             assert "never delete the archive" in str(fitted.facts)
         assert summariser.requests == []
-        assert {(fact.by, fact.reason) for fact in await of(session, Compacted)} == {("ledger", "room")}
-        masks = await of(session, Masked)
-        assert masks
-        assert {fact.reason for fact in masks} == {"hard limit, no consent"}
+        records = await of(session, Compacted)
+        assert {(fact.by, fact.rule) for fact in records} == {("ledger", "confirm: no consent")}
         assert check_chat(fitted.to_openai()) == []
         assert check_anthropic(fitted.to_anthropic()) == []
         assert check_responses(fitted.to_responses()) == []

@@ -15,12 +15,15 @@ from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.ledger import likely_reused, range_facts
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan
+from foveal.core.compaction.summariser import SummaryRequest
+from foveal.core.compaction.summariser_protocol import DraftRequest
 from foveal.core.compaction.summary_dialogue import ledger_summary
 from foveal.core.engine import Engine
 from foveal.core.engine.beside_range import likely_names_outside, summaries_in
 from foveal.core.engine.report import event_status
+from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log import AnyFact, Call, Compacted, Event, ModelSaid, Opened, Text, ToolReturned, UserSaid
-from foveal.core.view import effective_events
+from foveal.core.view import View, effective_events
 from foveal.sessions import Session, event_writer
 from foveal.sessions.fitter import RequestFitter
 from foveal.sessions.log_reader import MAX_SLICE_EVENTS, SLICE_CHARS, fold_log, last_opened, read_slices
@@ -263,3 +266,48 @@ async def test_threads_take_short_turns_only_during_offloaded_work() -> None:
     usual = sys.getswitchinterval()
     assert await offload(sys.getswitchinterval, events=1_000) == pytest.approx(SWITCH_INTERVAL_S)
     assert sys.getswitchinterval() == usual
+
+
+@run
+async def test_a_long_log_is_folded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, advance = threading.get_ident(), View.advance
+    on_loop: list[int] = []
+
+    def observed(view: View, event: Event) -> None:
+        if threading.get_ident() == here:
+            on_loop.append(event.seq)
+        advance(view, event)
+
+    monkeypatch.setattr(View, "advance", observed)
+    store = CountingStore()
+    await import_turns(store, 500)
+    session = await Session.open(store, "demo", **SMALL)
+    await session.fit()
+    await session.expand(3)
+    await session.append(UserSaid(content="go on"))
+    assert max(store.reads) <= MAX_SLICE_EVENTS
+    assert len(on_loop) < sum(store.reads) / 20  # the first slices, which are short
+
+
+@run
+async def test_the_request_for_a_long_summary_is_built_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = SummaryJob.request
+    threads: list[int] = []
+
+    def observed(job: SummaryJob, draft: DraftRequest) -> SummaryRequest:
+        threads.append(threading.get_ident())
+        return request(job, draft)
+
+    async def summarise(_: SummaryRequest) -> str:
+        return "The user asked about the parts."
+
+    monkeypatch.setattr(SummaryJob, "request", observed)
+    store = CountingStore()
+    await import_turns(store, 100)
+    session = await Session.open(store, "demo", summarise=summarise, **SMALL)
+    await session.fit()
+    await session.close()
+    assert threads
+    assert threading.get_ident() not in threads

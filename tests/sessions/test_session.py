@@ -375,6 +375,23 @@ async def test_a_deleted_session_has_no_text_but_a_gapless_log(stores: Callable[
 
 
 @run
+async def test_nothing_is_appended_to_an_erased_session(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await run_turns(session, 1)
+        other = await Session.open(store, "demo", **SMALL)
+        await session.delete()
+        events = await session.events()
+        await other.fit()  # it learns that the session was erased
+        for erased in (session, other):
+            with pytest.raises(UnknownSession):
+                await erased.append(UserSaid(content="more"))
+        with pytest.raises(SessionExists, match="was erased: choose another id"):
+            await Session.open(store, "demo", **SMALL)
+        assert await store.read("demo") == events
+
+
+@run
 async def test_a_session_continues_from_another_with_its_rules_and_summary(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         old = await Session.open(store, "old", **SMALL)

@@ -1,11 +1,20 @@
 """A local stand-in of Discord: the parts of REST API and gateway that a text bot needs.
 
     async with DiscordApi() as discord:
-        await discord.say("hello", user=7)                # a user sends a direct message
-        await until(lambda: discord.said())               # wait for the answer of the bot
+        await discord.say("hello", user=7)                        # a user sends a direct message
+        await until(lambda: discord.said())                       # wait for the answer of the bot
+        thread = await discord.open_thread("Plans")
+        await discord.say("hi", channel=thread, mentions=[mention_of_bot()])
+        await discord.say("why?", reply_to=message)               # also `forward=message`
+        await discord.say("read", attachments=[discord.attach("a.txt", b"text")])
 
-Like Discord it refuses a wrong token, empty or too long messages and long nonces, answers a repeated nonce with the
-existing message, and echoes the bot's own messages through the gateway. It runs in the event loop of the test.
+1. Like Discord it refuses a wrong token, empty or too long messages and long nonces, messages to deleted channels
+   (10003) and closed threads (50083), and responses to expired interactions (10062, 50027). It answers a repeated
+   nonce with the existing message, and echoes the bot's own messages through the gateway.
+2. Events that the bot missed are sent when it resumes its session; a new session begins without them.
+3. `failures` are the next responses to new messages. `outage` makes all requests fail for a while.
+
+It runs in the event loop of the test.
 """
 
 from __future__ import annotations
@@ -13,27 +22,57 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from aiohttp import WSMsgType, web
 
-Json = dict[str, Any]
+from support.discord_objects import (
+    APPLICATION,
+    BOT,
+    CHANNEL,
+    DM,
+    GUILD,
+    OWNER,
+    ROLE,
+    Json,
+    bot,
+    channel_object,
+    direct_channel,
+    forward_fields,
+    guild_object,
+    member_object,
+    mention_of_bot,
+    message_object,
+    reply_fields,
+    thread_object,
+    user_object,
+)
+
+__all__ = [
+    "APPLICATION",
+    "BOT",
+    "CHANNEL",
+    "DM",
+    "GUILD",
+    "OWNER",
+    "ROLE",
+    "TOKEN",
+    "DiscordApi",
+    "Json",
+    "Sent",
+    "bot",
+    "mention_of_bot",
+    "until",
+]
 
 TOKEN = "MTAx.standin.not-a-real-token"
-BOT = 900
-APPLICATION = 901
-GUILD = 5_000
-CHANNEL = 5_001
-"""A text channel of the guild."""
-ROLE = 5_002
-"""The role that Discord made for the bot."""
-DM = 6_000
-"""The direct channel of user 7; the channel of another user is `DM` + user id."""
-OWNER = 7
+DiscordOutage = Literal["refused", "hang", "unavailable", "lost replies"]
+"""What happens to requests: no connection, no response, `503`, or a connection that closes after the request was
+carried out. The gateway is disconnected in all cases but the last."""
 
 
 async def until(condition: Callable[[], Any], *, seconds: float = 60.0) -> None:
@@ -54,6 +93,8 @@ class Sent:
     id: int
     way: str = "channel"
     """`channel`, or `followup` to an interaction."""
+    at: float = field(default_factory=time.monotonic)
+    """When it was accepted, in the time of `time.monotonic`."""
 
     @property
     def buttons(self) -> list[Json]:
@@ -79,8 +120,23 @@ class DiscordApi:
     """Status, body and headers of the next responses to new messages, instead of success."""
     refusal_code: int = 0
     """The code with which every IDENTIFY is refused."""
+    refusals: list[int] = field(default_factory=list)
+    """Codes with which the next IDENTIFYs are refused, such as 4004."""
     failing_logins: int = 0
     """Number of logins that fail."""
+    refused_logins: int = 0
+    """Number of logins that are answered with `401`."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Names of users that others see."""
+    threads: dict[int, Json] = field(default_factory=dict)
+    deleted: set[int] = field(default_factory=set)
+    """Channels and threads that no longer exist."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Data of attachments, by the path of their address."""
+    delivered_at: dict[str, float] = field(default_factory=dict)
+    """When each message was sent to the bot, by its text, in the time of `time.monotonic`."""
+    lost_replies: list[int] = field(default_factory=list)
+    """Ids of messages that were accepted although the bot got no answer."""
     url: str = ""
     _ids: int = 1_000_000_000_000_000_000
     _events: list[Json] = field(default_factory=list)
@@ -88,6 +144,10 @@ class DiscordApi:
     _nonces: dict[tuple[int, str], Json] = field(default_factory=dict)
     _interactions: dict[str, int] = field(default_factory=dict)
     """The channel of each interaction, by its token."""
+    _expired: set[str] = field(default_factory=set)
+    """Tokens of interactions to which the bot can no longer respond."""
+    _outage: DiscordOutage | None = None
+    _outage_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._guarded])
@@ -96,46 +156,101 @@ class DiscordApi:
                 web.get("/", self._gateway),
                 web.get("/api/v10/users/@me", self._me),
                 web.get("/api/v10/oauth2/applications/@me", self._application),
+                web.post("/api/v10/users/@me/channels", self._open_direct_channel),
                 web.put(f"/api/v10/applications/{APPLICATION}/commands", self._register),
                 web.post("/api/v10/channels/{channel}/typing", self._typing),
                 web.post("/api/v10/channels/{channel}/messages", self._message),
                 web.post("/api/v10/interactions/{id}/{token}/callback", self._callback),
                 web.post(f"/api/v10/webhooks/{APPLICATION}/{{token}}", self._followup),
+                web.get("/attachments/{path:.*}", self._attachment),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{port}"
+        await self._listen(port=0)
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._outage_ended.set()
         await self.drop()
         await self._runner.cleanup()
+
+    async def _listen(self, *, port: int) -> None:
+        self._site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await self._site.start()
 
     # ── users ────────────────────────────────────────────────────────────────────────────────────────
 
     async def say(
-        self, text: str, *, user: int = OWNER, channel: int = 0, guild: bool = False, **more: Any
+        self,
+        text: str,
+        *,
+        user: int = OWNER,
+        channel: int = 0,
+        guild: bool = False,
+        reply_to: Json | None = None,
+        forward: Json | None = None,
+        **more: Any,
     ) -> Json:
         """Send a message as a user; `more` are further fields of the message."""
-        message = self.new_message(text, channel or (CHANNEL if guild else _dm(user)), _user(user))
-        if guild:
-            message["guild_id"] = str(GUILD)
-            message["member"] = _member()
+        target = channel or (CHANNEL if guild else direct_channel(user))
+        message = self.new_message(text, target, self.user(user))
+        if guild or target in self.threads:
+            message |= {"guild_id": str(GUILD), "member": member_object()}
+        if reply_to is not None:
+            message |= reply_fields(reply_to)
+        if forward is not None:
+            message |= forward_fields(forward)
         message |= more
         await self.dispatch("MESSAGE_CREATE", message)
         return message
 
+    def user(self, id: int) -> Json:
+        return user_object(id, bot=id == BOT, name=self.names.get(id, ""))
+
+    def attach(
+        self, name: str, data: bytes, *, content_type: str = "text/plain", size: int | None = None
+    ) -> Json:
+        """Return an attachment of a message; `size` is the reported size, if it is not that of the data."""
+        id = self._next()
+        path = f"{CHANNEL}/{id}/{name}"
+        self.files[path] = data
+        url = f"{self.url}/attachments/{path}"
+        kind = {"content_type": content_type} if content_type else {}
+        size = len(data) if size is None else size
+        return {"id": str(id), "filename": name, "size": size, "url": url, "proxy_url": url} | kind
+
+    async def open_thread(self, name: str = "Thread", *, id: int = 0) -> int:
+        """Create a thread of the channel, or open it again, and return its id."""
+        id = id or self._next()
+        is_new = id not in self.threads
+        self.threads[id] = thread_object(id, name)
+        await self.dispatch("THREAD_CREATE" if is_new else "THREAD_UPDATE", self.threads[id])
+        return id
+
+    async def close_thread(self, id: int) -> None:
+        """Archive and lock a thread: the bot can no longer write in it."""
+        self.threads[id] = thread_object(id, self.threads[id]["name"], archived=True, locked=True)
+        await self.dispatch("THREAD_UPDATE", self.threads[id])
+
+    async def archive_thread(self, id: int) -> None:
+        """Archive a thread; the next message opens it again."""
+        self.threads[id] = thread_object(id, self.threads[id]["name"], archived=True)
+        await self.dispatch("THREAD_UPDATE", self.threads[id])
+
+    def expire_interactions(self) -> None:
+        """Let the 15 minutes pass in which the bot can respond to the interactions so far."""
+        self._expired |= self._interactions.keys()
+
     async def press(self, button: Json, *, user: int = OWNER, channel: int = 0, guild: bool = False) -> Json:
         """Press a button of a message of the bot as a user."""
         row = {"type": 1, "components": [{"type": 2, "style": 2, "label": "…"} | button]}
-        target = channel or (CHANNEL if guild else _dm(user))
-        message = self.new_message("…", target, _user(BOT, bot=True)) | {"components": [row]}
+        target = channel or (CHANNEL if guild else direct_channel(user))
+        message = self.new_message("…", target, user_object(BOT, bot=True)) | {"components": [row]}
         data = {"custom_id": button["custom_id"], "component_type": 2}
         return await self._interact(3, data, user=user, channel=channel, guild=guild, message=message)
 
@@ -155,6 +270,33 @@ class DiscordApi:
     async def again(self, message: Json) -> None:
         """Send a message a second time, as a gateway may after a resumed session."""
         await self.dispatch("MESSAGE_CREATE", message)
+
+    @asynccontextmanager
+    async def outage(self, kind: DiscordOutage) -> AsyncIterator[None]:
+        """Let all requests fail while the block runs."""
+        await self.begin_outage(kind)
+        try:
+            yield
+        finally:
+            await self.end_outage()
+
+    async def begin_outage(self, kind: DiscordOutage) -> None:
+        self._outage = kind
+        self._outage_ended.clear()
+        if kind == "refused":
+            await self._site.stop()
+            assert self._runner.server is not None
+            for connection in list(self._runner.server.connections):
+                connection.force_close()
+            self._socket = None
+        elif kind != "lost replies":
+            await self.drop()
+
+    async def end_outage(self) -> None:
+        kind, self._outage = self._outage, None
+        self._outage_ended.set()
+        if kind == "refused":
+            await self._listen(port=self._port)
 
     async def drop(self) -> None:
         """Break the connection, so that the bot resumes it."""
@@ -192,20 +334,22 @@ class DiscordApi:
         return socket
 
     async def _identify(self, socket: web.WebSocketResponse, payload: Json) -> None:
-        if self.refusal_code or payload["token"] != self.token:
-            await socket.close(code=self.refusal_code or 4004)
+        refusal = self.refusals.pop(0) if self.refusals else self.refusal_code
+        if refusal or payload["token"] != self.token:
+            await socket.close(code=refusal or 4004)
             return
         self._socket, self._events = socket, []
         ready = {
             "v": 10,
-            "user": _user(BOT, bot=True),
+            "user": user_object(BOT, bot=True),
             "guilds": [{"id": str(GUILD), "unavailable": True}],
             "session_id": "standin",
             "resume_gateway_url": self.url.replace("http", "ws"),
             "application": {"id": str(APPLICATION), "flags": 0},
         }
         await self.dispatch("READY", ready)
-        await self.dispatch("GUILD_CREATE", _guild())
+        threads = [thread for thread in self.threads.values() if not thread["thread_metadata"]["archived"]]
+        await self.dispatch("GUILD_CREATE", guild_object(threads))
         self.identified.append(payload)
 
     async def _resume(self, socket: web.WebSocketResponse, payload: Json) -> None:
@@ -219,12 +363,14 @@ class DiscordApi:
         if self._socket is not None:
             with suppress(ConnectionError):
                 await self._socket.send_json(event)
+                if event["t"] == "MESSAGE_CREATE":
+                    self.delivered_at.setdefault(event["d"]["content"], time.monotonic())
 
     async def _interact(
         self, kind: int, data: Json, *, user: int, channel: int, guild: bool, **more: Any
     ) -> Json:
         id = self._next()
-        target = channel or (CHANNEL if guild else _dm(user))
+        target = channel or (CHANNEL if guild else direct_channel(user))
         interaction: Json = {
             "id": str(id),
             "application_id": str(APPLICATION),
@@ -236,32 +382,55 @@ class DiscordApi:
             "attachment_size_limit": 1,
             "entitlements": [],
             "authorizing_integration_owners": {},
-            "channel": _channel() if guild else {"id": str(target), "type": 1, "recipients": [_user(user)]},
+            "channel": self._channel_of(target, user=user, guild=guild),
         } | more
-        if guild:
-            interaction |= {"guild_id": str(GUILD), "member": _member() | {"user": _user(user)}}
+        if guild or target in self.threads:
+            interaction |= {"guild_id": str(GUILD), "member": member_object() | {"user": self.user(user)}}
         else:
-            interaction["user"] = _user(user)
+            interaction["user"] = self.user(user)
         self._interactions[interaction["token"]] = target
         await self.dispatch("INTERACTION_CREATE", interaction)
         return interaction
+
+    def _channel_of(self, id: int, *, user: int, guild: bool) -> Json:
+        if id in self.threads:
+            return self.threads[id]
+        return channel_object() if guild else {"id": str(id), "type": 1, "recipients": [self.user(user)]}
 
     # ── REST API ─────────────────────────────────────────────────────────────────────────────────────
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
         path = request.path
-        open_ = path == "/" or "/webhooks/" in path or "/interactions/" in path
+        if self._outage in ("hang", "refused"):
+            if self._outage == "hang":
+                await self._outage_ended.wait()
+            return _cut(request)
+        if self._outage == "unavailable":
+            return _refused(503, 0, "unavailable")
+        open_ = path == "/" or any(part in path for part in ("/webhooks/", "/interactions/", "/attachments/"))
         if not open_ and request.headers.get("Authorization") != f"Bot {self.token}":
             return _refused(401, 0, "401: Unauthorized")
-        return await handler(request)
+        before = len(self.sent)
+        response: web.StreamResponse = await handler(request)
+        if self._outage == "lost replies" and request.method == "POST":
+            self.lost_replies += [sent.id for sent in self.sent[before:]]
+            return _cut(request)
+        return response
 
     async def _me(self, request: web.Request) -> web.Response:
         if self.failing_logins:
             self.failing_logins -= 1
             return _refused(503, 0, "unavailable")
+        if self.refused_logins:
+            self.refused_logins -= 1
+            return _refused(401, 0, "401: Unauthorized")
         self.logins += 1
-        return _json(_user(BOT, bot=True))
+        return _json(user_object(BOT, bot=True))
+
+    async def _open_direct_channel(self, request: web.Request) -> web.Response:
+        user = int((await request.json())["recipient_id"])
+        return _json({"id": str(direct_channel(user)), "type": 1, "recipients": [self.user(user)]})
 
     async def _application(self, request: web.Request) -> web.Response:
         about = {
@@ -271,7 +440,7 @@ class DiscordApi:
             "icon": None,
             "bot_public": False,
             "bot_require_code_grant": False,
-            "owner": _user(OWNER),
+            "owner": user_object(OWNER),
             "verify_key": "",
             "flags": 0,
         }
@@ -298,28 +467,42 @@ class DiscordApi:
         return await self._posted(body, channel=int(request.match_info["channel"]), way="channel")
 
     async def _callback(self, request: web.Request) -> web.Response:
-        body = await request.json()
+        token, body = request.match_info["token"], await request.json()
+        if token in self._expired:
+            return _refused(404, 10062, "Unknown interaction")
         self.callbacks.append(body)
         if body["type"] == 4:
-            target = self._interactions[request.match_info["token"]]
-            self._store(body["data"], channel=target, way="callback")
+            self._store(body["data"], channel=self._interactions[token], way="callback")
         answer = {"interaction": {"id": request.match_info["id"], "type": 2, "response_message_id": None}}
         return _json(answer)
 
     async def _followup(self, request: web.Request) -> web.Response:
-        target = self._interactions.get(request.match_info["token"])
-        if target is None:
+        token = request.match_info["token"]
+        if token not in self._interactions:
             return _refused(404, 10015, "Unknown Webhook")
-        return await self._posted(await request.json(), channel=target, way="followup")
+        if token in self._expired:
+            return _refused(401, 50027, "Invalid Webhook Token")
+        return await self._posted(await request.json(), channel=self._interactions[token], way="followup")
+
+    async def _attachment(self, request: web.Request) -> web.Response:
+        data = self.files.get(request.match_info["path"])
+        return web.Response(status=404) if data is None else web.Response(body=data)
 
     async def _posted(self, body: Json, *, channel: int, way: str) -> web.Response:
         content, nonce = body.get("content") or "", str(body.get("nonce") or "")
+        if channel in self.deleted:
+            return _refused(404, 10003, "Unknown Channel")
+        state = self.threads.get(channel, {}).get("thread_metadata", {})
+        if state.get("locked"):
+            return _refused(400, 50083, "Thread is archived")
         if not content.strip():
             return _refused(400, 50006, "Cannot send an empty message")
         if len(content) > 2_000 or len(nonce) > 25:
             return _refused(400, 50035, "Invalid Form Body")
         if nonce and body.get("enforce_nonce") and (channel, nonce) in self._nonces:
             return _json(self._nonces[channel, nonce])
+        if state.get("archived"):  # a message opens a thread that is not locked
+            await self.open_thread(self.threads[channel]["name"], id=channel)
         message = self._store(body, channel=channel, way=way)
         if nonce:
             self._nonces[channel, nonce] = message
@@ -327,106 +510,19 @@ class DiscordApi:
         return _json(message)
 
     def _store(self, body: Json, *, channel: int, way: str) -> Json:
-        message = self.new_message(body["content"], channel, _user(BOT, bot=True))
-        if channel == CHANNEL:
+        message = self.new_message(body["content"], channel, user_object(BOT, bot=True))
+        if channel == CHANNEL or channel in self.threads:
             message["guild_id"] = str(GUILD)
         kept = Sent(channel=channel, content=body["content"], body=body, id=int(message["id"]), way=way)
         self.sent.append(kept)
         return message
 
     def new_message(self, text: str, channel: int, author: Json) -> Json:
-        return {
-            "id": str(self._next()),
-            "channel_id": str(channel),
-            "author": author,
-            "content": text,
-            "timestamp": "2026-01-01T00:00:00+00:00",
-            "edited_timestamp": None,
-            "tts": False,
-            "mention_everyone": False,
-            "mentions": [],
-            "mention_roles": [],
-            "attachments": [],
-            "embeds": [],
-            "pinned": False,
-            "type": 0,
-        }
+        return message_object(self._next(), text, channel, author)
 
     def _next(self) -> int:
         self._ids += 1
         return self._ids
-
-
-def mention_of_bot() -> Json:
-    return _user(BOT, bot=True) | {"member": _member()}
-
-
-def bot() -> Json:
-    return _user(BOT, bot=True)
-
-
-def _dm(user: int) -> int:
-    return DM if user == OWNER else DM + user
-
-
-def _user(id: int, *, bot: bool = False) -> Json:
-    name = f"user{id}"
-    return {
-        "id": str(id),
-        "username": name,
-        "discriminator": "0",
-        "global_name": name,
-        "avatar": None,
-        "bot": bot,
-    }
-
-
-def _member() -> Json:
-    return {"roles": [], "joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False, "flags": 0}
-
-
-def _channel() -> Json:
-    return {"id": str(CHANNEL), "type": 0, "name": "room", "position": 0, "permission_overwrites": []} | {
-        "guild_id": str(GUILD),
-        "parent_id": None,
-        "nsfw": False,
-    }
-
-
-def _guild() -> Json:
-    empty: Json = {name: [] for name in ("emojis", "stickers", "features", "voice_states", "presences")}
-    role = {
-        "id": str(GUILD),
-        "name": "@everyone",
-        "color": 0,
-        "hoist": False,
-        "position": 0,
-        "permissions": "0",
-        "managed": False,
-        "mentionable": False,
-        "flags": 0,
-    }
-    return empty | {
-        "id": str(GUILD),
-        "name": "guild",
-        "owner_id": str(OWNER),
-        "afk_timeout": 300,
-        "verification_level": 0,
-        "default_message_notifications": 0,
-        "explicit_content_filter": 0,
-        "mfa_level": 0,
-        "nsfw_level": 0,
-        "premium_tier": 0,
-        "preferred_locale": "en-US",
-        "member_count": 2,
-        "system_channel_flags": 0,
-        "roles": [role, role | {"id": str(ROLE), "name": "bot", "tags": {"bot_id": str(BOT)}}],
-        "members": [],
-        "channels": [_channel()],
-        "threads": [],
-        "large": False,
-        "unavailable": False,
-    }
 
 
 def _json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -439,3 +535,10 @@ def _json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None
 
 def _refused(status: int, code: int, message: str) -> web.Response:
     return _json({"code": code, "message": message}, status=status)
+
+
+def _cut(request: web.Request) -> web.Response:
+    """Close the connection without a response."""
+    if request.transport is not None:
+        request.transport.close()
+    return web.Response()

@@ -4,6 +4,7 @@ from foveal.agent.agent import INTERRUPTED_RESULT, Agent, HookOccasion, HookVerd
 from foveal.agent.agent_events import (
     AgentEvent,
     HookFailed,
+    LimitReached,
     ModelAnswered,
     RequestRefused,
     TextStreamed,
@@ -18,6 +19,7 @@ __all__ = [
     "HookFailed",
     "HookOccasion",
     "HookVerdict",
+    "LimitReached",
     "ModelAnswered",
     "RequestRefused",
     "TextStreamed",

@@ -3,8 +3,7 @@
 1. Everything is stored before it is used: the user message before the model is called, the whole result of a call
    before it is truncated. After any interruption the session is legal and can continue.
 2. A request that the provider refuses as too large is reduced and sent again; the user does not notice.
-3. Hooks are called in the order of their list, at six points, with one signature. A hook that fails is reported and
-   changes nothing.
+3. Hooks are called in list order, at six points, with one signature; one that fails is reported, with no effect.
 4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
    The output so far of a running call is its result, which is reported before the turn ends.
 5. The agent reports its work as `AgentEvent`s; the caller decides what to show of them.
@@ -24,6 +23,7 @@ from foveal.agent.agent_events import (
     AgentEvent,
     ContextReduced,
     HookFailed,
+    LimitReached,
     ModelAnswered,
     PromptReading,
     RequestRefused,
@@ -283,12 +283,14 @@ class Agent:
         async for event in self._run_hooks(HookOccasion(at="before_model", session=self.session)):
             yield event
         while True:
-            first, before = self._reported + 1, (await self.session.report()).used
+            first, report = self._reported + 1, await self.session.report()
+            if report.mode == "confirm" and report.state == "over":
+                yield LimitReached(needed=report.used, available=report.limit)
             fitted = await self.session.fit()
             if self._recall_tools is not None and fitted.reduced:
                 await self._equip()
                 fitted = await self.session.fit()
-            async for event in self._report_reductions(first, before, fitted.tokens):
+            async for event in self._report_reductions(first, report.used, fitted.tokens):
                 yield event
             max_tokens = await self.session.max_tokens()
             try:

@@ -82,6 +82,16 @@ class ToolFinished(AgentEvent, frozen=True, tag="returned"):
     handle: str
 
 
+class LimitReached(AgentEvent, frozen=True, tag="limit_reached"):
+    """The next request does not fit, and in mode `confirm` the user has not agreed to a reduction: what must go is
+    reduced next."""
+
+    needed: int
+    """Tokens of the request."""
+    available: int
+    """Most tokens that it may take."""
+
+
 class ContextReduced(AgentEvent, frozen=True, tag="reduced"):
     """Something was truncated, masked, summarised or dropped for the next request, or a summary failed."""
 

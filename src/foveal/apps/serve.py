@@ -21,7 +21,7 @@ from foveal.errors import FovealError, ProviderError
 
 if TYPE_CHECKING:
     import argparse
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future
     from socket import socket
 
     from foveal.apps.gateways.gateway import RunningBot
@@ -40,10 +40,10 @@ WARM_UP_TEXT: Final = (
 def warm_up(config: Config) -> None:
     """Load the vocabulary, model tables and patterns that the first request would wait for. Raises `BadSetting`."""
     from foveal.core.models.model import model
+    from foveal.core.models.vocabulary import counter_for
     from foveal.core.redaction import redact
-    from foveal.core.tokens.counter import counter
 
-    counter(config.get("tokenizer") or "auto", model=config.get("model") or "").count(WARM_UP_TEXT)
+    counter_for(config.get("model") or "", config.get("tokenizer") or "auto").count(WARM_UP_TEXT)
     model("gpt-4.1")
     redact.scrub(WARM_UP_TEXT)
 
@@ -57,8 +57,10 @@ EPILOG: Final = """`foveal config` shows all settings and where each was set. Th
 addresses of providers from the environment (OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL
 and others), and TELEGRAM_BOT_TOKEN and DISCORD_BOT_TOKEN, each of which starts a bot. Without an API key, a small
 local model answers."""
-GC_THRESHOLDS: Final = (10_000, 20, 20)
-"""New objects before a garbage collection, and collections before one of the next older generation."""
+GC_THRESHOLDS: Final = (10_000, 2, 200)
+"""New objects before a garbage collection, and collections before one of the next older generation. A collection
+holds up all threads: one of the second generation looks at no more than 30,000 objects, which takes 8 ms."""
+UNUSED_FOLDER: Final = "server.folder (--folder) is not used: all data is in server.database (--database)"
 MAX_OPEN_FILES: Final = 65_536
 """The limit that the process asks for: a stream takes two files, a tenant several."""
 
@@ -134,13 +136,15 @@ async def _serve(args: argparse.Namespace) -> int:
         if not await download_local_model(service, stop):
             return 0
         warm_up(config)
-        running = await stack.enter_async_context(_running_components(service, listener, shutdown))
+        deletes_webhook = await _agrees_to_delete_webhook(service, stop)
+        components = _running_components(service, listener, shutdown, deletes_webhook=deletes_webhook)
+        running = await stack.enter_async_context(components)
         bots = running.bots
         url = url_of(listener)
         lines = await banner_lines(
             service, url, upstreams=running.upstreams, chats=await _bots_text(service, bots)
         )
-        print_line("\n".join([*lines, *(f"  note      {note}" for note in config.notes)]))
+        print_line("\n".join([*lines, *(f"  note      {note}" for note in startup_notes(config))]))
         _collect_less_garbage()
         json_logs.log_event("listening", {"url": url, "pid": os.getpid()})
         await stop.requested.wait()
@@ -152,6 +156,12 @@ async def _serve(args: argparse.Namespace) -> int:
         await shut_down(service, shutdown, stop, grace=config.get("server.grace"))
     json_logs.log_event("stopped")
     return 0
+
+
+def startup_notes(config: Config) -> list[str]:
+    """Return which settings are not used, and why."""
+    is_unused = config.get("server.database") and config.get("server.folder")
+    return [*config.notes, *([UNUSED_FOLDER] if is_unused else [])]
 
 
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
@@ -244,7 +254,7 @@ class RunningComponents(NamedTuple):
 
 @asynccontextmanager
 async def _running_components(
-    service: Service, listener: socket, shutdown: ShutdownState
+    service: Service, listener: socket, shutdown: ShutdownState, *, deletes_webhook: bool
 ) -> AsyncIterator[RunningComponents]:
     """Start all components in the order of their dependencies, and stop them in the reverse order."""
     from foveal.apps.http.app import app
@@ -253,17 +263,57 @@ async def _running_components(
     from foveal.server.jobs import JobWorker
 
     async with AsyncExitStack() as stack:
-        bots = await _start_bots(service, stack)  # before the worker and HTTP, whose turns they report
+        # Before the worker and HTTP, whose turns they report.
+        bots = await _start_bots(service, stack, deletes_webhook=deletes_webhook)
         worker = await stack.enter_async_context(JobWorker.open(service))
         upstreams = Upstreams(service)
         stack.push_async_callback(upstreams.close)
-        asgi_app = app(service, upstreams=upstreams, worker=worker, shutdown=shutdown)
+        asgi_app = app(
+            service,
+            upstreams=upstreams,
+            worker=worker,
+            shutdown=shutdown,
+            gateways=lambda: [bot.health() for bot in bots],
+        )
         await service.recover()
         stop_listening = await stack.enter_async_context(run_server(asgi_app, listener))
         yield RunningComponents(upstreams, bots, stop_listening)
 
 
-async def _start_bots(service: Service, stack: AsyncExitStack) -> list[RunningBot]:
+async def _agrees_to_delete_webhook(service: Service, stop: StopSignal) -> bool:
+    """Ask at a terminal whether to delete a webhook that another program has set for the Telegram bot."""
+    runtime = service.runtime
+    token = runtime.environment.get("TELEGRAM_BOT_TOKEN", "").strip()
+    if not token or not sys.stdin.isatty() or runtime.config.get("telegram.webhook") == "delete":
+        return False
+    from foveal.apps.gateways.telegram import webhook_host
+    from foveal.apps.http.shutdown import finishes_before
+
+    host = await webhook_host(runtime.config, runtime.environment)
+    if not host:
+        return False
+    answer = await_line(f"Telegram sends the bot's messages to a webhook at {host}. Delete it? [y/N] ")
+    return await finishes_before(answer, stop.requested) and answer.result().strip().lower() in ("y", "yes")
+
+
+def await_line(question: str) -> Future[str]:
+    """Print a question and return a future of the line that the user types; a stop signal can cancel it."""
+    from asyncio import get_running_loop
+
+    print(question, end="", flush=True)
+    loop = get_running_loop()
+    line: Future[str] = loop.create_future()
+
+    def read() -> None:
+        if not line.done():
+            line.set_result(sys.stdin.readline())
+
+    loop.add_reader(sys.stdin.fileno(), read)
+    line.add_done_callback(lambda _: loop.remove_reader(sys.stdin.fileno()))
+    return line
+
+
+async def _start_bots(service: Service, stack: AsyncExitStack, *, deletes_webhook: bool) -> list[RunningBot]:
     """Start the bots of the chat apps whose tokens are in the environment."""
     from foveal.server.pairing import Pairing
 
@@ -273,7 +323,7 @@ async def _start_bots(service: Service, stack: AsyncExitStack) -> list[RunningBo
     if runtime.environment.get("TELEGRAM_BOT_TOKEN", "").strip():
         from foveal.apps.gateways.telegram import telegram
 
-        bot = telegram(service, pairing, runtime.config, runtime.environment)
+        bot = telegram(service, pairing, runtime.config, runtime.environment, deletes_webhook=deletes_webhook)
         bots.append(await stack.enter_async_context(bot))
     if runtime.environment.get("DISCORD_BOT_TOKEN", "").strip():
         from foveal.apps.gateways.discord import discord

@@ -9,6 +9,8 @@ from foveal.config.keys import KeyPath, dotted_name, names_below
 from foveal.config.value_source import ValueSource
 from foveal.errors import BadSetting
 
+_SCHEME: Final = re.compile("[a-z][a-z0-9+.-]{0,20}://")
+
 
 class BadConfig(BadSetting):
     """An unknown key, or a value that is not allowed; names the place and what is allowed."""
@@ -23,8 +25,9 @@ class BadConfig(BadSetting):
 def bad_value(
     source: ValueSource, path: KeyPath, value: object, allowed: str, *, secret: bool = False
 ) -> BadConfig:
-    """Return the error for a value; only the type of a secret value is shown."""
-    shown = type(value).__name__ if secret else repr(value)
+    """Return the error for a value; only the scheme of a secret URL, or the type of a secret value, is shown."""
+    scheme = _SCHEME.match(value) if isinstance(value, str) else None
+    shown = (f"{scheme.group()}…" if scheme else type(value).__name__) if secret else repr(value)
     problem = f"{dotted_name(path)} = {shown} is not allowed: {allowed}"
     return BadConfig(source, path, problem, value=None if secret else value)
 

@@ -242,6 +242,12 @@ SERVER_KEYS: Final = (
     ),
     _server_key("telegram.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
     _server_key("telegram.footer", BOOLEAN, "show how full the window is below each answer", default=True),
+    _server_key(
+        "telegram.webhook",
+        one_of(("keep", "delete")),
+        "whether the bot deletes a webhook that another program has set",
+        default="keep",
+    ),
     _server_key("telegram.base_url", HTTP_URL, "URL of your own Bot API server", None),
     _server_key("discord.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
     _server_key("discord.footer", BOOLEAN, "show how full the window is below each answer", default=True),

@@ -10,7 +10,7 @@
 
 from foveal.errors import Busy
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
-from foveal.server.chats import ChatMessage, Chats, chat_session_id, find_chat
+from foveal.server.chats import ChatMessage, ChatPlace, Chats, chat_session_id, find_place
 from foveal.server.data_folder import DataFolder
 from foveal.server.databases import Database, SqliteDatabase
 from foveal.server.inbox import Inbox
@@ -38,6 +38,7 @@ __all__ = [
     "AuthTokens",
     "Busy",
     "ChatMessage",
+    "ChatPlace",
     "Chats",
     "DataFolder",
     "Database",
@@ -63,5 +64,5 @@ __all__ = [
     "TurnEnded",
     "TurnOutcome",
     "chat_session_id",
-    "find_chat",
+    "find_place",
 ]

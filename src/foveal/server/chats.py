@@ -1,10 +1,15 @@
 """Chats of the gateways: current session of each chat, and messages still unanswered.
 
-1. A chat (a numeric id on a platform) is in one session at a time: `telegram-42`, after `/new` `telegram-42-2`, and
-   so on.
+1. A chat, or a topic in it, is in one session at a time: `telegram-42`, after `/new` `telegram-42-2`, and so on;
+   topic 7 of the chat -100 is in `telegram--100.7`.
 2. A message is recorded once, by its key. It stays `open` until its answer is delivered, so an answer that a crash
-   interrupted is delivered afterwards; a message that arrives again after that is ignored.
-3. Messages are deleted after two days: chat platforms repeat unacknowledged messages for at most one day.
+   interrupted is delivered afterwards, in the place where the message was written and from the first part that was
+   not delivered; a message that arrives again after that is ignored.
+3. Messages that are pieces of one message are recorded before that message is stored (`join_pieces`), so that they
+   are the same pieces when they arrive again after a crash. Such a row has the state `piece`, and the key of the
+   first piece as its session.
+4. Messages are deleted two days after their answer: chat platforms repeat unacknowledged messages for at most one
+   day. An answer that could not be delivered for two days is given up.
 
 The `face` columns hold the platform.
 """
@@ -12,7 +17,8 @@ The `face` columns hold the platform.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -22,26 +28,48 @@ CHAT_MESSAGE_TTL_S: Final = 48 * 3600.0
 """Seconds for which a message is kept."""
 
 
+class ChatPlace(msgspec.Struct, frozen=True):
+    """A conversation on a platform: a chat, or a topic in it."""
+
+    chat: int
+    topic: int = 0
+    """The topic of a forum; 0 for the chat itself."""
+
+
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded message."""
 
     key: str
-    chat: int
+    place: ChatPlace
     session: str
     """The session that holds the message; "" for a command."""
+    reply_to: int = 0
+    """The message on the platform that the answer replies to; 0 for none."""
+    parts: int = 0
+    """How many parts of the answer were delivered."""
     is_done: bool = False
     """The answer was delivered, or never will be."""
+    at: float = 0.0
+    """When the message was recorded, or its answer was delivered."""
 
 
-def chat_session_id(platform: str, chat: int, number: int = 1) -> str:
-    """Return the id of a chat's session; `number` counts from 1."""
-    return f"{platform}-{chat}" if number == 1 else f"{platform}-{chat}-{number}"
+def chat_session_id(platform: str, place: ChatPlace, number: int = 1) -> str:
+    """Return the id of a place's session; `number` counts from 1."""
+    topic = f".{place.topic}" if place.topic else ""
+    return f"{platform}-{place.chat}{topic}" + (f"-{number}" if number > 1 else "")
 
 
-def find_chat(platform: str, session: str) -> int | None:
-    """Return the chat that a session belongs to, or None."""
-    found = re.fullmatch(rf"{re.escape(platform)}-(-?\d{{1,19}})(?:-\d+)?", session)
-    return int(found[1]) if found else None
+def find_place(platform: str, session: str) -> ChatPlace | None:
+    """Return the place that a session belongs to, or None."""
+    found = re.fullmatch(rf"{re.escape(platform)}-(-?\d{{1,19}})(?:\.(\d{{1,19}}))?(?:-\d+)?", session)
+    return ChatPlace(int(found[1]), int(found[2] or 0)) if found else None
+
+
+async def current_session(db: Transaction, platform: str, session: str) -> str:
+    """Return the session that a chat is in now, given any of its sessions; other sessions are returned as they are."""
+    place = find_place(platform, session)
+    number = None if place is None else await _find_number(db, platform, place)
+    return session if place is None or number is None else chat_session_id(platform, place, number)
 
 
 class Chats:
@@ -50,49 +78,99 @@ class Chats:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def session(self, platform: str, chat: int) -> str:
-        """Return the current session of a chat."""
+    async def session(self, platform: str, place: ChatPlace) -> str:
+        """Return the current session of a place."""
 
         async def act(db: Transaction) -> str:
-            return chat_session_id(platform, chat, await _number(db, platform, chat))
+            return chat_session_id(platform, place, await _number(db, platform, place))
 
         return await self._database.read(act)
 
-    async def start_next_session(self, platform: str, chat: int, *, session: str) -> str:
-        """Move a chat from `session` to its next one, unless it has left `session`; return the current session."""
+    async def start_next_session(self, platform: str, place: ChatPlace, *, session: str) -> str:
+        """Move a place from `session` to its next one, unless it has left `session`; return the current session."""
 
         async def act(db: Transaction) -> str:
-            await db.lock(f"chats/{platform}/{chat}")
-            number = await _number(db, platform, chat)
-            if chat_session_id(platform, chat, number) == session:
+            await db.lock(f"chats/{platform}/{place.chat}/{place.topic}")
+            number = await _number(db, platform, place)
+            if chat_session_id(platform, place, number) == session:
                 number += 1
-                sql = """INSERT INTO chats (face, chat, number) VALUES (?, ?, ?)
-                    ON CONFLICT (face, chat) DO UPDATE SET number = excluded.number"""
-                await db.execute(sql, platform, chat, number)
-            return chat_session_id(platform, chat, number)
+                sql = """INSERT INTO chat_places (face, chat, topic, number) VALUES (?, ?, ?, ?)
+                    ON CONFLICT (face, chat, topic) DO UPDATE SET number = excluded.number"""
+                await db.execute(sql, platform, place.chat, place.topic, number)
+            return chat_session_id(platform, place, number)
 
         return await self._database.write(act)
 
     async def find_message(self, platform: str, key: str) -> ChatMessage | None:
         """Return the message with a key, or None."""
-
-        sql = "SELECT chat, session, state FROM chat_messages WHERE face = ? AND key = ?"
+        sql = f"""SELECT {_MESSAGE_COLUMNS} FROM chat_messages
+            WHERE face = ? AND key = ? AND NOT (state = 'piece' AND session = key)"""
         rows = await self._database.read(lambda db: db.fetch(sql, platform, key))
-        for chat, session, state in rows:
-            return ChatMessage(key=key, chat=chat, session=session, is_done=state == "done")
-        return None
+        return _message(*rows[0]) if rows else None
 
     async def record_message(self, platform: str, message: ChatMessage, *, now: float) -> None:
         """Record a message whose answer has to be delivered."""
+        await self._insert(platform, message, state="open", now=now)
 
-        values = platform, message.key, message.chat, message.session, "open", now
-        await self._database.write(lambda db: db.execute(_INSERT_MESSAGE, *values))
-
-    async def record_command(self, platform: str, key: str, *, chat: int, now: float) -> bool:
+    async def record_command(self, platform: str, key: str, *, place: ChatPlace, now: float) -> bool:
         """Record a command; return False if it was recorded before."""
+        command = ChatMessage(key=key, place=place, session="")
+        return await self._insert(platform, command, state="done", now=now) == 1
 
-        values = platform, key, chat, "", "done", now
-        return await self._database.write(lambda db: db.execute(_INSERT_MESSAGE, *values)) == 1
+    async def _insert(self, platform: str, message: ChatMessage, *, state: str, now: float) -> int:
+        place = message.place
+        values = (
+            platform,
+            message.key,
+            place.chat,
+            place.topic,
+            message.reply_to,
+            message.session,
+            state,
+            now,
+        )
+        sql = """INSERT INTO chat_messages (face, key, chat, topic, reply_to, session, state, at)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (face, key) DO UPDATE SET
+            reply_to = excluded.reply_to, session = excluded.session, state = excluded.state, at = excluded.at
+            WHERE chat_messages.state = 'piece'"""
+        return await self._database.write(lambda db: db.execute(sql, *values))
+
+    async def join_pieces(
+        self, platform: str, keys: Sequence[str], *, place: ChatPlace, now: float
+    ) -> list[str]:
+        """Decide which messages are one message with the key of the first, record that, and return their keys.
+
+        The decision is made once: a later call with the same first message returns it again. A message that was
+        recorded before is not joined.
+        """
+        first = keys[0]
+
+        async def act(db: Transaction) -> list[str]:
+            await db.lock(f"chats/{platform}/{place.chat}/{place.topic}")
+            marks = ", ".join("?" * len(keys))
+            sql = f"SELECT key, state, session FROM chat_messages WHERE face = ? AND key IN ({marks})"
+            known = {key: (state, session) for key, state, session in await db.fetch(sql, platform, *keys)}
+            if known.get(first) == ("piece", first):
+                # A piece that has not arrived again is not waited for: it becomes a message of its own.
+                sql = f"""DELETE FROM chat_messages WHERE face = ? AND state = 'piece' AND session = ?
+                    AND key NOT IN ({marks})"""
+                await db.execute(sql, platform, first, *keys)
+                return [key for key in keys if known.get(key) == ("piece", first)]
+            if first in known:
+                return [first]
+            pieces = [key for key in keys if key not in known]
+            sql = """INSERT INTO chat_messages (face, key, chat, topic, session, state, at)
+                VALUES (?, ?, ?, ?, ?, 'piece', ?)"""
+            rows = [(platform, key, place.chat, place.topic, first, now) for key in pieces]
+            await db.execute_many(sql, rows)
+            return pieces
+
+        return await self._database.write(act)
+
+    async def record_parts(self, platform: str, key: str, *, parts: int) -> None:
+        """Record how many parts of an answer were delivered."""
+        sql = "UPDATE chat_messages SET parts = ? WHERE face = ? AND key = ?"
+        await self._database.write(lambda db: db.execute(sql, parts, platform, key), repeatable=True)
 
     async def mark_done(self, platform: str, key: str, *, now: float) -> None:
         """Record that the answer was delivered or never will be, and delete expired messages."""
@@ -101,23 +179,42 @@ class Chats:
             sql = "UPDATE chat_messages SET state = 'done', at = ? WHERE face = ? AND key = ?"
             await db.execute(sql, now, platform, key)
             if await db.try_lock("chats/deleting"):  # two transactions that delete could wait for each other
-                await db.execute("DELETE FROM chat_messages WHERE at < ?", now - CHAT_MESSAGE_TTL_S)
+                sql = "DELETE FROM chat_messages WHERE state <> 'open' AND at < ?"
+                await db.execute(sql, now - CHAT_MESSAGE_TTL_S)
 
         await self._database.write(act)
 
     async def undelivered(self, platform: str, *, now: float) -> list[ChatMessage]:
         """Return messages without a delivered answer, oldest first, not older than two days."""
-
-        sql = """SELECT key, chat, session FROM chat_messages WHERE face = ? AND state = 'open' AND at >= ?
-            ORDER BY at, key"""
+        sql = f"""SELECT {_MESSAGE_COLUMNS} FROM chat_messages WHERE face = ? AND state = 'open' AND at >= ?
+            ORDER BY at, length(key), key"""
         rows = await self._database.read(lambda db: db.fetch(sql, platform, now - CHAT_MESSAGE_TTL_S))
-        return [ChatMessage(key=key, chat=chat, session=session) for key, chat, session in rows]
+        return [_message(*row) for row in rows]
+
+    async def give_up_expired(self, platform: str, *, now: float) -> int:
+        """Record that answers which could not be delivered for two days never will be; return their number."""
+        sql = "UPDATE chat_messages SET state = 'done', at = ? WHERE face = ? AND state = 'open' AND at < ?"
+        values = (now, platform, now - CHAT_MESSAGE_TTL_S)
+        return await self._database.write(lambda db: db.execute(sql, *values))
 
 
-_INSERT_MESSAGE: Final = """INSERT INTO chat_messages (face, key, chat, session, state, at)
-    VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_MESSAGE_COLUMNS: Final = "key, chat, topic, reply_to, session, parts, state, at"
 
 
-async def _number(db: Transaction, platform: str, chat: int) -> int:
-    rows = await db.fetch("SELECT number FROM chats WHERE face = ? AND chat = ?", platform, chat)
-    return int(rows[0][0]) if rows else 1
+def _message(
+    key: Any, chat: Any, topic: Any, reply_to: Any, session: Any, parts: Any, state: Any, at: Any
+) -> ChatMessage:
+    place = ChatPlace(chat, topic)
+    return ChatMessage(
+        key=key, place=place, session=session, reply_to=reply_to, parts=parts, is_done=state != "open", at=at
+    )
+
+
+async def _number(db: Transaction, platform: str, place: ChatPlace) -> int:
+    return await _find_number(db, platform, place) or 1
+
+
+async def _find_number(db: Transaction, platform: str, place: ChatPlace) -> int | None:
+    sql = "SELECT number FROM chat_places WHERE face = ? AND chat = ? AND topic = ?"
+    rows = await db.fetch(sql, platform, place.chat, place.topic)
+    return int(rows[0][0]) if rows else None

@@ -3,8 +3,9 @@
 1. A message in the inbox is not lost. Messages of a session are processed in order of arrival, by the process that
    holds the session lock; if that process dies, the message is processed again. The prompt of a background run
    arrives when the run is queued: a message that is put later comes after it.
-2. The same key stores a message once.
-3. When a message is done, its key and its outcome are kept for a week; its text is in the session's log.
+2. The same key stores a message once; with another text it raises `KeyReused`.
+3. When a message is done, its key, its outcome and a digest of its text are kept for a week; its text is in the
+   session's log.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import msgspec
 
 from foveal.core.log.events import Content, Dialect
-from foveal.errors import NothingToAsk
+from foveal.errors import KeyReused, NothingToAsk
 from foveal.server.databases import Database, Transaction
 
 DONE_KEY_TTL_S: Final = 7 * 86_400.0
@@ -39,6 +40,7 @@ class InboxEntry(NamedTuple):
     kind: Literal["say", "again"]
     """`again`: ask the model again without a new message."""
     content: bytes | None
+    """The message as JSON; of a done message its digest, None if an earlier version has stored it."""
     dialect: Dialect
     state: Literal["waiting", "taken", "done"]
     taken_after: int
@@ -52,6 +54,12 @@ class InboxEntry(NamedTuple):
         """The id of the message's turn: a hash, so it does not reveal the number of messages in other sessions."""
         place = f"{self.tenant}\0{self.session}\0{self.id}"
         return blake2b(place.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    def has_content(self, body: bytes | None) -> bool:
+        """Return whether this is the message with this JSON, as far as that is known."""
+        if self.state == "done" and self.kind == "say":
+            return self.content is None or (body is not None and self.content == _digest(body))
+        return self.content == body
 
     @property
     def message(self) -> Content:
@@ -79,15 +87,19 @@ class Inbox:
         content: Content | None,
         dialect: Dialect,
         now: float,
+        checks_text: bool = True,
     ) -> tuple[InboxEntry, bool]:
         """Store a message and return its entry, and whether it is new. Without `content` the model is asked again;
-        raises `NothingToAsk` unless the last turn failed or was stopped."""
+        raises `NothingToAsk` unless the last turn failed or was stopped. Raises `KeyReused` if the key is that of
+        another text, unless `checks_text` is off."""
         kind, body = ("again", None) if content is None else ("say", msgspec.json.encode(content))
 
         async def act(db: Transaction) -> tuple[InboxEntry, bool]:
             await db.lock(f"inbox/{tenant}/{session}")  # ids rise in the order in which transactions commit
             known = await _select_entry(db, "tenant = ? AND session = ? AND key = ?", tenant, session, key)
             if known is not None:
+                if checks_text and not known.has_content(body):
+                    raise KeyReused(session)
                 return known, False
             if content is None:
                 _check_retry(await _newest(db, tenant, session), session)
@@ -126,12 +138,24 @@ class Inbox:
 
         async def act(db: Transaction) -> None:
             await db.check_lease(entry.tenant, entry.session)
-            sql = (
-                "UPDATE inbox SET state = 'done', content = NULL, why = ?, problem = ?, sort = ? WHERE id = ?"
-            )
-            await db.execute(sql, why, problem, code, entry.id)
+            sql = "UPDATE inbox SET state = 'done', content = ?, why = ?, problem = ?, sort = ? WHERE id = ?"
+            digest = None if entry.content is None else _digest(entry.content)
+            await db.execute(sql, digest, why, problem, code, entry.id)
 
         await self._database.write(act, tenant=entry.tenant, repeatable=True)
+
+    async def check_key(self, tenant: str, session: str, *, key: str, text: str) -> None:
+        """Raise `KeyReused` if a message or an open background run of the session has this key and another text."""
+        body = msgspec.json.encode(text)
+
+        async def act(db: Transaction) -> bool:
+            known = await _select_entry(db, "tenant = ? AND session = ? AND key = ?", tenant, session, key)
+            sql = "SELECT prompt FROM errands WHERE tenant = ? AND session = ? AND key = ? AND kind = 'run'"
+            prompts = await db.fetch(sql, tenant, session, key)
+            return (known is None or known.has_content(body)) and all(prompt == text for (prompt,) in prompts)
+
+        if not await self._database.read(act, tenant=tenant):
+            raise KeyReused(session)
 
     async def entry(self, tenant: str, id: int) -> InboxEntry | None:
         return await self._database.read(lambda db: _select_entry(db, "id = ?", id), tenant=tenant)
@@ -189,6 +213,10 @@ class Inbox:
 
         await self._database.write(act, tenant=tenant, repeatable=True)
         await self._database.remove_deleted_text()
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).digest()
 
 
 async def _add_open_runs(db: Transaction, tenant: str, session: str) -> bool:

@@ -4,7 +4,8 @@
    whichever process received them, and whether or not the caller waits.
 2. A message is written to the log together with a note of its turn, so that it is never recorded or answered twice:
    a turn that was interrupted by a crash continues where it was.
-3. `append`, `compact`, `undo` and `pin` raise `Busy` while a turn runs or waits.
+3. `append`, `compact`, `undo` and `pin` raise `Busy` while a turn runs or waits. With `waits`, `compact` and `undo`
+   run between that turn and the next one instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -74,6 +75,7 @@ ANSWER_POLL_S: Final = 1.0
 MAX_UNSTORED_ANSWERS: Final = 3
 """Answers to a message that a process could not store, after which its turn fails: each has its price."""
 TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
+T = TypeVar("T")
 
 
 class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,8 @@ class LiveSession:
         self._is_deleting = False
         self._unstored: dict[int, int] = {}
         """How many answers to a message could not be stored, by its id in the inbox."""
+        self._between_turns: list[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = []
+        """Changes of the session that wait for the end of the running turn, and their results."""
 
     @property
     def model(self) -> str:
@@ -118,14 +122,22 @@ class LiveSession:
         """Whether a turn runs or waits in this process."""
         return self._task is not None
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether a turn has begun or waits, and has not ended."""
+        return any(turn.state != "ended" for turn in self._turns.values())
+
     # ── Turns ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, content: Content, *, key: str = "", dialect: Dialect = "") -> Turn:
-        """Store a user message, to be answered after those before it. The same key returns the same turn."""
+    async def submit(
+        self, content: Content, *, key: str = "", dialect: Dialect = "", checks_text: bool = True
+    ) -> Turn:
+        """Store a user message, to be answered after those before it. The same key returns the same turn; with
+        another text it raises `KeyReused`, unless `checks_text` is off."""
         fact = UserSaid(content=content, dialect=dialect)
         redacted = fact if self._runtime.redact is None else self._runtime.redact(fact)
         assert isinstance(redacted, UserSaid)
-        return await self._enqueue(key, redacted.content, dialect)
+        return await self._enqueue(key, redacted.content, dialect, checks_text=checks_text)
 
     async def retry(self, *, key: str = "") -> Turn:
         """Ask the model again after a failed or stopped turn. The same key returns the same turn."""
@@ -183,7 +195,9 @@ class LiveSession:
             self._is_deleting = False
             self.process_inbox()
 
-    async def _enqueue(self, key: str, content: Content | None, dialect: Dialect) -> Turn:
+    async def _enqueue(
+        self, key: str, content: Content | None, dialect: Dialect, *, checks_text: bool = True
+    ) -> Turn:
         provider = self._agent.provider
         if isinstance(provider, UnavailableProvider) and not provider.accepts_messages:
             raise AnsweredElsewhere(provider.why)
@@ -194,6 +208,7 @@ class LiveSession:
             content=content,
             dialect=dialect,
             now=self._runtime.clock(),
+            checks_text=checks_text,
         )
         turn = await self._attach(entry)
         if is_new:
@@ -244,6 +259,7 @@ class LiveSession:
             self._end_all(failed_outcome(problem, is_pending=True))
         finally:
             self._task = None  # no `await` between the last check of `_has_new_messages` and this line
+            self._refuse_changes()
             if self._runtime.is_closing:
                 self._postpone_turns()
 
@@ -259,6 +275,7 @@ class LiveSession:
 
     async def _process_messages(self) -> None:
         while not self._runtime.is_closing:
+            await self._make_changes()
             end = await self.session.end()
             if end.erased:
                 await self._runtime.inbox.delete_session(self.tenant, self.id)
@@ -334,21 +351,62 @@ class LiveSession:
         async with self._runtime.locks.lock(self.tenant, self.id):
             await self.session.append(Noted(text=text, topic=topic))
 
-    async def compact(self, focus: str = "") -> SessionCompaction:
-        """Summarise old turns now; raises `NotCompacted`."""
-        self._check_idle("compact it")
-        async with self._runtime.locks.lock(self.tenant, self.id):
+    async def compact(
+        self, focus: str = "", *, agreed: bool = False, waits: bool = False
+    ) -> SessionCompaction:
+        """Summarise old turns now, or with `agreed` do what the report's question asks; raises `NotCompacted`."""
+
+        async def compact() -> SessionCompaction:
             before = (await self.session.report()).used
-            event = await self.session.event(await self.session.compact(focus))
+            handle = await (self.session.agree() if agreed else self.session.compact(focus))
+            event = await self.session.event(handle)
             return SessionCompaction(
                 event=event, tokens_before=before, tokens_after=(await self.session.report()).used
             )
 
-    async def undo(self, name: str | None = None) -> Event:
+        return await self._change(compact, what="compact it", waits=waits)
+
+    async def undo(self, name: str | None = None, *, waits: bool = False) -> Event:
         """Take back a reduction, a pin or a rewind; the newest reduction or rewind if none is named."""
-        self._check_idle("undo something")
-        async with self._runtime.locks.lock(self.tenant, self.id):
+
+        async def undo() -> Event:
             return await self.session.event(await self.session.undo(name))
+
+        return await self._change(undo, what="undo something", waits=waits)
+
+    async def _change(self, change: Callable[[], Awaitable[T]], *, what: str, waits: bool) -> T:
+        """Make a change under the session lock, which the running turn holds until it has ended."""
+        if not waits:
+            self._check_idle(what)
+        if not waits or self._task is None:
+            async with self._runtime.locks.lock(self.tenant, self.id):
+                return await change()
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._between_turns.append((change, result))
+        self._has_new_messages = True  # the task looks once more before it ends
+        return await result
+
+    async def _make_changes(self) -> None:
+        """Make the changes that wait for the end of a turn; the caller holds the session lock."""
+        while self._between_turns:
+            change, result = self._between_turns[0]
+            if not result.cancelled():
+                try:
+                    made = await change()
+                except Exception as problem:  # noqa: BLE001 (the caller gets it)
+                    if not result.cancelled():
+                        result.set_exception(problem)
+                else:
+                    if not result.cancelled():
+                        result.set_result(made)
+            del self._between_turns[0]
+
+    def _refuse_changes(self) -> None:
+        """End the wait for changes that were not made, such as when the server stops."""
+        for _, result in self._between_turns:
+            if not result.done():
+                result.set_exception(Busy(f"session {self.id!r} has not made the change: try again"))
+        self._between_turns.clear()
 
     async def pin(self, text: str = "", *, event: str | None = None) -> str:
         self._check_idle("pin something")
@@ -362,7 +420,7 @@ class LiveSession:
         await self.session.rename(title if self._runtime.redact is None else scrub(title))
 
     def _check_idle(self, what: str) -> None:
-        if any(turn.state != "ended" for turn in self._turns.values()):
+        if self.is_answering:
             raise Busy(f"session {self.id!r} is answering: {what} after the turn has ended, or stop it first")
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from foveal.agent.agent import Agent, summariser_for
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
+from foveal.core.models.model import Model
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
@@ -75,16 +76,20 @@ class Tenant:
             raise UnknownSession(id)
         return self._known(id) or self._keep(await self._open(id))
 
-    async def ensure(self, id: str, *, title: str = "", model: str = "") -> LiveSession:
+    async def ensure(self, id: str, *, title: str = "", model: str = "", system: str = "") -> LiveSession:
         """Return the session, creating it on first use; raises `UnknownSession` if it was erased."""
         if self._known(id) is not None:
             return await self.session(id)
         async with self._runtime.locks.lock(self.name, check_session_id(id)):
             end = await self._end(id)
             if end is None:
-                begin = [Instructed(content=DEFAULT_SYSTEM_PROMPT)]
+                begin = [Instructed(content=system or DEFAULT_SYSTEM_PROMPT)]
                 return await self._create(id, model=model, title=title, begin=begin)
         return await self.session(id)
+
+    async def model(self, id: str) -> Model:
+        """Return the model that answers in a session, or would if the session existed; raises `ProviderError`."""
+        return (await self._provider(id)).model
 
     async def is_erased(self, id: str) -> bool:
         """Return whether the session existed and was erased."""
@@ -195,7 +200,8 @@ class Tenant:
             begin=begin,
             **runtime.config.session(provider.model),
         )
-        agent = Agent(session, provider, Toolbox(()), recall_tools=Toolbox(recall_tools(session)))
+        tools = Toolbox(recall_tools(session, counting=session.counter))
+        agent = Agent(session, provider, Toolbox(()), recall_tools=tools)
         return LiveSession(runtime, self.name, agent, self._turn_listeners, owner=self)
 
     async def _provider(self, id: str) -> Provider:

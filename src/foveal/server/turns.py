@@ -50,7 +50,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     why: EndReason
     text: str = ""
-    """The model's last answer."""
+    """The model's last answer; of a turn that ended early what was stored of it."""
     problem: str = ""
     """What went wrong, as a message for users."""
     code: str = ""
@@ -252,17 +252,24 @@ class TurnRunner:
             if not task.cancelled():
                 task.exception()  # it could not store the text so far; asyncio would log that
             raise
-        text = self._turn.text
         if task.cancelled():
-            return self._stopped_outcome(text)
+            return self._stopped_outcome(await self._text_so_far())
         problem = task.exception()
         is_wanted = not self._turn.is_stopped or self._runtime.is_closing
         self.is_unstored = isinstance(problem, StoreUnusable) and self._keeps_unstored and is_wanted
         if problem is not None and (self.is_unstored or isinstance(problem, LeaseLost)):
             raise problem
         if problem is None:
-            return TurnOutcome(why=task.result(), text=text, report=self._report)
-        return failed_outcome(problem, text=text)
+            return TurnOutcome(why=task.result(), text=self._turn.text, report=self._report)
+        return failed_outcome(problem, text=await self._text_so_far())
+
+    async def _text_so_far(self) -> str:
+        """Return the text of a turn that ended early, as the log has it: later answers of the model build on it."""
+        with suppress(FovealError):
+            return (
+                find_partial_text(await read_turn(self._session, self._entry), self._entry) or self._turn.text
+            )
+        return self._turn.text
 
     def _cancel(self, task: asyncio.Task[EndReason]) -> None:
         if self._runtime.is_closing:
@@ -348,6 +355,21 @@ def find_turn_in_log(events: list[Event], entry: InboxEntry) -> tuple[str, Model
     return handle, answer
 
 
+def find_partial_text(events: list[Event], entry: InboxEntry) -> str:
+    """Return the text of an answer that was stored although its turn ended early; "" if there is none."""
+    in_turn = entry.kind == "again"
+    text = ""
+    for event in events:
+        fact = event.fact
+        if isinstance(fact, Noted) and fact.topic == TURN_NOTE_TOPIC:
+            if in_turn:
+                break  # the next message
+            in_turn = fact.text == entry.turn_id
+        elif in_turn and isinstance(fact, ModelSaid):
+            text = "" if calls_of(fact.content) else text_of(fact.content)
+    return text
+
+
 def _without_events(report: Report) -> Report:
     """Return a report without its line per event: ended turns stay in memory for a while."""
     return replace(report, events=())
@@ -383,7 +405,8 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     if entry is None:
         turn.end(session_deleted_outcome())
         return
-    handle, answer = find_turn_in_log(await read_turn(session, entry), entry)
+    events = await read_turn(session, entry)
+    handle, answer = find_turn_in_log(events, entry)
     report = _without_events(await session.report())
     if handle:
         turn.emit(UserMessageStored(handle=handle))
@@ -394,7 +417,7 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     turn.end(
         TurnOutcome(
             why=entry.why,  # type: ignore[arg-type]
-            text=answer.text if answer is not None else "",
+            text=answer.text if answer is not None else find_partial_text(events, entry),
             problem=entry.problem,
             code=entry.code,
             report=report,

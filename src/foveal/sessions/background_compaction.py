@@ -46,7 +46,7 @@ async def run_dialogue_async(run: DialogueRun, *, events: int = 0) -> Compaction
     try:
         while (request := await offload(partial(next, requests, None), events=events)) is not None:
             with run.errors_as_failures():
-                call, summary_request = run.prepare(request)
+                call, summary_request = await offload(partial(run.prepare, request), events=events)
                 run.accept(await _collect_draft(await _call(call, summary_request), run))
     finally:
         with suppress(ValueError):  # cancelled while a thread works on it, which then ends by itself

@@ -107,6 +107,12 @@ class EventWriter:
         self._checkpointed = -1
         """About the seq up to which the last checkpoint goes; -1 before the first."""
         self._erased = False
+        """Whether the session is known to be erased: nothing is appended to it."""
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether the session is known to be erased."""
+        return self._erased
 
     @property
     def engine(self) -> Engine | None:
@@ -157,6 +163,11 @@ class EventWriter:
             self._engine = engine
         return engine
 
+    async def erase(self) -> None:
+        """Erase the session in the store, and append nothing to it any more."""
+        await self.store.erase(self.id)
+        self._engine, self._erased = None, True
+
     async def event(self, name: str | int) -> Event:
         """Return the event with this handle; raises `UnknownHandle`. Does not need the lock."""
         seq = parse_handle(name)
@@ -198,6 +209,8 @@ class EventWriter:
     async def _read_engine(self) -> Engine:
         try:
             checkpoint = await self.store.checkpoint(self.id)
+            if checkpoint is None:  # erasing a session deletes its checkpoint
+                self._erased = (await self.store.end(self.id)).erased
         except UnknownSession:
             return Engine(*self.settings)
         if checkpoint is not None:
@@ -245,6 +258,9 @@ class EventWriter:
         """Store facts after the newest event; try again, up to `MAX_CONFLICTS` times, when another writer was
         faster."""
         facts = [self.redact(fact) async for fact in _in_slices(facts)]
+        await self.load()
+        if self._erased:
+            raise UnknownSession(self.id)
         if any(isinstance(fact, REFOLDING_FACTS) for fact in facts):
             return await self._commit_refolding(facts)
         for _ in range(MAX_CONFLICTS):

@@ -11,10 +11,13 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
+from msgspec.structs import replace
+
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
 from foveal.core.engine.beside_range import summaries_in
 from foveal.core.engine.engine import Engine
+from foveal.core.engine.operations import check_agreement, newest_reduction
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log.events import Compacted, CompactionFailed, Event
@@ -50,12 +53,35 @@ class RequestFitter:
     async def fit(self, *, may_start_summary: bool, may_exceed: bool = False) -> Fitted | None:
         """Return the next request, or None if the caller must wait for a summary first. Raises `ContextOverflow`
         if it does not fit; with `may_exceed`, return the smallest request instead."""
+        engine = await self._reduced(may_start_summary=may_start_summary, may_exceed=may_exceed)
+        if engine is None:
+            return None
+        fitted = await offload(partial(self._make_request, engine), events=self._unfitted(engine))
+        self._fitted = (engine, engine.next_seq)
+        if self._prepares_summaries():
+            await self._start_upcoming_summary(engine)
+        return fitted
+
+    async def agree(self, *, may_start_summary: bool) -> str | None:
+        """Reduce as the user has agreed to, and return the handle of the newest reduction, or None if the caller
+        must wait for a summary first. Raises `NotCompacted` when there was no question or nothing to reduce."""
+        engine = await self._writer.refresh()
+        check_agreement(engine)
+        first = engine.next_seq
+        if await self._reduced(may_start_summary=may_start_summary, agreed=True) is None:
+            return None
+        return newest_reduction(await self._writer.store.read(self._writer.id, first=first))
+
+    async def _reduced(
+        self, *, may_start_summary: bool, may_exceed: bool = False, agreed: bool = False
+    ) -> Engine | None:
+        """Reduce and store what was reduced; return None if the caller must wait for a summary first."""
         engine = await self._writer.refresh()
         now = self._clock()
         for _ in range(MAX_CONFLICTS):
             first = engine.next_seq
             try:
-                fits = await self._reduce(engine, now, may_start_summary=may_start_summary)
+                fits = await self._reduce(engine, now, may_start_summary=may_start_summary, agreed=agreed)
             except ContextOverflow:
                 if not may_exceed:
                     await self._store_paid(engine, first)
@@ -65,18 +91,10 @@ class RequestFitter:
                 self._writer.discard_engine()
                 raise
             if await self._writer.store_appended(engine, first):
-                break
+                return engine if fits else None
             self._background.give_back()
             engine = await self._writer.load()
-        else:
-            raise self._writer.conflict_error()
-        if not fits:
-            return None
-        fitted = await offload(partial(self._make_request, engine), events=self._unfitted(engine))
-        self._fitted = (engine, engine.next_seq)
-        if self._prepares_summaries():
-            await self._start_upcoming_summary(engine)
-        return fitted
+        raise self._writer.conflict_error()
 
     async def turn_finished(self) -> None:
         """Start the summary that a finished turn makes due, so that it is ready for the user's next message."""
@@ -119,12 +137,16 @@ class RequestFitter:
             return None
         return foresee(engine.view, engine.budget(), self.requests.moment(engine), engine.policy)
 
-    async def _reduce(self, engine: Engine, now: float, *, may_start_summary: bool) -> bool:
-        """Reduce until the request fits; return False if a summary is being written that it must wait for."""
+    async def _reduce(
+        self, engine: Engine, now: float, *, may_start_summary: bool, agreed: bool = False
+    ) -> bool:
+        """Reduce until the request fits, or as far as the user has agreed to; return False if a summary is being
+        written that it must wait for."""
         outdated = self._background.take_outdated(engine.view)
         if outdated is not None:
             engine.append(outdated, at=now)
-        steps = engine.reduction_steps(self.requests.moment(engine), at=now)
+        moment = replace(self.requests.moment(engine), agreed=agreed)
+        steps = engine.reduction_steps(moment, at=now)
         outcome: CompactionOutcome | None = None
         while True:
             work = partial(_next_plan, steps, outcome)
@@ -134,7 +156,7 @@ class RequestFitter:
             outcome = self._take_summary(engine)
             may_ask = may_start_summary and plan.ask
             if outcome is None and may_ask and self._background.may_ask_model(engine.compaction_health):
-                is_forced = engine.view.units > engine.budget().hard
+                is_forced = agreed or engine.view.units > engine.budget().hard
                 if self._background.is_idle and (is_forced or self._prepares_summaries()):
                     self._background.start(await self.job(engine, plan))
                 if is_forced:

@@ -1,4 +1,4 @@
-"""Compaction on request: the user's `compact`, and `prepare` for a summary needed soon."""
+"""Compaction on request: the user's `compact` and `agree`, and `prepare` for a summary needed soon."""
 
 from __future__ import annotations
 
@@ -44,6 +44,21 @@ class ManualCompaction:
                 raise
             first = await self._start(plan)
         return compaction_handle(await self._outcome(plan, first))
+
+    async def agree(self) -> str:
+        """Reduce as mode `auto` would now, and return the handle of the newest reduction; raises `NotCompacted`."""
+        has_waited = False
+        while True:
+            async with self._lock:
+                handle = await self._fitter.agree(may_start_summary=not has_waited)
+            if handle is not None:
+                return handle
+            has_waited = True
+            try:
+                await self._background.wait()
+            except asyncio.CancelledError:
+                await self._background.close()
+                raise
 
     async def prepare(self) -> Event | None:
         """Write the summary that will be needed soon; None when there is none, or one is being written."""

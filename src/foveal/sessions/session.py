@@ -48,6 +48,7 @@ from foveal.core.log.events import (
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
+from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, SessionExists, UnknownSession
 from foveal.ports import Hit, SessionEnd, SessionInfo, Store
@@ -128,7 +129,8 @@ class Session:
         async callable that receives a request, or several as fallbacks; without it, summaries are written from the
         log alone. `prompt` is a text, or `file://…`, that replaces Foveal's. `begin` are facts that a new session
         starts with, stored in the same transaction as its first event, which also names the working `folder`. With
-        `is_new`, no session has this id: nothing is read, and the session is stored with the first `append`."""
+        `is_new`, no session has this id: nothing is read, and the session is stored with the first `append`. Raises
+        `SessionExists` if the session was erased."""
         clock = clock or time.time
         background = BackgroundCompaction(
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
@@ -136,6 +138,8 @@ class Session:
         session = cls(store, id, resolve_settings(model, **settings), clock, background, options=options)
         async with session._lock:
             engine = session._writer.begin() if is_new else await session._writer.load()
+            if session._writer.is_erased:
+                raise SessionExists(id)
             before = engine.opened
             about = raw({"folder": folder}) if folder and not engine.next_seq else UNSET
             opened = Opened(model=engine.model.name, policy=engine.policy.name, settings=about, origin=origin)
@@ -283,6 +287,11 @@ class Session:
             ]
 
     @property
+    def counter(self) -> Counter:
+        """What counts the tokens of this session."""
+        return self._writer.settings.counter
+
+    @property
     def last(self) -> int:
         """The seq of the newest event that is known to be stored; -1 when none is known."""
         return self._writer.engine.next_seq - 1 if self._writer.engine is not None else -1
@@ -316,6 +325,11 @@ class Session:
         """Summarise old turns now; `focus` says what to keep above all. Returns the handle of the event that
         records the summary; raises `NotCompacted` when there is nothing to summarise or no summary was written."""
         return await self._manual.compact(focus)
+
+    async def agree(self) -> str:
+        """Answer the `question` of the report with yes, in mode `confirm`: reduce as mode `auto` would now. Returns
+        the handle of the newest reduction; raises `NotCompacted` when there is no question or nothing to reduce."""
+        return await self._manual.agree()
 
     async def undo(self, name: str | int | None = None) -> str:
         """Take back a reduction, a pin or a rewind, by default the newest reduction or rewind, whatever came after
@@ -433,5 +447,4 @@ class Session:
         being written is cancelled."""
         async with self._lock:
             await self._background.close()
-            await self.store.erase(self.id)
-            self._writer.discard_engine()
+            await self._writer.erase()

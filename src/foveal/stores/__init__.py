@@ -12,7 +12,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, overload
 
-from foveal.errors import StoreUnusable
+from foveal.errors import BadSetting, StoreUnusable
 from foveal.stores.memory import MemoryStore
 from foveal.stores.sqlite.connection import Durability
 from foveal.stores.sqlite.store import SqliteStore
@@ -21,7 +21,15 @@ from foveal.stores.tenant_name import check_tenant_name
 if TYPE_CHECKING:
     from foveal.stores.postgres.store import PostgresStore
 
-__all__ = ["Durability", "MemoryStore", "SqliteStore", "is_postgres_url", "open_store", "require_postgres"]
+__all__ = [
+    "Durability",
+    "MemoryStore",
+    "SqliteStore",
+    "is_postgres_url",
+    "open_store",
+    "other_url_error",
+    "require_postgres",
+]
 
 
 @overload
@@ -47,6 +55,8 @@ def open_store(
 
     A URL `postgresql://…` opens the store of a tenant in that database; `timeout` is then the wait for a free
     connection. With durability `normal`, a crash of the database server may lose the newest appends."""
+    if isinstance(path, str) and "://" in path and not is_postgres_url(path):
+        raise other_url_error(path, "the path of a file, or a postgresql:// URL")
     if not is_postgres_url(path):
         return SqliteStore(path, durability=durability, timeout=timeout)
     require_postgres()
@@ -61,6 +71,12 @@ def open_store(
 def is_postgres_url(path: str | os.PathLike[str]) -> bool:
     """Return whether the name of a store is the URL of a PostgreSQL database."""
     return isinstance(path, str) and path.startswith(("postgresql://", "postgres://"))
+
+
+def other_url_error(url: str, allowed: str) -> BadSetting:
+    """Return the error for a URL that names no PostgreSQL database. Only its scheme is repeated, because the rest
+    may contain a password."""
+    return BadSetting("database", f"{url.partition('://')[0]}://…", allowed)
 
 
 def require_postgres() -> None:

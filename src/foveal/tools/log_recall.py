@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from foveal.core.reduction.truncation import UNLIMITED
+from foveal.core.tokens.counter import Counter
 from foveal.core.wire.safe_print import one_line
 from foveal.recall import Library, Recall, tools
 from foveal.tools.tool import Arguments, Tool, ToolOutput
@@ -13,12 +14,14 @@ from foveal.tools.tool import Arguments, Tool, ToolOutput
 MAX_RECALL_TOKENS: Final = 2_000
 
 
-def recall_tools(library: Library, *, max_tokens: int = MAX_RECALL_TOKENS) -> list[Tool]:
+def recall_tools(
+    library: Library, *, max_tokens: int = MAX_RECALL_TOKENS, counting: Counter | None = None
+) -> list[Tool]:
     """Return the recall tools for a session or another library.
 
-    An answer has at most `max_tokens` tokens, so it is never truncated.
+    An answer has at most `max_tokens` tokens by the counter `counting`, so it is never truncated.
     """
-    recall = Recall(library, tokens=max_tokens)
+    recall = Recall(library, tokens=max_tokens, counting=counting)
     return [
         Tool(
             name=schema["name"],

@@ -16,11 +16,21 @@ from msgspec.structs import replace
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.channel import Button, ChannelMessage
 from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.incoming import IncomingMessage
 from foveal.config import load
 from foveal.core.compaction import CompactionMetrics
 from foveal.core.log import Compacted, Event, ModelSaid, UserSaid, text_of
 from foveal.errors import ProviderError
-from foveal.server import MAX_WRONG_CODES, ChatMessage, Chats, Pairing, Service, chat_session_id, find_chat
+from foveal.server import (
+    MAX_WRONG_CODES,
+    ChatMessage,
+    ChatPlace,
+    Chats,
+    Pairing,
+    Service,
+    chat_session_id,
+    find_place,
+)
 from foveal.server.pairing import WRONG_CODE_WINDOW_S
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
@@ -46,13 +56,33 @@ async def collect(replies: AsyncGenerator[ChannelMessage, None]) -> list[Channel
     return [message async for message in replies]
 
 
+async def accept(
+    chats: ChatSessions, *, chat: int, user: int, key: str, text: str
+) -> AsyncGenerator[ChannelMessage, None]:
+    message = IncomingMessage(key=key, place=ChatPlace(chat), user=user, text=text)
+    return (await chats.accept(message)).replies
+
+
+async def handle(chats: ChatSessions, **message: Any) -> AsyncGenerator[ChannelMessage, None]:
+    async for reply in await accept(chats, **message):
+        yield reply
+
+
+async def press(
+    chats: ChatSessions, *, chat: int, user: int, action: str
+) -> AsyncGenerator[ChannelMessage, None]:
+    answer = await chats.press_button(place=ChatPlace(chat), user=user, action=action)
+    async for reply in answer.replies:
+        yield reply
+
+
 async def send(
     chats: ChatSessions, text: str, *, key: str = "", user: int = USER, chat: int = USER
 ) -> ChannelMessage:
     """Send a text and return the only reply."""
     send.count += 1  # type: ignore[attr-defined]
     key = key or f"telegram-{send.count}"  # type: ignore[attr-defined]
-    (message,) = await collect(chats.handle(chat=chat, user=user, key=key, text=text))
+    (message,) = await collect(handle(chats, chat=chat, user=user, key=key, text=text))
     return message
 
 
@@ -79,15 +109,16 @@ async def test_the_footer_of_an_answer_has_the_numbers_of_the_report(tmp_path: P
         message = await send(chats, "Hello.")
         report = await (await service.tenant("telegram").session("telegram-42")).report()
         share = report.used / report.window * 100
-        footer = f"📊 Context: {report.used:,}/{report.window:,} ({share:.1f} %)"
-        assert message == ChannelMessage(text="Hello to you.", footer=footer)
+        footer = f"🟢 Context: {report.used:,}/{report.window:,} ({share:.1f} %)"
+        assert message == ChannelMessage(text="Hello to you.", footer=footer, is_answer=True)
         assert await messages_of(service) == ["Hello.", "Hello to you."]
 
 
 @run
 async def test_the_footer_can_be_turned_off(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted("Hello to you.")) as service:
-        assert await send(open_chats(service, footer=False), "Hello.") == ChannelMessage(text="Hello to you.")
+        message = await send(open_chats(service, footer=False), "Hello.")
+        assert message == ChannelMessage(text="Hello to you.", is_answer=True)
 
 
 @run
@@ -128,9 +159,10 @@ async def test_a_key_runs_once_and_gets_no_second_reply(tmp_path: Path) -> None:
     async with open_service(tmp_path, provider) as service:
         chats = open_chats(service)
         await send(chats, "Hello.", key="telegram-1")
-        assert await collect(chats.handle(chat=42, user=42, key="telegram-1", text="Hello.")) == []
+        assert await collect(handle(chats, chat=42, user=42, key="telegram-1", text="Hello.")) == []
         assert (
-            await collect(open_chats(service).handle(chat=42, user=42, key="telegram-1", text="Hello.")) == []
+            await collect(handle(open_chats(service), chat=42, user=42, key="telegram-1", text="Hello."))
+            == []
         )
         assert len(provider.requests) == 1
 
@@ -140,8 +172,8 @@ async def test_a_message_repeated_during_its_turn_is_answered_once(tmp_path: Pat
     provider = GatedProvider("One.")
     async with open_service(tmp_path, provider) as service:
         chats = open_chats(service)
-        first = await chats.accept(chat=42, user=42, key="telegram-1", text="Hello.")
-        second = await chats.accept(chat=42, user=42, key="telegram-1", text="Hello.")
+        first = await accept(chats, chat=42, user=42, key="telegram-1", text="Hello.")
+        second = await accept(chats, chat=42, user=42, key="telegram-1", text="Hello.")
         provider.gate.set()
         assert [len(await collect(replies)) for replies in (first, second)] == [1, 0]
 
@@ -151,8 +183,8 @@ async def test_messages_are_stored_at_once_and_answered_in_order(tmp_path: Path)
     provider = GatedProvider("One.", "Two.")
     async with open_service(tmp_path, provider) as service:
         chats = open_chats(service)
-        first = await chats.accept(chat=42, user=42, key="telegram-1", text="First.")
-        second = await chats.accept(chat=42, user=42, key="telegram-2", text="Second.")
+        first = await accept(chats, chat=42, user=42, key="telegram-1", text="First.")
+        second = await accept(chats, chat=42, user=42, key="telegram-2", text="Second.")
         waiting = await service.runtime.inbox.unfinished()
         assert waiting == [("telegram", "telegram-42", 2)]
         provider.gate.set()
@@ -166,17 +198,18 @@ async def test_the_next_process_delivers_an_undelivered_answer_once(
     tmp_path: Path,
 ) -> None:
     async with open_service(tmp_path, Scripted("The answer.")) as service:
-        await open_chats(service).accept(chat=-7, user=42, key="telegram-1", text="Hello.")
+        await accept(open_chats(service), chat=-7, user=42, key="telegram-1", text="Hello.")
         session = await service.tenant("telegram").session("telegram--7")
-        await (await session.submit("", key="telegram-1")).outcome()
+        await (await session.submit("Hello.", key="telegram-1")).outcome()
     provider = Scripted()
     async with open_service(tmp_path, provider) as service:
         chats = open_chats(service)
-        ((chat, replies),) = await chats.undelivered()
+        ((replies, found),) = await chats.undelivered()
         assert await chats.undelivered() == []  # the delivery has begun
         (message,) = await collect(replies)
-        assert (chat, message.text, provider.requests) == (-7, "The answer.", [])
-        assert message.footer.startswith("📊 Context: ")
+        assert found is not None
+        assert (found.place, message.text, provider.requests) == (ChatPlace(-7), "The answer.", [])
+        assert message.footer.startswith("🟢 Context: ")
         assert await open_chats(service).undelivered() == []
 
 
@@ -184,10 +217,10 @@ async def test_the_next_process_delivers_an_undelivered_answer_once(
 async def test_an_answer_whose_sending_fails_stays_undelivered(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted("The answer.")) as service:
         chats = open_chats(service)
-        replies = await chats.accept(chat=42, user=42, key="telegram-1", text="Hello.")
+        replies = await accept(chats, chat=42, user=42, key="telegram-1", text="Hello.")
         assert (await anext(replies)).text == "The answer."
         await replies.aclose()  # sending it did not work
-        ((_, again),) = await chats.undelivered()
+        ((again, _),) = await chats.undelivered()
         assert [message.text for message in await collect(again)] == ["The answer."]
         assert await chats.undelivered() == []
 
@@ -195,11 +228,11 @@ async def test_an_answer_whose_sending_fails_stays_undelivered(tmp_path: Path) -
 @run
 async def test_undelivered_answers_of_a_deleted_session_are_dropped(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted("The answer.")) as service:
-        replies = await open_chats(service).accept(chat=42, user=42, key="telegram-1", text="Hello.")
+        replies = await accept(open_chats(service), chat=42, user=42, key="telegram-1", text="Hello.")
         await anext(replies)
         await replies.aclose()
         await service.tenant("telegram").delete("telegram-42")
-        ((_, late),) = await open_chats(service).undelivered()
+        ((late, _),) = await open_chats(service).undelivered()
         assert await collect(late) == []
         assert await open_chats(service).undelivered() == []
 
@@ -223,10 +256,9 @@ async def test_the_answer_of_a_scheduled_turn_goes_to_its_chat(tmp_path: Path) -
         turn = await session.submit("Say good morning.", key="schedule-1")
         expected = await chats.unrequested_answer(session, turn)
         assert expected is not None
-        assert (expected[0], [message.text for message in await collect(expected[1])]) == (
-            -7,
-            ["Good morning."],
-        )
+        assert expected.message is not None
+        said = [message.text for message in await collect(expected.replies)]
+        assert (expected.message.place, said) == (ChatPlace(-7), ["Good morning."])
         asked = await session.submit("Hello.", key="telegram-9")
         await asked.outcome()
         assert await chats.unrequested_answer(session, asked) is None
@@ -292,18 +324,27 @@ async def test_buttons_do_nothing_for_a_user_without_access(tmp_path: Path) -> N
     async with open_service(tmp_path, Scripted("One.")) as service:
         chats = open_chats(service)
         await send(chats, "Hello.")
-        (message,) = await collect(chats.press_button(chat=42, user=666, action="compact"))
+        (message,) = await collect(press(chats, chat=42, user=666, action="compact"))
         assert message.text == texts.no_access("telegram", 666)
 
 
 @run
-async def test_a_message_without_text_gets_an_explanation(tmp_path: Path) -> None:
+async def test_content_that_is_not_read_is_explained_once_a_day(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted()) as service:
+        now = [0.0]
+        service.runtime.clock = lambda: now[0]
         chats = open_chats(service)
-        assert [s.text for s in await collect(chats.reply_to_non_text(user=USER))] == [texts.TEXT_ONLY]
-        assert [s.text for s in await collect(chats.reply_to_non_text(user=6))] == [
-            texts.no_access("telegram", 6)
-        ]
+
+        async def explain(user: int, *kinds: str) -> list[str]:
+            message = IncomingMessage(key="k", place=ChatPlace(user), user=user, text="", unread=kinds)
+            return [reply.text for reply in await collect((await chats.accept(message)).replies)]
+
+        assert await explain(USER, "stickers") == [texts.not_read("stickers")]
+        assert await explain(USER, "stickers") == []
+        assert await explain(USER, "stickers", "polls") == [texts.not_read("polls")]
+        now[0] = 86_400.0
+        assert await explain(USER, "stickers") == [texts.not_read("stickers")]
+        assert await explain(6, "stickers") == [texts.no_access("telegram", 6)]
 
 
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -378,25 +419,12 @@ async def test_compact_and_undo_with_nothing_to_do_say_so(tmp_path: Path) -> Non
 
 
 @run
-async def test_compact_and_undo_are_refused_while_an_answer_is_written(tmp_path: Path) -> None:
-    provider = GatedProvider("One.")
-    async with open_service(tmp_path, provider) as service:
-        chats = open_chats(service)
-        replies = await chats.accept(chat=42, user=42, key="telegram-1", text="Hello.")
-        await provider.asked_once.wait()
-        assert (await send(chats, "/compact", key="a")).text == texts.BUSY
-        assert (await send(chats, "/undo", key="b")).text == texts.BUSY
-        provider.gate.set()
-        assert [message.text for message in await collect(replies)] == ["One."]
-
-
-@run
 async def test_stop_ends_the_running_turn_and_the_next_one_runs(tmp_path: Path) -> None:
     provider = GatedProvider("One.", "Two.")
     async with open_service(tmp_path, provider) as service:
         chats = open_chats(service)
-        first = await chats.accept(chat=42, user=42, key="telegram-1", text="First.")
-        second = await chats.accept(chat=42, user=42, key="telegram-2", text="Second.")
+        first = await accept(chats, chat=42, user=42, key="telegram-1", text="First.")
+        second = await accept(chats, chat=42, user=42, key="telegram-2", text="Second.")
         await provider.asked_once.wait()
         stopping = await send(chats, "/stop", key="telegram-3")
         assert stopping.text == "Stopping. Messages that still wait for an answer: 1."
@@ -431,7 +459,7 @@ async def test_new_starts_another_session_and_keeps_the_old_one(tmp_path: Path) 
         chats = open_chats(service)
         await send(chats, "The word is plum.")
         assert (await send(chats, "/new", key="n")).text.startswith("🆕")
-        assert await collect(chats.handle(chat=42, user=42, key="n", text="/new")) == []  # a replay
+        assert await collect(handle(chats, chat=42, user=42, key="n", text="/new")) == []  # a replay
         await send(chats, "What is the word?")
         assert "plum" not in str(provider.requests[1].to_openai())
         assert await messages_of(service, "telegram-42-2") == ["What is the word?", "Two."]
@@ -506,7 +534,7 @@ def test_a_note_says_why_a_summary_was_made_before_the_window_was_full() -> None
     metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(before=900, after=100)))
     for reason, why in (("tokens", ""), ("price", " to make further answers cheaper")):
         fact = Compacted(first=0, last=1, summary="x", reason=reason, metrics=metrics)
-        expected = f"🗜 Older turns were summarised{why}: 900 → 100 tokens. /undo undoes it."
+        expected = f"🗜 Older turns were summarised{why}: 900 → 100 tokens. /undo e5 undoes it."
         assert texts.reduction_notes([Event(seq=5, fact=fact)]) == [expected]
 
 
@@ -536,13 +564,13 @@ async def test_one_warning_with_a_compact_button_and_a_reply_to_old_buttons(
         when = f"from {report.percent(report.act)} on, at {report.percent(report.limit)} at the latest."
         assert f"old turns are summarised {when}" in loud[0].footer
         before = (await session.report()).used
-        (message,) = await collect(chats.press_button(chat=42, user=42, action="compact"))
+        (message,) = await collect(press(chats, chat=42, user=42, action="compact"))
         after = await session.report()
         assert f"{before:,} → {after.used:,} tokens" in message.text
         assert after.state == "ok"
-        (message,) = await collect(chats.press_button(chat=42, user=42, action="compact"))
+        (message,) = await collect(press(chats, chat=42, user=42, action="compact"))
         assert message.text == texts.compaction_not_needed(after)
-        (message,) = await collect(chats.press_button(chat=42, user=42, action="from:another-version"))
+        (message,) = await collect(press(chats, chat=42, user=42, action="from:another-version"))
         assert message.text == texts.OLD_BUTTON
         undone = await send(chats, "/undo")
         report = await session.report()
@@ -557,10 +585,10 @@ async def test_a_summary_written_for_an_answer_is_noted_below_it(tmp_path: Path)
         chats = open_chats(service)
         for _ in range(60):
             message = await send(chats, "Go on.")
-            if "summarised" in message.footer.partition("📊")[0]:
+            if message.footer.startswith("🗜"):
                 break
         assert re.search(
-            r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens. /undo undoes it.", message.footer
+            r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens. /undo e\d+ undoes it.", message.footer
         )
 
 
@@ -601,21 +629,6 @@ async def test_requested_and_undone_summaries_are_not_noted(tmp_path: Path) -> N
 
 
 @run
-async def test_in_mode_confirm_the_warning_is_a_question(tmp_path: Path) -> None:
-    settings = {"window": 8_000, "context.policy": "confirm"}
-    async with open_service(tmp_path, Scripted(*long_turns(60)), **settings) as service:
-        chats = open_chats(service)
-        for _ in range(60):
-            message = await send(chats, "Go on.")
-            if message.buttons:
-                break
-        used = r"\(([\d.]+ %)\)\n⚠️ The context is full: \1 of the window, and at most [\d.]+ % fit\. "
-        assert re.search(rf"{used}Summarise old turns\?$", message.footer)
-        (message,) = await collect(chats.press_button(chat=42, user=42, action=message.buttons[0].action))
-        assert message.text.startswith("🗜 Summarised")
-
-
-@run
 async def test_a_message_larger_than_the_window_fails_and_the_chat_continues(
     tmp_path: Path,
 ) -> None:
@@ -640,12 +653,12 @@ async def test_a_failure_is_a_reply_without_secrets_and_can_be_retried_once(
         assert message.text == f"❌ No answer: {texts.PROVIDER_FAILURES['rate']}."
         (button,) = message.buttons
         assert button.label == "Try again"
-        answers = [collect(chats.press_button(chat=42, user=42, action=button.action)) for _ in range(2)]
+        answers = [collect(press(chats, chat=42, user=42, action=button.action)) for _ in range(2)]
         expected = [message.text for answer in await asyncio.gather(*answers) for message in answer]
         assert sorted(expected) == ["Now it works.", texts.OLD_BUTTON]
-        (late,) = await collect(chats.press_button(chat=42, user=42, action=button.action))
+        (late,) = await collect(press(chats, chat=42, user=42, action=button.action))
         assert late.text == texts.OLD_BUTTON
-        (other,) = await collect(chats.press_button(chat=42, user=42, action="again:t999"))
+        (other,) = await collect(press(chats, chat=42, user=42, action="again:t999"))
         assert other.text == texts.OLD_BUTTON
         assert len(provider.requests) == 2
         assert await messages_of(service) == ["Hello.", "Now it works."]
@@ -690,35 +703,38 @@ async def test_an_empty_answer_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_chat_is_found_by_the_session_id() -> None:
-    for chat in (42, -1001234567890, 2**53):
+    for place in (ChatPlace(42), ChatPlace(-1001234567890), ChatPlace(2**53), ChatPlace(-1001, 7)):
         for number in (1, 2, 17):
-            assert find_chat("telegram", chat_session_id("telegram", chat, number)) == chat
+            assert find_place("telegram", chat_session_id("telegram", place, number)) == place
     for other in ("telegram-", "telegram-x", "discord-42", "telegram-42-x", "telegram-42-2-3", "notes", ""):
-        assert find_chat("telegram", other) is None
+        assert find_place("telegram", other) is None
 
 
 @run
-async def test_messages_are_forgotten_after_two_days(tmp_path: Path) -> None:
+async def test_answers_are_given_up_and_messages_forgotten_after_two_days(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted()) as service:
-        chats = Chats(service.runtime.database)
-        day = 86_400.0
-        await chats.record_message("telegram", ChatMessage(key="old", chat=1, session="telegram-1"), now=0.0)
-        await chats.record_message(
-            "telegram", ChatMessage(key="new", chat=1, session="telegram-1"), now=1.5 * day
-        )
+        chats, day = Chats(service.runtime.database), 86_400.0
+        for key, now in (("old", 0.0), ("new", 1.5 * day)):
+            message = ChatMessage(key=key, place=ChatPlace(1), session="telegram-1")
+            await chats.record_message("telegram", message, now=now)
         assert [m.key for m in await chats.undelivered("telegram", now=1.9 * day)] == ["old", "new"]
         assert [m.key for m in await chats.undelivered("telegram", now=2.1 * day)] == ["new"]
         assert await chats.undelivered("discord", now=2.1 * day) == []
+        assert await chats.give_up_expired("discord", now=2.1 * day) == 0
+        assert [await chats.give_up_expired("telegram", now=2.1 * day) for _ in range(2)] == [1, 0]
         await chats.mark_done("telegram", "new", now=2.2 * day)
+        assert await chats.record_command("telegram", "old", place=ChatPlace(1), now=2.2 * day) is False
+        await chats.mark_done("telegram", "new", now=4.3 * day)
         assert await chats.find_message("telegram", "old") is None
-        assert await chats.record_command("telegram", "new", chat=1, now=2.2 * day) is False
+        assert await chats.record_command("telegram", "new", place=ChatPlace(1), now=4.3 * day) is False
 
 
 @run
 async def test_starting_the_next_session_twice_starts_it_once(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted()) as service:
         chats = Chats(service.runtime.database)
-        first = await chats.session("discord", 5)
-        assert await chats.start_next_session("discord", 5, session=first) == "discord-5-2"
-        assert await chats.start_next_session("discord", 5, session=first) == "discord-5-2"
-        assert await chats.session("discord", 5) == "discord-5-2"
+        place = ChatPlace(5)
+        first = await chats.session("discord", place)
+        assert await chats.start_next_session("discord", place, session=first) == "discord-5-2"
+        assert await chats.start_next_session("discord", place, session=first) == "discord-5-2"
+        assert await chats.session("discord", place) == "discord-5-2"

@@ -1,94 +1,108 @@
-"""Long answers in pieces: nothing lost, nothing too long, code readable in each piece."""
+"""Long texts in pieces: nothing lost, nothing too long, marks continued."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.apps.gateways.split_message import split, utf16
+from foveal.apps.gateways.split_message import MarkedText, PartSize, TextMark, cut_text, pack, utf16
 
-LINES = st.lists(
-    st.one_of(
-        st.text(alphabet="ab é😀\u200d\u0301", max_size=60),
-        st.sampled_from(["", "```", "```python", "~~~", "- item", "  ```", "````", "``` a `b` ```"]),
-    ),
-    max_size=30,
-)
+WORDS = st.text(alphabet="ab é😀\n\u200d\u0301", max_size=400)
+RANGES = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400)), max_size=8)
+
+
+def pieces(text: str | MarkedText, limit: int, **options: bool) -> list[MarkedText]:
+    whole = MarkedText(text) if isinstance(text, str) else text
+    return list(cut_text(whole, window=limit, fits=lambda piece: utf16(piece.text) <= limit, **options))
+
+
+def texts(text: str, limit: int, **options: bool) -> list[str]:
+    return [piece.text for piece in pieces(text, limit, **options)]
 
 
 def bare(text: str) -> str:
-    """The words of a text: without blanks and what makes fences."""
-    return re.sub(r"[\s`~]|python", "", text)
+    return "".join(text.split())
 
 
-@given(lines=LINES, limit=st.integers(40, 200))
-def test_no_piece_is_larger_than_the_limit_and_no_word_is_lost(lines: list[str], limit: int) -> None:
-    text = "\n".join(lines)
-    for size in (len, utf16):
-        pieces = split(text, limit, size=size)
-        assert all(0 < size(piece) <= limit for piece in pieces)
-        assert bare("".join(pieces)) == bare(text)
-
-
-def test_a_short_text_is_one_piece_as_it_is() -> None:
-    assert split("One.\n\n```\ntwo\n```\nThree.", 100) == ["One.\n\n```\ntwo\n```\nThree."]
-    assert split("", 100) == []
-    assert split(" \n\n ", 100) == []
+@given(text=WORDS, ranges=RANGES, limit=st.integers(3, 90), is_monospace=st.booleans())
+def test_no_piece_is_too_large_and_no_character_or_mark_is_lost(
+    text: str, ranges: list[tuple[int, int]], limit: int, is_monospace: bool
+) -> None:
+    marks = [
+        TextMark("bold", min(a, b), min(max(a, b), len(text)), str(number))
+        for number, (a, b) in enumerate(ranges)
+        if min(a, b) < min(max(a, b), len(text))
+    ]
+    cut = pieces(MarkedText(text, tuple(marks)), limit, is_monospace=is_monospace)
+    assert all(0 < utf16(piece.text) <= limit for piece in cut)
+    assert bare("".join(piece.text for piece in cut)) == bare(text)
+    for mark in marks:
+        marked = [
+            piece.text[part.start : part.end]
+            for piece in cut
+            for part in piece.marks
+            if part.value == mark.value
+        ]
+        assert bare("".join(marked)) == bare(text[mark.start : mark.end])
 
 
 def test_exactly_at_the_limit_is_one_piece_and_one_more_character_makes_two() -> None:
-    assert split("x" * 50, 50) == ["x" * 50]
-    assert split("x" * 51, 50) == ["x" * 50, "x"]
+    assert texts("x" * 50, 50) == ["x" * 50]
+    assert texts("x" * 51, 50) == ["x" * 50, "x"]
 
 
-def test_a_fence_that_fits_into_a_piece_stays_whole() -> None:
-    code = "```python\n" + "\n".join(f"line {n}" for n in range(5)) + "\n```"
-    text = "Before that some words.\n\n" + code + "\n\nAnd after it."
-    assert split(text, 60) == ["Before that some words.", code, "And after it."]
+def test_lines_are_cut_apart_before_words() -> None:
+    assert texts("one two three\nfour five six", 20) == ["one two three", "four five six"]
+    assert texts("one two three four five six", 20) == ["one two three four", "five six"]
 
 
-def test_a_fence_that_is_too_large_is_closed_and_opened_again() -> None:
-    lines = [f"line number {n}" for n in range(20)]
-    pieces = split("```python\n" + "\n".join(lines) + "\n```", 100)
-    assert len(pieces) > 2
-    assert all(piece.startswith("```python\n") and piece.endswith("\n```") for piece in pieces)
-    inside = [line for piece in pieces for line in piece.split("\n")[1:-1]]
-    assert inside == lines
+def test_code_is_cut_between_lines_and_keeps_its_indentation() -> None:
+    assert texts("if a:\n    b()\n    c()", 12, is_monospace=True) == ["if a:", "    b()", "    c()"]
 
 
-def test_a_fence_that_was_left_open_is_closed() -> None:
-    assert split("See:\n```\ncode", 100) == ["See:\n```\ncode\n```"]
-
-
-def test_backticks_in_a_line_are_no_fence_and_a_longer_fence_holds_a_shorter_one() -> None:
-    assert split("``` a ``` and\nmore", 100) == ["``` a ``` and\nmore"]
-    nested = "````\n```\ninner\n```\n````"
-    assert split(nested, 100) == [nested]
-
-
-def test_paragraphs_are_cut_apart_before_lines_and_lines_before_words() -> None:
-    assert split("one two\nthree\n\nfour five six", 20) == ["one two\nthree", "four five six"]
-    assert split("one two three\nfour five six", 20) == ["one two three", "four five six"]
-    assert split("one two three four five six", 20) == ["one two three four ", "five six"]
+def test_a_mark_that_spans_a_cut_continues_in_the_next_piece() -> None:
+    whole = MarkedText("see the long text", (TextMark("link", 4, 17, "https://a.example"),))
+    assert pieces(whole, 9) == [
+        MarkedText("see the", (TextMark("link", 4, 7, "https://a.example"),)),
+        MarkedText("long text", (TextMark("link", 0, 9, "https://a.example"),)),
+    ]
 
 
 @pytest.mark.parametrize("whole", ["e\u0301", "👩\u200d🔬", "👍🏽", "1\ufe0f\u20e3"])
 def test_what_looks_like_one_character_is_not_torn_apart(whole: str) -> None:
     text = whole * 40
-    pieces = split(text, 31, size=utf16)
-    assert "".join(pieces) == text
-    assert all(piece == whole * (len(piece) // len(whole)) for piece in pieces)
+    cut = texts(text, 31)
+    assert "".join(cut) == text
+    assert all(piece == whole * (len(piece) // len(whole)) for piece in cut)
 
 
 def test_a_size_is_counted_in_units_of_utf_16() -> None:
     assert utf16("a😀é") == len("a😀é".encode("utf-16-le")) // 2 == 4
-    assert [len(piece) for piece in split("😀" * 30, 40, size=utf16)] == [20, 10]
+    assert [len(piece) for piece in texts("😀" * 30, 40)] == [20, 10]
 
 
-def test_a_megabyte_without_a_space_is_split_quickly_and_wholly() -> None:
-    pieces = split("x" * 1_000_000, 4096, size=utf16)
-    assert "".join(pieces) == "x" * 1_000_000
-    assert len(pieces) == 245
+def test_a_megabyte_without_a_space_is_split_wholly() -> None:
+    cut = texts("x" * 1_000_000, 4096)
+    assert "".join(cut) == "x" * 1_000_000
+    assert len(cut) == 245
+
+
+def packed(*blocks: str, limit: int) -> list[list[str]]:
+    return pack(
+        blocks,
+        room=PartSize(limit),
+        size=lambda block: PartSize(len(block)),
+        cut=lambda block: [block[:limit], block[limit:]],
+        is_heading=lambda block: block.startswith("#"),
+    )
+
+
+def test_blocks_share_a_part_while_they_fit() -> None:
+    assert packed("one", "two", "three", "four", limit=8) == [["one", "two"], ["three"], ["four"]]
+    assert packed("one", "a long block", limit=8) == [["one"], ["a long b"], ["lock"]]
+
+
+def test_a_heading_moves_to_the_next_part_with_its_block() -> None:
+    assert packed("one", "# A", "## B", "text", limit=12) == [["one"], ["# A", "## B", "text"]]
+    assert packed("# A", "text text text", limit=14) == [["# A"], ["text text text"]]

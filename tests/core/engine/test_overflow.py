@@ -32,6 +32,7 @@ from foveal.core.log import (
     Used,
     UserSaid,
 )
+from foveal.core.tokens.counter import FunctionCounter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.sessions import Session
@@ -382,6 +383,26 @@ def test_units_are_right_after_a_request_that_did_not_fit() -> None:
         ctx.fit(messages)
         view = fold(ctx.log, MessageTokens(ESTIMATE))
         assert ctx.report().used == view.units
+
+
+@pytest.mark.parametrize("preset", ["economy", "handoff", "recent-summary"])
+def test_a_request_that_no_reduction_can_fit_is_refused_before_any_is_tried(preset: str) -> None:
+    """A client that continues after the error would otherwise have its whole history reduced again each time."""
+    counted: list[str] = []
+
+    def measure(text: str) -> int:
+        counted.append(text)
+        return ESTIMATE.count(text)
+
+    ctx = context(6_000, preset, tokenizer=FunctionCounter("counted", measure, exact=False, limit=100_000))
+    messages = [*conversation(20, lines=40), user("far too long " * 4_000)]
+    with pytest.raises(ContextOverflow, match="the latest message alone takes"):
+        ctx.fit(messages)
+    counted.clear()
+    messages.append(call_message("c1"))
+    with pytest.raises(ContextOverflow, match="the latest message alone takes"):
+        ctx.fit(messages)
+    assert sum(map(len, counted)) < 1_000
 
 
 def test_each_refusal_is_recorded_with_the_error_text() -> None:

@@ -138,7 +138,7 @@ def test_the_margin_is_between_1_and_10_percent_of_the_window(
     for units, tokens in reports:
         calibration = calibration.observe(units, tokens)
     found = budget(calibration, window=window, reserve=reserve)
-    limit = window - found.reserve
+    limit = foveal.model("gpt-5", window=window).input_limit(found.reserve)
     assert min(window * 0.01, int(limit * 0.4)) <= found.margin <= window * 0.1
     assert found.available == limit - found.margin or found.available == 0
 

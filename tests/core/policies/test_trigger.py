@@ -75,7 +75,8 @@ def test_shares_of_the_window_count_the_whole_request_and_end_just_below_the_lim
     roomy, tight = budget(reserve=100, margin=0.0), budget(reserve=1_000)
     assert (roomy.warn + fixed, roomy.act + fixed) == (6_400, 7_200)
     assert tight.hard + fixed == 8_000 - 1_000 - 320
-    assert tight.warn == tight.act == int(tight.hard * 0.95)
+    assert tight.act == int(tight.hard * 0.95)
+    assert tight.warn == int(tight.act * (0.8 / 0.9)), "the warning stays before the question"
 
 
 def test_warn_and_act_are_shares_of_the_window_in_mode_confirm_only() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 from hypothesis import given
 
-from foveal.core.log import Event
+from foveal.core.log import Event, UserSaid
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import View, advance
 from foveal.core.view.fold import fold
 from foveal.core.view.line_index import MAX_HOLDERS_PER_LINE, LineIndex, indexed_lines
+from foveal.core.view.steps import ShownMessage
 from support.histories import ESTIMATE
 from support.line_logs import LINES, line_logs
 
@@ -69,16 +70,16 @@ def test_a_folded_index_answers_as_one_that_was_advanced(log: list[Event]) -> No
 def test_a_text_is_read_once_and_only_when_it_is_needed() -> None:
     read: list[int] = []
 
-    def texts(seq: int) -> Callable[[], list[str]]:
-        def read_texts() -> list[str]:
-            read.append(seq)
-            return ["\n".join(LINES)]
+    class Shown(NamedTuple):
+        seq: int
 
-        return read_texts
+        def verbatim_texts(self) -> list[str]:
+            read.append(self.seq)
+            return ["\n".join(LINES)]
 
     index = LineIndex()
     for seq in range(6):
-        index.add(seq, texts(seq))
+        index.add(seq, Shown(seq))
     index.discard(2)
     assert read == []
     for until in (3, 3, 6, 6):
@@ -90,9 +91,21 @@ def test_messages_that_left_take_no_memory_for_long() -> None:
     index = LineIndex()
     for seq in range(400):
         text = "\n".join(f"line {number} of message {seq}, or so" for number in range(100))
-        index.add(seq, lambda text=text: [text])  # type: ignore[misc]
+        index.add(seq, ShownMessage(seq, UserSaid(content=text)))
         index.read_until(seq + 1)
         if seq >= 5:
             index.discard(seq - 5)
     one_message = len(indexed_lines([f"line {number} of message 0, or so" for number in range(100)]))
     assert len(index._holders) < 2_000 + 20 * one_message
+
+
+def test_a_line_of_many_messages_has_the_newest_as_holders() -> None:
+    (line, key), index = next(iter(KEYS.items())), LineIndex()
+    for seq in range(30):
+        index.add(seq, ShownMessage(seq, UserSaid(content=line)))
+        index.read_until(seq + 1)
+        newest = tuple(range(seq, max(-1, seq - MAX_HOLDERS_PER_LINE), -1))
+        assert index.holders([(0, key)], before=seq + 1) == {0: newest}
+    for seq in range(20, 29):
+        index.discard(seq)
+    assert index.holders([(0, key)], before=30) == {0: (29, 19, 18, 17)}

@@ -46,7 +46,10 @@ def _add_copy(subcommands: Any) -> None:
     copy.add_argument("source", metavar="FROM", help=about)
     about = "the same; a path that does not exist becomes a store file if it ends in .db, otherwise a folder"
     copy.add_argument("target", metavar="TO", help=about)
-    about = "the tenant whose sessions a store file gets; for those of a store file, default: default"
+    about = (
+        "the tenant whose sessions a store file gets; for those of a store file, default: default; between other"
+        " places: copy only the sessions of this tenant"
+    )
     copy.add_argument("--tenant", metavar="NAME", help=about)
     about = (
         "copy only the sessions, while a server uses FROM; run again without it when the server has stopped"
@@ -71,8 +74,10 @@ def _configured_url() -> str:
 
 
 async def _migrate(url: str, role: str | None) -> int:
-    from foveal.stores import require_postgres
+    from foveal.stores import is_postgres_url, other_url_error, require_postgres
 
+    if not is_postgres_url(url):
+        raise other_url_error(url, "a URL that begins with postgresql://")
     require_postgres()
     from foveal.server.databases.postgres_schema import SERVICE_MIGRATIONS
     from foveal.stores.postgres.connection import PostgresPool
@@ -134,6 +139,8 @@ async def _copy(args: Namespace) -> int:
     print(f"copied by this run: {progress.new_events:,} events, {progress.new_rows:,} rows")
     if args.live:
         print("not copied: the service tables; stop the server, then run this again without --live")
+    elif args.tenant and not source.is_file and not target.is_file:
+        print("not copied: other tenants and the service tables; run this again without --tenant")
     elif not progress.rows and (source.is_file or target.is_file):
         print("not copied: the service tables, because a store file has none")
     return 0

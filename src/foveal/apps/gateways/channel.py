@@ -17,6 +17,9 @@ from foveal.server.turns import Turn, TurnOutcome
 LOG: Final = logging.getLogger("foveal.gateways")
 COMPACT_ACTION: Final = "compact"
 """Action of the button that summarises."""
+AGREE_ACTION: Final = "agree"
+DECLINE_ACTION: Final = "decline"
+"""Actions of the buttons that answer the question of mode `confirm`."""
 RETRY_ACTION: Final = "again:"
 """Prefix of the action of the button that asks the model again; the id of the failed turn follows."""
 
@@ -41,36 +44,45 @@ class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True):
     footer: str = ""
     """Plain text below it."""
     buttons: tuple[Button, ...] = ()
+    is_answer: bool = False
+    """The answer to a recorded message, whose delivered parts are counted; not a notice or an error."""
 
 
 Replies: TypeAlias = AsyncGenerator[ChannelMessage, None]
 """The messages that answer one input, as they become available."""
 COMPACT_BUTTON: Final = Button("Compact now", COMPACT_ACTION)
+QUESTION_BUTTONS: Final = (Button("Yes", AGREE_ACTION), Button("No", DECLINE_ACTION))
+WARNING_RANKS: Final = {"ok": 0, "warn": 1, "act": 2, "over": 2}
+"""How full the window is in each state; each colour of the footer has one rank."""
 
 # ── Composing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class MessageComposer:
-    """Composes messages with footer and warning; each session is warned once per state of its window."""
+    """Composes messages with footer, warning and question.
+
+    Each session is warned once when its window becomes yellow, and once when it becomes red. In mode `confirm` red
+    is a question instead, below every answer until the window has space again."""
 
     def __init__(self, *, footer: bool) -> None:
         self._footer = footer
-        self._warned: dict[str, str] = {}
-        """The state of which each session was warned last."""
+        self._warned: dict[str, int] = {}
+        """The highest rank of which each session was warned since its window last had space."""
 
     def answer(self, turn: Turn, outcome: TurnOutcome, *, notes: list[str]) -> ChannelMessage:
         """Return how a turn ended; the notes say what was reduced for it."""
-        lines, is_warning = self._footer_lines(outcome.report, session=turn.session)
-        buttons = [COMPACT_BUTTON] if is_warning else []
+        lines, buttons = list(notes), tuple[Button, ...]()
+        if outcome.report is not None:
+            added, buttons = self._below_answer(outcome.report, session=turn.session)
+            lines += added
         if outcome.why == "failed" and outcome.code in TRANSIENT_CODES:
-            buttons.append(Button("Try again", f"{RETRY_ACTION}{turn.id}"))
-        footer = "\n".join([*notes, *lines])
-        return ChannelMessage(text=_outcome_text(outcome), footer=footer, buttons=tuple(buttons))
+            buttons = (*buttons, Button("Try again", f"{RETRY_ACTION}{turn.id}"))
+        return ChannelMessage(text=_outcome_text(outcome), footer="\n".join(lines), buttons=buttons)
 
     def card(self, text: str, report: Report, *, session: str) -> ChannelMessage:
-        """Return the output of a command with footer, and with a warning if one is due."""
-        lines, is_warning = self._footer_lines(report, session=session)
-        buttons = (COMPACT_BUTTON,) if is_warning else ()
+        """Return the output of a command with footer, and with a warning if one is due. The question comes with the
+        next answer."""
+        lines, buttons = self._with_warning(report, session=session)
         return ChannelMessage(text=text, footer="\n".join(lines), buttons=buttons)
 
     def footer(self, report: Report) -> str:
@@ -80,14 +92,26 @@ class MessageComposer:
         """Warn again when the window next becomes full; called after a reduction."""
         self._warned.pop(session, None)
 
-    def _footer_lines(self, report: Report | None, *, session: str) -> tuple[list[str], bool]:
-        """Return the footer, and whether it has a warning because the window has just become this full."""
-        if report is None:
-            return [], False
-        lines = [self.footer(report)] if self._footer else []
-        is_warning = report.state != "ok" and self._warned.get(session) != report.state
-        self._warned[session] = report.state
-        return ([*lines, texts.warning(report)] if is_warning else lines), is_warning
+    def _below_answer(self, report: Report, *, session: str) -> tuple[list[str], tuple[Button, ...]]:
+        """Return the lines and buttons below an answer."""
+        if not report.question:
+            return self._with_warning(report, session=session)
+        return [*self._footer_lines(report), *texts.question(report)], QUESTION_BUTTONS
+
+    def _with_warning(self, report: Report, *, session: str) -> tuple[list[str], tuple[Button, ...]]:
+        """Return the footer, with a warning and its button if the window has just become this full."""
+        lines, rank = self._footer_lines(report), WARNING_RANKS[report.state]
+        if report.question:
+            return lines, ()
+        if not rank:
+            self.reset_warning(session)
+        if rank <= self._warned.get(session, 0):
+            return lines, ()
+        self._warned[session] = rank
+        return [*lines, texts.warning(report)], (COMPACT_BUTTON,)
+
+    def _footer_lines(self, report: Report) -> list[str]:
+        return [texts.footer(report)] if self._footer else []
 
 
 def _outcome_text(outcome: TurnOutcome) -> str:

@@ -1,29 +1,31 @@
 """Sessions of the chats of one chat app: messages, commands and buttons in, replies out.
 
     chats = ChatSessions(service, pairing, platform="telegram", allowed=frozenset({42}))
-    async for message in chats.handle(chat=42, user=42, key="telegram-1001", text="Hello"):
-        await send(message)
+    message = IncomingMessage(key="telegram-1001", place=ChatPlace(42), user=42, text="Hello")
+    async for reply in (await chats.accept(message)).replies:
+        await send(reply)
 
-1. Access is decided by the numeric user id that the chat app guarantees: in the allow-list, or paired. Other users
-   get one sentence, and nothing of their messages is stored.
-2. A message is stored when `accept` returns, in the order of the calls. Its answer counts as delivered when the
+1. A message is stored when `accept` returns, in the order of the calls. Its answer counts as delivered when the
    caller asks for another reply after the last one; until then it is undelivered, also after a crash.
-3. A key runs once. A message that arrives again after it was answered gets no reply.
-4. Every error becomes a reply, without its secrets.
+2. A key runs once. A message that arrives again after it was answered gets no reply.
+3. Every error becomes a reply, without its secrets.
+4. What the model does not get of a message, its place is told: once a day for each cause.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
-from typing import Final, cast
+from typing import Final, NamedTuple
 
-from foveal.agent.agent_events import ModelAnswered, UserMessageStored
+from msgspec.structs import replace
+
+from foveal.agent.agent_events import LimitReached, ModelAnswered, UserMessageStored
 from foveal.apps.gateways import texts
+from foveal.apps.gateways.access import AccessControl
 from foveal.apps.gateways.channel import (
-    COMPACT_ACTION,
     RETRY_ACTION,
     ChannelMessage,
     MessageComposer,
@@ -32,60 +34,37 @@ from foveal.apps.gateways.channel import (
     no_replies,
     text_reply,
 )
+from foveal.apps.gateways.chat_commands import ChatCommands, RunningTurns
+from foveal.apps.gateways.chat_files import NOT_FETCHED, Fetch, no_fetch, read_files
+from foveal.apps.gateways.incoming import IncomingMessage
+from foveal.apps.gateways.model_text import CHAT_SYSTEM_PROMPT, model_text
+from foveal.apps.gateways.notices import ToldNotices, with_notices
 from foveal.apps.gateways.texts import turn_reductions
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
-from foveal.errors import Busy, FovealError, NothingToAsk, UnknownHandle, UnknownSession
-from foveal.server.chats import ChatMessage, Chats, find_chat
+from foveal.errors import FovealError, NothingToAsk, UnknownSession
+from foveal.server.chats import CHAT_MESSAGE_TTL_S, ChatMessage, ChatPlace, Chats, find_place
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform, Pairing
 from foveal.server.service import Service
 from foveal.server.turns import Turn
-from foveal.sessions.continuation import CARRY_CHOICES, Carry
-
-# ── Access control ─────────────────────────────────────────────────────────────────────────────────────
-
-MAX_UNKNOWN_USER_REPLIES_PER_MINUTE: Final = 6
-"""Replies that a user without access gets, so that such users cannot keep the bot busy."""
-
-
-class AccessControl:
-    """Decides which users of one chat app have access, and pairs new ones."""
-
-    def __init__(self, pairing: Pairing, *, platform: ChatPlatform, allowed: frozenset[int]) -> None:
-        self._pairing = pairing
-        self._platform = platform
-        self._allowed = allowed
-
-    async def is_allowed(self, user: int) -> bool:
-        return user in self._allowed or await self._pairing.is_paired(self._platform, user)
-
-    async def count_users(self) -> int:
-        """Return how many users have access."""
-        paired = {entry.user for entry in await self._pairing.list() if entry.platform == self._platform}
-        return len(self._allowed | paired)
-
-    async def pair(self, user: int, code: str, *, now: float) -> str:
-        """Pair a user who sent a code, and return the reply."""
-        if await self.is_allowed(user):
-            return texts.PAIRED
-        if not code:
-            return texts.no_access(self._platform, user)
-        if seconds := await self._pairing.retry_after(self._platform, user, now=now):
-            return texts.locked_out(self._platform, user, seconds=seconds)
-        claimed = await self._pairing.claim(self._platform, code, user, now=now)
-        return texts.PAIRED if claimed else texts.NOT_PAIRED
-
-
-# ── Chats ──────────────────────────────────────────────────────────────────────────────────────────────
+from foveal.tools.tool import media_dialect
 
 LOG: Final = logging.getLogger("foveal.gateways")
 MAX_CHAT_TITLE_CHARS: Final = 60
 _COMMAND: Final = re.compile(r"/([a-zA-Z]+)(?:\s+(.*))?", re.DOTALL)
 
 
+class PendingAnswer(NamedTuple):
+    """Replies that are to be delivered."""
+
+    replies: Replies
+    message: ChatMessage | None = None
+    """The recorded message that they answer; None for a command, whose output is sent once and not kept."""
+
+
 class ChatSessions:
-    """The sessions of one chat app; each chat has one current session."""
+    """The sessions of one chat app; each place has one current session."""
 
     def __init__(
         self,
@@ -93,19 +72,24 @@ class ChatSessions:
         pairing: Pairing,
         *,
         platform: ChatPlatform,
-        allowed: frozenset[int],
+        allowed: Collection[int],
         footer: bool = True,
     ) -> None:
         self.platform = platform
+        self.owners = tuple(allowed)
+        """The users of the allow-list, who are told what the bot cannot deliver; in the configured order."""
         self._service = service
         self._tenant = service.tenant(platform)
         self._chats = Chats(service.runtime.database)
-        self._access = AccessControl(pairing, platform=platform, allowed=allowed)
+        self._access = AccessControl(pairing, platform=platform, allowed=frozenset(allowed))
         self._composer = MessageComposer(footer=footer)
-        self._turns: dict[int, list[Turn]] = {}
-        """The newest turns of each chat, oldest first; some may have ended."""
+        self._turns = RunningTurns()
+        self._commands = ChatCommands(
+            self._tenant, self._chats, platform=platform, composer=self._composer, turns=self._turns
+        )
         self._postponed: set[str] = set()
-        """Keys of messages whose chats got the reply that the answer comes later."""
+        """Keys of messages whose chats got an error, or the reply that the answer comes later."""
+        self._told = ToldNotices(service.runtime.clock)
         self._delivering: set[str] = set()
         """Keys of messages whose answers this process is delivering."""
 
@@ -118,51 +102,87 @@ class ChatSessions:
 
     # ── Input ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def handle(self, *, chat: int, user: int, key: str, text: str) -> Replies:
-        """Accept a message or command and yield the replies."""
-        async with aclosing(await self.accept(chat=chat, user=user, key=key, text=text)) as replies:
-            async for message in replies:
-                yield message
+    async def accept(self, message: IncomingMessage, *, fetch: Fetch = no_fetch) -> PendingAnswer:
+        """Store a message or command and return its replies, which may take a while to arrive.
 
-    async def accept(self, *, chat: int, user: int, key: str, text: str) -> Replies:
-        """Store a message or command and return its replies, which may take a while to arrive."""
+        `fetch` returns the files of the message.
+        """
         try:
-            return errors_as_replies(await self._accept(chat=chat, user=user, key=key, text=text))
+            return await self._accept(message, fetch)
         except FovealError as problem:
-            return text_reply(texts.not_stored(problem))
+            return PendingAnswer(text_reply(texts.not_stored(problem)))
         except Exception as problem:  # noqa: BLE001  (a failure becomes a reply)
             LOG.error("a message of %s was not stored: %s", self.platform, type(problem).__name__)
-            return text_reply(f"{texts.NOT_STORED}.")
+            return PendingAnswer(text_reply(f"{texts.NOT_STORED}."))
 
-    async def _accept(self, *, chat: int, user: int, key: str, text: str) -> Replies:
-        found = _COMMAND.fullmatch(text.strip())
+    async def join_keys(self, place: ChatPlace, keys: Sequence[str]) -> list[str]:
+        """Return which messages are pieces of one message; see `Chats.join_pieces`."""
+        try:
+            return await self._chats.join_pieces(self.platform, keys, place=place, now=self.now())
+        except FovealError:  # the message cannot be stored either, and its user is told
+            return list(keys)
+
+    async def _accept(self, message: IncomingMessage, fetch: Fetch) -> PendingAnswer:
+        text = message.text.strip()
+        found = _COMMAND.fullmatch(text)
         name, argument = (found[1].lower(), (found[2] or "").strip()) if found else ("", "")
         if name == "pair":
-            return text_reply(await self._access.pair(user, argument, now=self._now()))
-        if not await self.is_allowed(user):
-            return text_reply(texts.no_access(self.platform, user))
-        if name in texts.BOT_COMMANDS or name == "start" or (name and "\n" not in text.strip()):
-            if not await self._chats.record_command(self.platform, key, chat=chat, now=self._now()):
-                return no_replies()
-            return await self._command(name, argument, chat=chat)
-        return await self._message(chat=chat, key=key, text=text)
+            return PendingAnswer(text_reply(await self._access.pair(message.user, argument, now=self.now())))
+        if not await self.is_allowed(message.user):
+            return PendingAnswer(text_reply(texts.no_access(self.platform, message.user)))
+        if name in texts.BOT_COMMANDS or name == "start" or (name and "\n" not in text):
+            place = message.place
+            if not await self._chats.record_command(self.platform, message.key, place=place, now=self.now()):
+                return PendingAnswer(no_replies())
+            replies = await self._commands.run(name, argument, place=place)
+            return PendingAnswer(errors_as_replies(replies))
+        if message.files:
+            is_known = await self._chats.find_message(self.platform, message.key) is not None
+            message = replace(message, files=()) if is_known else await self._read_files(message, fetch)
+        notices = self._notices(message)
+        if not message.has_content:
+            return PendingAnswer(text_reply("\n".join(notices)) if notices else no_replies())
+        answer = await self._submit(message)
+        return answer._replace(replies=with_notices(answer.replies, notices)) if notices else answer
 
-    async def _message(self, *, chat: int, key: str, text: str) -> Replies:
+    async def _read_files(self, message: IncomingMessage, fetch: Fetch) -> IncomingMessage:
+        """Return the message with its files, as far as the model of its session reads them."""
+        model = await self._tenant.model(await self._chats.session(self.platform, message.place))
+        window = self._service.runtime.config.get("window") or model.window
+        files = await read_files(message.files, replace(model, window=window), fetch=fetch)
+        return replace(message, files=files)
+
+    def _notices(self, message: IncomingMessage) -> list[str]:
+        """Return what of a message was not read; what its place was told lately is left out."""
+        texts_by_cause = {kind: texts.not_read(kind) for kind in message.unread}
+        for file in message.files:
+            if file.problem:
+                texts_by_cause.setdefault(file.problem, texts.file_not_read(file.name, file.problem))
+        new = self._told.untold(message.place, [cause for cause in texts_by_cause if cause != NOT_FETCHED])
+        return [text for cause, text in texts_by_cause.items() if cause in new or cause == NOT_FETCHED]
+
+    async def _submit(self, message: IncomingMessage) -> PendingAnswer:
+        content = model_text(message)
+        title = one_line(scrub(message.title), width=MAX_CHAT_TITLE_CHARS)
+
         async def submit(session: str) -> Turn:
-            session = session or await self._chats.session(self.platform, chat)
-            title = one_line(scrub(text), width=MAX_CHAT_TITLE_CHARS)
+            session = session or await self._chats.session(self.platform, message.place)
             try:
-                live = await self._tenant.ensure(session, title=title)
+                live = await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
             except UnknownSession:  # it was deleted, and its id stays in use
-                session = await self._chats.start_next_session(self.platform, chat, session=session)
-                live = await self._tenant.ensure(session, title=title)
-            return await live.submit(text, key=key)
+                session = await self._chats.start_next_session(self.platform, message.place, session=session)
+                live = await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
+            # A message that arrives again may differ: its author has another name, a file is gone.
+            return await live.submit(
+                content, key=message.key, dialect=media_dialect(content), checks_text=False
+            )
 
-        return await self._start_once(key, submit, chat=chat) or no_replies()
+        answer = await self._start_once(message.key, submit, place=message.place, reply_to=message.reply_to)
+        return answer or PendingAnswer(no_replies())
 
     async def _start_once(
-        self, key: str, start: Callable[[str], Awaitable[Turn]], *, chat: int
-    ) -> Replies | None:
+        self, key: str, start: Callable[[str], Awaitable[Turn]], *, place: ChatPlace, reply_to: int = 0
+    ) -> PendingAnswer | None:
         """Start the turn of a key, in the session where it started before, if it did.
 
         Return None if the key was answered, or its answer is being delivered.
@@ -176,105 +196,115 @@ class ChatSessions:
             if known is not None and known.is_done:
                 return None
             turn = await start(known.session if known is not None else "")
-            message = ChatMessage(key=key, chat=chat, session=turn.session)
-            await self._chats.record_message(self.platform, message, now=self._now())
+            now = self.now()
+            message = known or ChatMessage(
+                key=key, place=place, session=turn.session, reply_to=reply_to, at=now
+            )
+            await self._chats.record_message(self.platform, message, now=now)
             recorded = True
         finally:
             if not recorded:
                 self._delivering.discard(key)
-        self._turns[chat] = [*self._running_turns(chat), turn]
-        return self._answer(turn, key=key)
+        self._turns.add(place, turn)
+        return PendingAnswer(errors_as_replies(self._answer(turn, key=key)), message)
 
-    async def reply_to_non_text(self, *, user: int) -> Replies:
-        """Reply to a message without text, or to an edit."""
-        allowed = await self.is_allowed(user)
-        yield ChannelMessage(text=texts.TEXT_ONLY if allowed else texts.no_access(self.platform, user))
-
-    async def press_button(self, *, chat: int, user: int, action: str) -> Replies:
+    async def press_button(self, *, place: ChatPlace, user: int, action: str) -> PendingAnswer:
         """Run the action of a button, which may be an old one."""
-        async with aclosing(errors_as_replies(self._press(chat=chat, user=user, action=action))) as replies:
-            async for message in replies:
-                yield message
-
-    async def _press(self, *, chat: int, user: int, action: str) -> Replies:
         if not await self.is_allowed(user):
-            yield ChannelMessage(text=texts.no_access(self.platform, user))
-            return
-        live = await self._live_session(chat)
-        if action == COMPACT_ACTION:
-            async for message in self._run_command(chat, self._compact_if_full):
-                yield message
-        elif action.startswith(RETRY_ACTION):
-            async with aclosing(
-                await self._retry(live, action.removeprefix(RETRY_ACTION), chat=chat)
-            ) as replies:
-                async for message in replies:
-                    yield message
-        else:
-            yield ChannelMessage(text=texts.OLD_BUTTON)
-
-    async def _retry(self, live: LiveSession, failed: str, *, chat: int) -> Replies:
-        """Ask the model again, once for each failed turn."""
-        key = f"{self.platform}-again-{live.id}-{failed}"
+            return PendingAnswer(text_reply(texts.no_access(self.platform, user)))
+        if not action.startswith(RETRY_ACTION):
+            return PendingAnswer(errors_as_replies(self._commands.press(action, place=place)))
         try:
-            replies = await self._start_once(key, lambda _: live.retry(key=key), chat=chat)
-            return replies or text_reply(texts.OLD_BUTTON)
+            return await self._retry(action.removeprefix(RETRY_ACTION), place=place)
+        except UnknownSession:
+            return PendingAnswer(text_reply(texts.NO_MESSAGES))
+        except FovealError as problem:
+            return PendingAnswer(text_reply(texts.error(problem)))
+
+    async def _retry(self, failed: str, *, place: ChatPlace) -> PendingAnswer:
+        """Ask the model again, once for each failed turn."""
+        live = await self._tenant.session(await self._chats.session(self.platform, place))
+        key = f"{self.platform}-again-{live.id}-{failed}"
+        old = PendingAnswer(text_reply(texts.OLD_BUTTON))
+        try:
+            return await self._start_once(key, lambda _: live.retry(key=key), place=place) or old
         except NothingToAsk:  # the last turn did not fail
-            return text_reply(texts.OLD_BUTTON)
+            return old
 
     # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def undelivered(self) -> list[tuple[int, Replies]]:
-        """Return the chats and answers that were not delivered, such as after a crash, and are not on their way."""
+    async def undelivered(self, *, min_age_s: float = 0.0) -> list[PendingAnswer]:
+        """Return the answers of this age that were not delivered, such as after a crash, and are not being sent."""
+        now = self.now()
         messages = [
             message
-            for message in await self._chats.undelivered(self.platform, now=self._now())
-            if message.key not in self._delivering
+            for message in await self._chats.undelivered(self.platform, now=now)
+            if message.key not in self._delivering | self._postponed and now - message.at >= min_age_s
         ]
         self._delivering |= {message.key for message in messages}
-        return [(message.chat, errors_as_replies(self._late_answer(message))) for message in messages]
+        return [PendingAnswer(errors_as_replies(self._late_answer(message)), message) for message in messages]
 
     async def _late_answer(self, message: ChatMessage) -> Replies:
         try:
             live = await self._tenant.session(message.session)
         except UnknownSession:  # it was deleted meanwhile, and the message with it
-            await self._chats.mark_done(self.platform, message.key, now=self._now())
+            await self._chats.mark_done(self.platform, message.key, now=self.now())
             return
-        turn = await live.submit(
-            "", key=message.key
-        )  # the key is known: this finds the turn and adds no message
-        async for reply in self._answer(turn, key=message.key):
-            yield reply
+        # The key is known: this finds the turn and adds no message.
+        turn = await live.submit("", key=message.key, checks_text=False)
+        async with aclosing(self._answer(turn, key=message.key)) as replies:
+            async for reply in replies:
+                yield reply
 
-    async def unrequested_answer(self, live: LiveSession, turn: Turn) -> tuple[int, Replies] | None:
-        """Return the chat and the answer of a turn that has ended and for which no reply is waiting, or None.
+    async def unrequested_answer(self, live: LiveSession, turn: Turn) -> PendingAnswer | None:
+        """Return the answer of a turn that has ended and for which no reply is waiting, or None.
 
         Such a turn belongs to a schedule, or was postponed. Its answer is recorded like any other, so that it is
         delivered later if it cannot be delivered now.
         """
-        chat = find_chat(self.platform, live.id)
+        place = find_place(self.platform, live.id)
         is_from_chat = turn.key.startswith(f"{self.platform}-")
-        if chat is None or (is_from_chat and turn.key not in self._postponed):
+        if place is None or (is_from_chat and turn.key not in self._postponed):
             return None
         self._postponed.discard(turn.key)
-        message = ChatMessage(key=turn.key, chat=chat, session=live.id)
-        await self._chats.record_message(self.platform, message, now=self._now())
+        now = self.now()
+        message = ChatMessage(key=turn.key, place=place, session=live.id, at=now)
+        await self._chats.record_message(self.platform, message, now=now)
         self._delivering.add(turn.key)
-        return chat, errors_as_replies(self._answer(turn, key=turn.key))
+        return PendingAnswer(errors_as_replies(self._answer(turn, key=turn.key)), message)
+
+    async def record_parts(self, message: ChatMessage, parts: int) -> None:
+        """Record how many parts of an answer were delivered, so that a restart continues after them."""
+        await self._chats.record_parts(self.platform, message.key, parts=parts)
+
+    def is_expired(self, message: ChatMessage) -> bool:
+        """Return whether the time for delivering the answer to a message is over."""
+        return self.now() - message.at > CHAT_MESSAGE_TTL_S
+
+    async def give_up_expired(self) -> int:
+        """Give up the answers whose time for delivery is over; return their number."""
+        return await self._chats.give_up_expired(self.platform, now=self.now())
 
     async def _answer(self, turn: Turn, *, key: str = "") -> Replies:
-        first_message = ""
+        first_message, is_limit_told = "", False
         try:
             async for event in turn.events():
                 if isinstance(event, UserMessageStored | ModelAnswered):
                     first_message = first_message or event.handle
+                elif isinstance(event, LimitReached) and not is_limit_told:
+                    is_limit_told = True
+                    yield ChannelMessage(text=texts.limit_reached(event.needed, event.available))
             outcome = await turn.outcome()
             if outcome.is_pending:  # before the yield: the answer may arrive while this reply is sent
                 self._postponed.add(key)
             notes = await self._reduction_notes(turn, first_message)
-            yield self._composer.answer(turn, outcome, notes=notes)
+            composed = self._composer.answer(turn, outcome, notes=notes)
+            yield replace(composed, is_answer=not outcome.is_pending)
             if key and not outcome.is_pending:
-                await self._chats.mark_done(self.platform, key, now=self._now())
+                await self._chats.mark_done(self.platform, key, now=self.now())
+        except Exception:  # the chat gets an error, which is not repeated while this process runs
+            self._postponed.add(key)
+            raise
         finally:
             self._delivering.discard(key)
 
@@ -285,116 +315,6 @@ class ChatSessions:
             return texts.reduction_notes(await turn_reductions(live, first_message))
         return []
 
-    def _running_turns(self, chat: int) -> list[Turn]:
-        """Return the turns of a chat that have not ended, oldest first."""
-        turns = [turn for turn in self._turns.pop(chat, []) if turn.state != "ended"]
-        if turns:
-            self._turns[chat] = turns
-        return turns
-
-    # ── Commands ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def _command(self, name: str, argument: str, *, chat: int) -> Replies:
-        """Run /new and /stop at once, because later messages depend on them; the others run with their reply.
-
-        The output of a command does not enter the conversation.
-        """
-        match name:
-            case "help" | "start":
-                return text_reply(texts.help_text())
-            case "new":
-                return text_reply(await self._new(chat, argument.lower()))
-            case "stop":
-                return text_reply(await self._stop(chat))
-            case "compact":
-                return self._run_command(chat, lambda live: self._compact(live, argument))
-            case "undo":
-                return self._run_command(chat, lambda live: self._undo(live, argument))
-            case "context":
-                return self._run_command(chat, _context)
-            case "tokens":
-                return self._run_command(chat, _tokens)
-            case _:
-                return text_reply(texts.unknown_command(f"/{name}"))
-
-    async def _run_command(
-        self, chat: int, command: Callable[[LiveSession], Awaitable[ChannelMessage]]
-    ) -> Replies:
-        """Yield the output of a command on the chat's session."""
-        live = await self._live_session(chat)
-        try:
-            message = await command(live)
-        except Busy:
-            if self._running_turns(chat):
-                message = ChannelMessage(text=texts.BUSY)
-            else:  # the turn has been answered, but the session is still finishing it
-                await live.wait_idle()
-                message = await command(live)
-        yield message
-
-    async def _new(self, chat: int, carry: str) -> str:
-        """Move the chat to a new session; `carry` says what that takes over, by default nothing."""
-        if carry and carry not in CARRY_CHOICES:
-            return texts.BAD_CARRY
-        session = await self._chats.session(self.platform, chat)
-        try:
-            live = await self._tenant.session(session)
-        except UnknownSession:
-            return texts.NO_MESSAGES
-        new = await self._chats.start_next_session(self.platform, chat, session=session)
-        if not carry:
-            return texts.NEW_SESSION
-        title = (await live.info()).title
-        await self._tenant.create(new, title=title, continue_from=session, carry=cast(Carry, carry))
-        return texts.CONTINUED_SESSION.format(carry=carry)
-
-    async def _stop(self, chat: int) -> str:
-        """Stop the oldest turn of the chat, or a turn of its session that another source started."""
-        turns = self._running_turns(chat)
-        if turns:
-            turns[0].stop()
-        else:
-            try:
-                live = await self._live_session(chat)
-            except UnknownSession:
-                return texts.IDLE
-            if not live.is_busy:
-                return texts.IDLE
-            live.stop()
-        return texts.stopping(len(turns) - 1)
-
-    async def _compact(self, live: LiveSession, focus: str = "") -> ChannelMessage:
-        result = await live.compact(focus)
-        self._composer.reset_warning(live.id)
-        text = texts.compacted(result.event, before=result.tokens_before, after=result.tokens_after)
-        return ChannelMessage(text=text, footer=self._composer.footer(await live.report()))
-
-    async def _compact_if_full(self, live: LiveSession) -> ChannelMessage:
-        """Compact, unless the button is an old one and the window has space again."""
-        report = await live.report()
-        if report.state == "ok":
-            return ChannelMessage(text=texts.compaction_not_needed(report))
-        return await self._compact(live)
-
-    async def _undo(self, live: LiveSession, handle: str) -> ChannelMessage:
-        """Undo a reduction; if the window is too full then, the reply has the warning."""
-        try:
-            event = await live.undo(handle or None)
-        except UnknownHandle:
-            return ChannelMessage(text=texts.nothing_to_undo(handle))
-        self._composer.reset_warning(live.id)
-        return self._composer.card(texts.undone(event), await live.report(), session=live.id)
-
-    async def _live_session(self, chat: int) -> LiveSession:
-        return await self._tenant.session(await self._chats.session(self.platform, chat))
-
-    def _now(self) -> float:
+    def now(self) -> float:
+        """Return the time of the service's clock."""
         return self._service.runtime.clock()
-
-
-async def _context(live: LiveSession) -> ChannelMessage:
-    return ChannelMessage(text=texts.context(await live.report()))
-
-
-async def _tokens(live: LiveSession) -> ChannelMessage:
-    return ChannelMessage(text=texts.tokens(await live.report(), await live.usage()))

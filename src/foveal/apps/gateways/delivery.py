@@ -1,83 +1,346 @@
-"""Delivery of answers: background tasks, and retries of undelivered answers."""
+"""Delivery of answers: a queue per place, kept until the chat app has accepted them.
+
+1. The answers of a place are sent in the order in which their messages were stored. Other places do not wait, and
+   neither does the output of commands.
+2. An answer that could not be sent stays first in its queue. It is sent again after growing pauses, and as soon as
+   the chat app can be reached again, for two days; then it is given up and counted.
+3. The number of accepted parts of an answer is recorded after each part, and a restart continues with the next one.
+4. An answer to a place where the bot can no longer write stays on the server, and an owner of the bot is told:
+   once for each place and cause.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from contextlib import aclosing, nullcontext
+from typing import Any, Final, Generic, NamedTuple
+from weakref import WeakValueDictionary
 
-from foveal.apps.gateways.channel import Replies
-from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways import texts
+from foveal.apps.gateways.channel import ChannelMessage, Replies, Undelivered
+from foveal.apps.gateways.chat_session import ChatSessions, PendingAnswer
+from foveal.apps.gateways.part_sender import (
+    OutgoingPart,
+    PartSender,
+    PartT,
+    PlaceClosed,
+    ReplyTarget,
+    outgoing_parts,
+)
+from foveal.apps.gateways.place_queue import PlaceQueue, QueuePosition, TypingStatus
 from foveal.errors import FovealError
+from foveal.server.chats import ChatMessage, ChatPlace
 
 LOG: Final = logging.getLogger("foveal.gateways")
-REDELIVERY_PAUSES_S: Final = (60.0, 120.0, 240.0, 480.0, 960.0, 1_920.0)
-"""Pauses before undelivered answers are sent again; after the last one, the next start of the server sends them."""
+SEND_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)
+"""Pauses between the attempts to send a part, after which the answer waits in its queue."""
+REDELIVERY_PAUSES_S: Final = (60.0, 120.0, 240.0, 480.0, 960.0, 1_800.0)
+"""Pauses before an answer that waits in its queue is sent again; the last one is repeated."""
+RESCAN_INTERVAL_S: Final = 600.0
+"""Time between two searches for answers that another server of this folder left."""
+MIN_ORPHAN_AGE_S: Final = 300.0
+"""Age at which an undelivered answer of another server counts as left: it tries to deliver its answers once."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class UndeliveredAnswers:
-    """Sends answers that were not delivered: at the start, and after growing pauses.
+class OwedAnswers(NamedTuple):
+    """Answers that are ready and not delivered."""
 
-    `deliver` starts the delivery of the replies for one chat. `may_deliver` is False while another server of the
-    same folder is responsible for these answers.
+    number: int
+    oldest_at: float | None
+    """When the oldest one became ready."""
+
+
+class Delivery(Generic[PartT]):
+    """Delivers the answers of one chat app.
+
+    `may_retry` is False while another server of the same folder is responsible for undelivered answers.
     """
 
     def __init__(
         self,
         chats: ChatSessions,
-        deliver: Callable[[int, Replies], None],
+        sender: PartSender[PartT],
         *,
-        may_deliver: Callable[[], bool] = lambda: True,
-        sleep: Sleep,
+        typing_interval_s: float,
+        may_retry: Callable[[], bool],
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
+        self.tasks = DeliveryTasks(on_failure=self._rescan_later)
+        self.given_up = 0
+        """Answers that were not delivered within two days."""
+        self.last_error = (0.0, "")
+        """When and why the newest attempt failed that did; without secrets."""
         self._chats = chats
-        self._deliver = deliver
-        self._may_deliver = may_deliver
+        self._sender = sender
+        self._may_retry = may_retry
         self._sleep = sleep
-        self._retry: asyncio.Task[None] | None = None
-        self._is_pausing = False
-        self._retries = 0
+        self._typing = TypingStatus(sender.show_typing, interval_s=typing_interval_s)
+        self._queues: WeakValueDictionary[ChatPlace, PlaceQueue] = WeakValueDictionary()
+        self._closing = asyncio.Event()
+        self._told: set[tuple[ChatPlace, str]] = set()
+        """Places and causes of which an owner was told."""
+        self._rescan: asyncio.TimerHandle | None = None
+        self._has_read = False
+        """Whether the answers that were undelivered at the start were read."""
+
+    def start(
+        self,
+        answer: PendingAnswer,
+        *,
+        place: ChatPlace,
+        reply_to: int = 0,
+        key: str = "",
+        sender: PartSender[PartT] | None = None,
+        typing: bool = True,
+    ) -> None:
+        """Start the delivery: of an answer in the queue of its message's place, of other replies at once."""
+        sender = sender or self._sender
+        place = place if answer.message is None else answer.message.place
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = PlaceQueue()
+        if answer.message is not None:
+            position = queue.join()
+            self.tasks.spawn(self._deliver(answer.replies, answer.message, queue, position, sender))
+        else:
+            origin = ReplyTarget(place, reply_to, key)
+            self.tasks.spawn(self._send_unrecorded(answer.replies, origin, queue, sender, typing=typing))
+
+    def start_recorded(self, answer: PendingAnswer) -> None:
+        """Start the delivery of an answer in the place of its message."""
+        assert answer.message is not None
+        self.start(answer, place=answer.message.place)
 
     async def deliver_all(self) -> None:
-        """Start the delivery of every undelivered answer."""
+        """Start the delivery of every undelivered answer, and look for further ones from time to time."""
         try:
-            undelivered = await self._chats.undelivered()
-        except FovealError as problem:
+            if not self._has_read:
+                self._count_given_up(await self._chats.give_up_expired())
+            min_age_s = MIN_ORPHAN_AGE_S if self._has_read else 0.0
+            undelivered = await self._chats.undelivered(min_age_s=min_age_s)
+            self._has_read = True
+        except Exception as problem:  # noqa: BLE001  (the answers stay undelivered)
             LOG.warning("the undelivered answers could not be read: %s", type(problem).__name__)
-            self.retry_later()
+            self._rescan_later()
         else:
-            for chat, replies in undelivered:
-                self._deliver(chat, replies)
+            for answer in undelivered:
+                self.start_recorded(answer)
+            self._rescan_later(RESCAN_INTERVAL_S)
 
-    def reset_pauses(self) -> None:
-        """Start again with the shortest pause, because the chat app can be reached."""
-        self._retries = 0
+    def retry_now(self) -> None:
+        """Send what waits for another attempt, because the chat app can be reached again."""
+        for queue in list(self._queues.values()):
+            queue.retry.set()
 
-    def retry_later(self) -> None:
-        """Plan another attempt, unless one is planned or the attempts are used up."""
-        if not self._is_pausing and self._retries < len(REDELIVERY_PAUSES_S):
-            self._is_pausing = True
-            self._retry = asyncio.create_task(self._retry_after(REDELIVERY_PAUSES_S[self._retries]))
-            self._retries += 1
+    def owed(self) -> OwedAnswers:
+        ready = [at for queue in list(self._queues.values()) for at in queue.ready_times()]
+        return OwedAnswers(len(ready), min(ready, default=None))
 
-    async def close(self) -> None:
-        """Cancel a planned attempt."""
-        if self._retry is not None:
-            self._retry.cancel()
-            await asyncio.wait([self._retry])
+    async def close(self, *, seconds: float) -> None:
+        """Finish what is being sent, within this time; what waits for another attempt stays undelivered."""
+        self._closing.set()
+        if self._rescan is not None:
+            self._rescan.cancel()
+        await self.tasks.finish(seconds=seconds)
 
-    async def _retry_after(self, pause: float) -> None:
-        await self._sleep(pause)
-        self._is_pausing = False
-        if self._may_deliver():
+    # ── One answer ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _deliver(
+        self,
+        replies: Replies,
+        message: ChatMessage,
+        queue: PlaceQueue,
+        position: QueuePosition,
+        sender: PartSender[PartT],
+    ) -> None:
+        """Send an answer when it is first in its queue, and leave the queue."""
+        try:
+            async with aclosing(replies):
+                while (reply := await self._next(replies, message.place)) is not None:
+                    position.ready_at = position.ready_at or self._chats.now()
+                    if not position.is_first.is_set():
+                        queue.retry.set()  # the user writes, so the first answer may arrive now
+                    await position.is_first.wait()
+                    await self._send_reply(reply, message, queue, sender)
+                    position.ready_at = None
+        except Undelivered:
+            pass  # it stays recorded, for the next start or another server
+        finally:
+            queue.leave(position)
+
+    async def _send_reply(
+        self, reply: ChannelMessage, message: ChatMessage, queue: PlaceQueue, sender: PartSender[PartT]
+    ) -> None:
+        """Send a reply until it is accepted, cannot be accepted, or has expired."""
+        origin = ReplyTarget(message.place, message.reply_to, message.key)
+        parts = outgoing_parts(reply, origin, sender, first=message.parts if reply.is_answer else 0)
+        while True:
             try:
-                await self.deliver_all()
-            except Exception as problem:  # noqa: BLE001  (the answers stay undelivered; try again)
-                LOG.error("undelivered answers were not sent: %s", type(problem).__name__)
-                self.retry_later()
+                await self._send_parts(parts, queue, sender, message if reply.is_answer else None)
+                self._on_place_open(message.place, queue)
+                return
+            except PlaceClosed as problem:
+                queue.failures = 0
+                await self._on_place_closed(message, problem)
+                return
+            except Undelivered as problem:
+                queue.failures += 1
+                if queue.failures == 1:
+                    LOG.warning("an answer could not be delivered and is kept: %s", problem)
+                if self._chats.is_expired(message):
+                    self._count_given_up(1)
+                    return
+                if self._closing.is_set() or not self._may_retry():
+                    raise
+            await self._wait_for_retry(queue)
+
+    async def _send_parts(
+        self,
+        parts: deque[OutgoingPart[PartT]],
+        queue: PlaceQueue,
+        sender: PartSender[PartT],
+        message: ChatMessage | None,
+    ) -> None:
+        """Send the parts, and remove each part that was accepted; record them if they answer a message."""
+        if queue.failures and self._closing.is_set():
+            raise Undelivered("an earlier answer of this place is undelivered")
+        async with queue.sending:  # no other message of the bot between the parts of one
+            while parts:
+                await self._send_part(parts[0], sender)
+                part = parts.popleft()
+                if message is not None:
+                    await self._record(message, part)
+        self._on_sent()
+
+    async def _send_part(self, part: OutgoingPart[PartT], sender: PartSender[PartT]) -> None:
+        """Send a part, a few times if need be. Raises `Undelivered` and `PlaceClosed`."""
+        for pause in (*SEND_PAUSES_S, None):
+            try:
+                return await sender.send(part)
+            except Undelivered as problem:
+                self.last_error = self._chats.now(), str(problem)
+                if pause is None:
+                    raise
+            await self._sleep(pause)
+        return None
+
+    async def _record(self, message: ChatMessage, part: OutgoingPart[PartT]) -> None:
+        try:
+            await self._chats.record_parts(message, part.number + 1)
+        except FovealError as problem:  # after a restart this part is sent again
+            LOG.warning("a delivered part was not recorded: %s", type(problem).__name__)
+
+    def _on_place_open(self, place: ChatPlace, queue: PlaceQueue) -> None:
+        queue.failures = 0
+        self._told = {told for told in self._told if told[0] != place}
+
+    def _on_sent(self) -> None:
+        """Wake places that have failed once; a place that failed again has a problem of its own, and pauses."""
+        for queue in list(self._queues.values()):
+            if queue.failures == 1:
+                queue.retry.set()
+
+    async def _wait_for_retry(self, queue: PlaceQueue) -> None:
+        queue.retry.clear()
+        pause = REDELIVERY_PAUSES_S[min(queue.failures, len(REDELIVERY_PAUSES_S)) - 1]
+        await _first_of(self._sleep(pause), queue.retry.wait(), self._closing.wait())
+
+    async def _send_unrecorded(
+        self,
+        replies: Replies,
+        origin: ReplyTarget,
+        queue: PlaceQueue,
+        sender: PartSender[PartT],
+        *,
+        typing: bool,
+    ) -> None:
+        """Send replies that are not kept, such as the output of a command."""
+        try:
+            async with aclosing(replies):
+                count = 0
+                while (reply := await self._next(replies, origin.place, typing=typing)) is not None:
+                    numbered = origin._replace(
+                        key=f"{origin.key}/{count}", reply_to=origin.reply_to * (not count)
+                    )
+                    await self._send_parts(outgoing_parts(reply, numbered, sender), queue, sender, None)
+                    count += 1
+        except Undelivered as problem:
+            LOG.warning("a reply could not be delivered: %s", problem)
+        except PlaceClosed as problem:
+            LOG.info("a reply could not be sent: %s", problem)
+
+    async def _next(
+        self, replies: Replies, place: ChatPlace, *, typing: bool = True
+    ) -> ChannelMessage | None:
+        async with self._typing.shown(place) if typing else nullcontext():
+            return await anext(replies, None)
+
+    # ── Answers that are not delivered ───────────────────────────────────────────────────────────────
+
+    def _count_given_up(self, count: int) -> None:
+        if count:
+            self.given_up += count
+            LOG.error("%d undelivered answers were given up after two days; the sessions hold them", count)
+
+    async def _on_place_closed(self, message: ChatMessage, problem: PlaceClosed) -> None:
+        """Log why an answer cannot be sent, and tell an owner."""
+        if problem.is_gone:
+            LOG.info("a chat is gone: its answers stay on the server")
+            return
+        if (message.place, problem.cause) in self._told:
+            return
+        self._told.add((message.place, problem.cause))
+        LOG.warning("answers to %s cannot be sent: %s", message.session, problem.cause)
+        notice = ChannelMessage(text=texts.place_closed(message.session, problem.cause))
+        for user in self._chats.owners:
+            if await self._tell(user, notice, message):
+                return
+        LOG.warning(
+            "no user of the allow-list could be told that answers to %s cannot be sent", message.session
+        )
+
+    async def _tell(self, user: int, notice: ChannelMessage, message: ChatMessage) -> bool:
+        """Send a notice about a message to a user in private; return whether that worked."""
+        try:
+            place = await self._sender.private_place(user)
+            if place == message.place:
+                return False
+            origin = ReplyTarget(place, 0, f"{message.key}/notice")
+            for part in outgoing_parts(notice, origin, self._sender):
+                await self._send_part(part, self._sender)
+        except (Undelivered, PlaceClosed):
+            return False
+        return True
+
+    def _rescan_later(self, pause: float = REDELIVERY_PAUSES_S[0]) -> None:
+        """Look for undelivered answers after a pause, unless that is planned for an earlier time."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + pause
+        if self._closing.is_set() or (self._rescan is not None and self._rescan.when() <= due):
+            return
+        if self._rescan is not None:
+            self._rescan.cancel()
+        self._rescan = loop.call_at(due, self._rescan_now)
+
+    def _rescan_now(self) -> None:
+        self._rescan = None
+        if self._may_retry():
+            self.tasks.spawn(self.deliver_all())
+
+
+async def _first_of(*waits: Awaitable[Any]) -> None:
+    """Return when the first of them is done, and cancel the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 class DeliveryTasks:

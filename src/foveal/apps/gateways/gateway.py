@@ -6,14 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from foveal.apps.gateways.chat_session import ChatSessions
-from foveal.apps.gateways.delivery import Sleep
+from foveal.apps.gateways.delivery import Delivery, Sleep
 from foveal.config import Config
 from foveal.errors import BadSetting
 from foveal.server import LiveSession, Service, Turn
+from foveal.server.gateway_health import GatewayHealth
 from foveal.server.pairing import ChatPlatform, Pairing
 from foveal.stores.session_locks import HeldLock, Locks
 
@@ -29,6 +30,8 @@ LOCK_POLL_S: Final = 5.0
 """Time between two attempts to become the server that listens."""
 STARTUP_WAIT_S: Final = 2.0
 """Time in which a bot usually connects."""
+MAX_REFUSED_PAUSE_S: Final = 300.0
+"""The pause between two attempts with a refused token grows up to this."""
 _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 
 # ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -65,7 +68,7 @@ def open_chats(service: Service, pairing: Pairing, config: Config, platform: Cha
         service,
         pairing,
         platform=platform,
-        allowed=frozenset(config.get(f"{platform}.allowed")),
+        allowed=tuple(config.get(f"{platform}.allowed")),
         footer=config.get(f"{platform}.footer"),
     )
 
@@ -73,34 +76,57 @@ def open_chats(service: Service, pairing: Pairing, config: Config, platform: Cha
 # ── Connection state ─────────────────────────────────────────────────────────────────────────────────────
 
 ConnectionStatus = Literal["starting", "listening", "standby", "unreachable", "refused"]
-"""`standby`: another server of this folder listens; `unreachable`: the bot retries; `refused`: it does not."""
+"""`standby`: another server of this folder listens; `refused`: the operator has to change something. The bot
+retries as it does while the chat app is `unreachable`."""
 
 
 class ConnectionState:
-    """Connection state of a bot; each change is logged once."""
+    """Connection state of a bot; each change is logged once. `on_listening` is called when the bot connects."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, clock: Callable[[], float], on_listening: Callable[[], None]) -> None:
         self.title = title
         """Title of the chat app."""
         self.status: ConnectionStatus = "starting"
         self.problem = ""
         """Why it does not listen, as the end of a sentence about the chat app."""
+        self.last_error = (0.0, "")
+        """When the newest problem occurred, and the problem, also if it is solved."""
+        self.connected_since: float | None = None
+        self.last_update: float | None = None
+        """When the newest message or button arrived."""
+        self._clock = clock
+        self._on_listening = on_listening
         self._is_known = asyncio.Event()
 
     def change(self, status: ConnectionStatus, problem: str = "") -> None:
         """Set the status and log it, unless it is the same as before."""
-        before, self.status, self.problem = self.status, status, problem
+        before, problem_before = self.status, self.problem
+        self.status, self.problem = status, problem
+        if problem:
+            self.last_error = self._clock(), f"{self.title} {problem}"
         self._is_known.set()
-        if status == before:
+        if status == before and (status != "refused" or problem == problem_before):
             return
+        self.connected_since = self._clock() if status == "listening" else None
+        self._log(before)
+        if status == "listening":
+            self._on_listening()
+
+    def record_update(self) -> None:
+        """Record that a message or button arrived."""
+        self.last_update = self._clock()
+
+    def _log(self, before: ConnectionStatus) -> None:
+        status, problem = self.status, self.problem
         if status == "refused":
-            LOG.error("%s %s: the bot receives no messages", self.title, problem)
+            LOG.error("%s %s: the bot receives no messages and retries until it works", self.title, problem)
         elif status == "unreachable":
             LOG.warning("%s %s: the bot retries until it works", self.title, problem)
         elif status == "standby":
             LOG.info("another server of this folder listens to %s", self.title)
         else:
-            LOG.info("listening to %s%s", self.title, " again" if before == "unreachable" else "")
+            is_again = before in ("unreachable", "refused")
+            LOG.info("listening to %s%s", self.title, " again" if is_again else "")
 
     async def wait_known(self, *, seconds: float) -> None:
         """Wait for the first status, at most this long."""
@@ -120,6 +146,27 @@ class RunningBot(Protocol):
     async def stop_listening(self) -> None:
         """Accept no new messages that the chat app keeps for the next start; answers are still sent."""
         ...
+
+    def health(self) -> GatewayHealth:
+        """Return the state for `/healthz` and `/metrics`."""
+        ...
+
+
+def gateway_health(
+    platform: ChatPlatform, connection: ConnectionState, delivery: Delivery[Any]
+) -> GatewayHealth:
+    """Return how a bot is."""
+    owed = delivery.owed()
+    return GatewayHealth(
+        platform=platform,
+        status=connection.status,
+        connected_since=connection.connected_since,
+        last_update=connection.last_update,
+        owed=owed.number,
+        owed_oldest_at=owed.oldest_at,
+        given_up=delivery.given_up,
+        last_error=max(connection.last_error, delivery.last_error)[1],
+    )
 
 
 async def connection_states(

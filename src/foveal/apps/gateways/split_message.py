@@ -1,135 +1,204 @@
-"""Splits a long text into pieces that a chat app accepts.
+"""Splits formatted text into parts that a chat app accepts.
 
-1. No piece is larger than the limit, and only blank lines between pieces are lost.
-2. A code fence stays whole if it fits into one piece. If it does not, it is closed at the end of a piece and opened
-   again in the next, so that each piece is valid Markdown by itself. An unclosed fence is closed.
-3. Otherwise the text is cut between paragraphs, else between lines, else between words, else between characters.
+1. No part is larger than the limit, and only blanks between parts are lost.
+2. Text is formatted before it is split, so a part never shows half of a markup. A mark that spans a cut ends with
+   one part and continues in the next.
+3. A block (a paragraph, a list item, a code block, a table) stays whole if it fits into one part. Otherwise it is
+   cut between lines, else between words, else between characters. A heading stays with the block below it.
+4. The same text has the same parts: after a restart, delivery continues with the first part that was not delivered.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-Size = Callable[[str], int]
-
-_FENCE: Final = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 _JOINING: Final = frozenset("\u200d\ufe0e\ufe0f\u20e3")
 """Characters that belong to the previous character: joiners, variants, keycaps."""
 _MAX_CLUSTER_CHARS: Final = 32
 """How far a cut moves back to keep an emoji whole."""
 
-
-class TextBlock(NamedTuple):
-    """Lines that belong together: a paragraph, or a code fence."""
-
-    lines: list[str]
-    closing: str = ""
-    """The line that closes the fence; "" for a paragraph."""
+Block = TypeVar("Block")
 
 
 def utf16(text: str) -> int:
     """Return the size of a text in UTF-16 units, as Telegram counts it."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def split(text: str, limit: int, *, size: Size = len) -> list[str]:
-    """Return the text in pieces, none of them blank.
+class TextMark(NamedTuple):
+    """The format of a range of characters."""
 
-    The size of a text must be the sum of the sizes of its parts.
+    kind: str
+    """`bold`, `italic`, `strikethrough`, `code` or `link`."""
+    start: int
+    end: int
+    value: str = ""
+    """The address of a link; the delimiter of any other mark in the source."""
+
+
+class MarkedText(NamedTuple):
+    """A text and its marks, outer marks before the marks inside them."""
+
+    text: str
+    marks: tuple[TextMark, ...] = ()
+
+    def slice(self, start: int, end: int) -> MarkedText:
+        """Return a range of the text with the marks inside; a mark neither begins nor ends with a blank."""
+        text = self.text[start:end]
+        clipped = (_clip(mark, start, end) for mark in self.marks)
+        marks = (_trim(mark, text) for mark in clipped if mark.start < mark.end)
+        return MarkedText(text, tuple(mark for mark in marks if mark.start < mark.end))
+
+
+def _clip(mark: TextMark, start: int, end: int) -> TextMark:
+    return mark._replace(start=max(mark.start, start) - start, end=min(mark.end, end) - start)
+
+
+def _trim(mark: TextMark, text: str) -> TextMark:
+    inside = text[mark.start : mark.end]
+    if not inside.strip():
+        return mark._replace(end=mark.start)
+    start = mark.start + len(inside) - len(inside.lstrip())
+    return mark._replace(start=start, end=start + len(inside.strip()))
+
+
+# ── Blocks into parts ────────────────────────────────────────────────────────────────────────────────────
+
+
+class PartSize(NamedTuple):
+    """What a block takes of a part, or what a part has room for."""
+
+    units: int
+    """UTF-16 units."""
+    marks: int = 0
+    """Marks that must not be lost."""
+    gap: int = 0
+    """UTF-16 units between the block and another block before it."""
+
+    def plus(self, other: PartSize) -> PartSize:
+        gap = other.gap if self.units else 0
+        return PartSize(self.units + gap + other.units, self.marks + other.marks)
+
+    def fits(self, room: PartSize) -> bool:
+        return self.units <= room.units and self.marks <= room.marks
+
+
+def pack(
+    blocks: Iterable[Block],
+    *,
+    room: PartSize,
+    size: Callable[[Block], PartSize],
+    cut: Callable[[Block], Iterable[Block]],
+    is_heading: Callable[[Block], bool],
+) -> list[list[Block]]:
+    """Return the blocks of each part; `cut` divides a block that is larger than a part."""
+    parts: list[list[Block]] = [[]]
+    used = PartSize(0)
+    for block in blocks:
+        pieces = [block] if size(block).fits(room) else cut(block)
+        for piece in pieces:
+            added = size(piece)
+            if not used.plus(added).fits(room):
+                carried = _last_headings(parts[-1], is_heading)
+                used = _total(size(heading) for heading in carried)
+                if not used.plus(added).fits(room):
+                    carried, used = [], PartSize(0)
+                del parts[-1][len(parts[-1]) - len(carried) :]
+                parts.append(carried)
+            parts[-1].append(piece)
+            used = used.plus(added)
+    return [part for part in parts if part]
+
+
+def _last_headings(part: Sequence[Block], is_heading: Callable[[Block], bool]) -> list[Block]:
+    """Return the headings at the end of a part, which move to the next part with the block below them."""
+    end = len(part)
+    while end > 0 and is_heading(part[end - 1]):
+        end -= 1
+    return list(part[end:])
+
+
+def _total(sizes: Iterable[PartSize]) -> PartSize:
+    total = PartSize(0)
+    for size in sizes:
+        total = total.plus(size)
+    return total
+
+
+# ── Cutting one block ────────────────────────────────────────────────────────────────────────────────────
+
+
+def cut_text(
+    whole: MarkedText,
+    *,
+    window: int,
+    fits: Callable[[MarkedText], bool],
+    is_monospace: bool = False,
+    joined: frozenset[int] = frozenset(),
+) -> Iterator[MarkedText]:
+    """Yield a text in pieces for which `fits` is true; `window` bounds the characters of a piece.
+
+    Monospaced text is cut between lines wherever possible. `joined` are the positions of line breaks that divide no
+    rows of a table. A piece has at least one character, so that the loop ends.
     """
-    pieces: list[str] = []
-    current = ""
-    for block in _blocks(text):
-        whole = "\n".join(block.lines)
-        if size(current) + size(whole) + 2 <= limit:
-            current = f"{current}\n{whole}" if current else whole
-            continue
-        pieces.append(current)
-        if size(whole) <= limit:
-            current = whole
-        else:
-            *full, current = _cut_fence(block, limit, size) if block.closing else _cut(whole, limit, size)
-            pieces += full
-    return [piece.strip("\n") for piece in (*pieces, current) if piece.strip()]
-
-
-def _blocks(text: str) -> Iterator[TextBlock]:
-    """Yield the blocks of a text; a paragraph includes the blank lines after it."""
-    lines: list[str] = []
-    fence = ""
-    for line in text.split("\n"):
-        found = _FENCE.match(line)
-        if fence:
-            lines.append(line)
-            if found and found[1].startswith(fence) and not line.strip().strip(fence[0]):
-                yield TextBlock(lines, line)
-                lines, fence = [], ""
-        elif found:
-            if lines:
-                yield TextBlock(lines)
-            lines, fence = [line], found[1]
-        else:
-            if line.strip() and lines and not lines[-1].strip():
-                yield TextBlock(lines)
-                lines = []
-            lines.append(line)
-    if fence:
-        closing = lines[0][: len(lines[0]) - len(lines[0].lstrip())] + fence
-        yield TextBlock([*lines, closing], closing)
-    elif lines:
-        yield TextBlock(lines)
-
-
-def _cut_fence(block: TextBlock, limit: int, size: Size) -> list[str]:
-    """Split a fence that is too large into several."""
-    opening, *body, _ = block.lines
-    room = limit - size(opening) - size(block.closing) - 2
-    if room < limit // 2:  # the opening line is too long to be repeated
-        return _cut("\n".join(block.lines), limit, size)
-    return [f"{opening}\n{part}\n{block.closing}" for part in _cut("\n".join(body), room, size)]
-
-
-def _cut(text: str, limit: int, size: Size) -> list[str]:
-    """Split a text between lines where possible."""
-    pieces, used = [""], 0
-    for line in text.split("\n"):
-        for number, part in enumerate(_parts(line, limit, size)):
-            amount = size(part)
-            if number or used + amount + 1 > limit:
-                pieces.append(part)
-                used = amount
-            else:
-                pieces[-1] += f"\n{part}" if pieces[-1] else part
-                used += amount + 1
-    return pieces
-
-
-def _parts(line: str, limit: int, size: Size) -> Iterator[str]:
-    """Split a line into parts that fit, between words where possible."""
+    waiting = deque(sorted(whole.marks, key=lambda mark: mark.start))
+    begun: list[TextMark] = []
+    blanks = "\n" if is_monospace else " \n"
     start = 0
-    while (end := _fitting_end(line, start, limit, size)) < len(line):
-        space = line.rfind(" ", (start + end) // 2, end)
-        end = space + 1 if space > 0 else _character_boundary(line, start, end)
-        yield line[start:end]
-        start = end
-    yield line[start:]
+    while start < len(whole.text):
+        stop = min(len(whole.text), start + window + 1)
+        while waiting and waiting[0].start < stop:
+            begun.append(waiting.popleft())
+        visible = MarkedText(whole.text[start:stop], tuple(_clip(mark, start, stop) for mark in begun))
+        end = _fitting_end(visible, fits)
+        if start + end < len(whole.text):
+            breaks = [place for place in _line_breaks(visible.text, end) if start + place not in joined]
+            end = _line_border(visible.text, breaks, end) if is_monospace else _border(visible.text, end)
+        piece = visible.slice(0, end)
+        if piece.text.strip():
+            left = len(piece.text) - len(piece.text.lstrip(blanks))
+            yield piece.slice(left, len(piece.text.rstrip(blanks)))
+        start += end
+        begun = [mark for mark in begun if mark.end > start]
 
 
-def _fitting_end(line: str, start: int, limit: int, size: Size) -> int:
-    """Return the end of the part from `start` that fits; at least one character, so that the loop ends."""
-    end = min(len(line), start + limit)
-    while (over := size(line[start:end]) - limit) > 0 and end > start + 1:
-        end -= max(1, over // 2)  # a character has a size of one or two
-    return max(start + 1, end)
+def _fitting_end(text: MarkedText, fits: Callable[[MarkedText], bool]) -> int:
+    """Return the length of the longest beginning that fits, at least one character."""
+    low, high = 1, len(text.text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(text.slice(0, middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
-def _character_boundary(line: str, start: int, end: int) -> int:
+def _line_breaks(text: str, end: int) -> list[int]:
+    return [place for place in range(1, min(end + 1, len(text))) if text[place] == "\n"]
+
+
+def _line_border(text: str, breaks: Sequence[int], end: int) -> int:
+    """Return the best place for a cut in monospaced text: between rows, else between lines."""
+    found = breaks[-1:] or _line_breaks(text, end)[-1:]
+    return found[0] if found else _border(text, end)
+
+
+def _border(text: str, end: int) -> int:
+    """Return the best place for a cut in prose: a line or a word that ends in the second half, else any line."""
+    line, space = text.rfind("\n", 1, end + 1), text.rfind(" ", 1, end + 1)
+    if max(line, space) >= end // 2:
+        return line if line >= end // 2 else min(space + 1, end)
+    return line if line > 0 else _character_boundary(text, end)
+
+
+def _character_boundary(text: str, end: int) -> int:
     """Return the last position up to `end` that splits no accented character and no emoji."""
-    for position in range(end, max(start, end - _MAX_CLUSTER_CHARS), -1):
-        if not _continues(line[position : position + 1]) and line[position - 1] != "\u200d":
+    for position in range(end, max(0, end - _MAX_CLUSTER_CHARS), -1):
+        if not _continues(text[position : position + 1]) and text[position - 1] != "\u200d":
             return position
     return end
 

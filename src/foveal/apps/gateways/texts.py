@@ -13,8 +13,9 @@ from typing import Final
 
 from foveal.core.compaction.health import read_metrics
 from foveal.core.compaction.summary_text import LEDGER_AUTHOR
-from foveal.core.engine.report import Report
+from foveal.core.engine.report import Report, over_limit_notice
 from foveal.core.log.events import (
+    AnyFact,
     Clipped,
     Compacted,
     Dropped,
@@ -27,6 +28,7 @@ from foveal.core.log.events import (
     parse_handle,
 )
 from foveal.core.models.cost import UsageTotals
+from foveal.core.policies import AGREED, NO_CONSENT
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, FovealError, NotCompacted, ProviderError, StoreError
@@ -43,7 +45,7 @@ MAX_EVENTS_BEFORE_TURN: Final = 64
 async def turn_reductions(session: LiveSession, first_message: str) -> list[Event]:
     """Return the reductions to report with a turn, given the handle of its first message.
 
-    Reductions that a user requested or has already undone are left out.
+    Reductions that a user requested, agreed to or has already undone are left out.
     """
     seq = parse_handle(first_message)
     if seq is None:
@@ -54,11 +56,16 @@ async def turn_reductions(session: LiveSession, first_message: str) -> list[Even
     return [
         event
         for event in events
-        if first < event.seq < last
-        and isinstance(event.fact, Compacted | Dropped)
-        and event.fact.reason != "hand"  # requested with /compact
-        and event.seq not in undone
+        if first < event.seq < last and is_reported(event.fact) and event.seq not in undone
     ]
+
+
+def is_reported(fact: AnyFact) -> bool:
+    """Return whether a reduction is reported: not one that the user requested or agreed to. A clip or a mask is a
+    detail and reported only in mode `confirm`, where the user is told of all that happens without a yes."""
+    if isinstance(fact, Compacted | Dropped):
+        return fact.reason != "hand" and not fact.rule.endswith(AGREED)
+    return isinstance(fact, Masked | Clipped) and fact.rule.endswith(NO_CONSENT)
 
 
 def _message_range(events: list[Event], seq: int) -> tuple[int, int]:
@@ -98,12 +105,11 @@ EMPTY_ANSWER: Final = "(The model gave an empty answer.)"
 STOPPED: Final = "⏹ Stopped."
 STEP_LIMIT: Final = "⏹ The answer has reached its limit of steps. Say “go on” to continue."
 BUSY: Final = "An answer is being written. Try again when it has arrived, or send /stop."
+AFTER_ANSWER: Final = "⏳ This comes after the answer that is being written."
 IDLE: Final = "No answer is being written."
 PAIRED: Final = "You are paired: the bot answers this account from now on. /help lists the commands."
 NOT_PAIRED: Final = "That code is wrong or has expired. `foveal pair` on the server creates a new one."
-TEXT_ONLY: Final = (
-    "I read text only: no pictures, files, voice or stickers, and no edits of earlier messages."
-)
+DECLINED: Final = "Nothing was changed. You are asked again after the next answer."
 OLD_BUTTON: Final = "That button is too old and no longer works. /help lists the commands."
 INTERNAL_ERROR: Final = "❌ Something went wrong on the server; its log has the details."
 NOT_STORED: Final = "❌ Your message was not stored, please send it again"
@@ -142,8 +148,9 @@ def help_text() -> str:
         f"/{name}{COMMAND_ARGUMENTS.get(name, '')} – {about}" for name, about in BOT_COMMANDS.items()
     )
     return (
-        "Write anything, and the model answers. The conversation can be as long as you like: old turns are "
-        f"summarised when the context window fills up, and nothing is lost.\n\n{listed}"
+        "Write anything, and the model answers. The conversation can be as long as you like: when the context "
+        "window fills up, old turns are summarised, or you are asked first if the server is set up so. Nothing is "
+        f"lost.\n\n{listed}"
     )
 
 
@@ -160,20 +167,43 @@ def stopping(queued: int) -> str:
 # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+STATE_MARKS: Final = {"ok": "🟢", "warn": "🟡", "act": "🔴", "over": "🔴"}
+"""Colours of the footer: yellow from the warning on, red when the next reduction or the question is due."""
+
+
 def footer(report: Report) -> str:
-    return f"📊 Context: {report.used:,}/{report.window:,} ({report.percent(report.used)})"
+    mark = STATE_MARKS[report.state]
+    return f"{mark} Context: {report.used:,}/{report.window:,} ({report.percent(report.used)})"
 
 
 def warning(report: Report) -> str:
     """Return the line below an answer when the window becomes full."""
-    if report.question:
-        return f"⚠️ The context is full: {_used_and_limit(report)}. Summarise old turns?"
+    used, act, limit = (report.percent(tokens) for tokens in (report.used, report.act, report.limit))
+    if report.mode == "confirm":
+        return f"⚠️ The context takes {used} of the window; from {act} on you are asked whether to compact it."
+    if report.mode == "off":
+        return f"⚠️ The context takes {used} of the window, and at most {limit} fit. /compact summarises old turns."
     if report.state == "over":
         return f"⚠️ The context is full: {_used_and_limit(report)}. Old turns are summarised before the next answer."
     # Above `act` a policy may wait for a summary in the background, or until a cut is cheap.
-    when = f"from {report.percent(report.act)} on" if report.state == "warn" else "soon"
-    used, limit = report.percent(report.used), report.percent(report.limit)
+    when = f"from {act} on" if report.state == "warn" else "soon"
     return f"⚠️ The context takes {used} of the window; old turns are summarised {when}, at {limit} at the latest."
+
+
+def question(report: Report) -> list[str]:
+    """Return the lines below an answer in mode `confirm` when the user is asked, with yes and no as buttons."""
+    asked = f"⚠️ The context is full: {_used_and_limit(report)}. Compact the conversation now?"
+    return [f"⏳ {_with_commands(report.notice)}", asked] if report.notice else [asked]
+
+
+def limit_reached(needed: int, available: int) -> str:
+    """Return what the user is told, in mode `confirm`, right before a reduction without a yes."""
+    return f"⚠️ {_with_commands(over_limit_notice(needed, available))}"
+
+
+def _with_commands(text: str) -> str:
+    """Return a text of the core with the bots' commands instead of the methods."""
+    return text.replace("`compact()`", "/compact").replace("`undo()`", "/undo")
 
 
 def _used_and_limit(report: Report) -> str:
@@ -187,11 +217,21 @@ def context(report: Report) -> str:
     lines += [_category_line(name, tokens, report) for name, tokens in report.shown_totals]
     lines.append(_category_line("window", report.window, report))
     below = [
-        f"Used: {report.used:,} tokens ({report.accuracy}), {_used_and_limit(report)}. A warning comes at "
-        f"{report.percent(report.warn)}, and old turns are reduced from {report.percent(report.act)} on.",
+        f"Used: {report.used:,} tokens ({report.accuracy}), {_used_and_limit(report)}. {_thresholds(report)}",
         *_summary_line(report),
     ]
     return "\n".join([f"{footer(report)} · {report.model}", "```", *lines, "```", *below])
+
+
+def _thresholds(report: Report) -> str:
+    warns, act = f"A warning comes at {report.percent(report.warn)}", report.percent(report.act)
+    match report.mode:
+        case "confirm":
+            return f"{warns}, and from {act} on you are asked whether to compact it."
+        case "off":
+            return f"{warns}; old turns are summarised only by /compact."
+        case _:
+            return f"{warns}, and old turns are reduced from {act} on."
 
 
 def _category_line(name: str, tokens: int, report: Report) -> str:
@@ -208,10 +248,11 @@ def _summary_line(report: Report) -> Iterable[str]:
 def tokens(report: Report, totals: UsageTotals) -> str:
     """Return tokens, turns and cost so far."""
     left = "not known yet" if report.turns_left is None else f"about {report.turns_left:,}"
+    until = "you are asked to compact" if report.mode == "confirm" else "old turns are reduced"
     lines = [
         footer(report),
         f"Next request: {report.used:,} tokens ({report.accuracy})",
-        f"Turns: {report.turns:,} so far, {left} until old turns are reduced",
+        f"Turns: {report.turns:,} so far, {left} until {until}",
         f"Calls: {totals.calls:,} · read {_input_tokens(totals):,} tokens "
         f"({_cached_share(totals) * 100:.0f} % from the cache) · written {totals.output:,}",
         f"Cost: {_dollars(report.spent)}{_saved(report.saved)}",
@@ -242,10 +283,11 @@ def _saved(amount: float | None) -> str:
 
 
 def compacted(event: Event, *, before: int, after: int) -> str:
-    """Return the reply to /compact."""
+    """Return the reply to /compact, or to a yes."""
     saved = before - after
     part = f" ({saved / before * 100:.0f} % less)" if before and saved > 0 else ""
-    return f"🗜 Summarised{_author(event)}: {before:,} → {after:,} tokens{part}. /undo undoes it."
+    done = f"Summarised{_author(event)}" if isinstance(event.fact, Compacted) else "Reduced"
+    return f"🗜 {done}: {before:,} → {after:,} tokens{part}. /undo undoes it."
 
 
 def _author(event: Event) -> str:
@@ -285,18 +327,23 @@ def nothing_to_undo(name: str) -> str:
 
 
 def reduction_notes(events: Iterable[Event]) -> list[str]:
-    """Return the reductions that made room for an answer; clips and masks are left out as too detailed."""
-    notes = []
-    for event in events:
-        if isinstance(event.fact, Compacted):
-            sizes = read_metrics(event.fact)
-            why = " to make further answers cheaper" if event.fact.reason == "price" else ""
-            notes.append(
-                f"🗜 Older turns were summarised{why}: {sizes.before:,} → {sizes.after:,} tokens. /undo undoes it."
-            )
-        elif isinstance(event.fact, Dropped):
-            notes.append("✂️ Older turns were left out to make room. /undo undoes it.")
-    return notes
+    """Return the reductions that made room for an answer, with the command that undoes each."""
+    return [f"{_reduction_note(event.fact)}. /undo {event.handle} undoes it." for event in events]
+
+
+def _reduction_note(fact: AnyFact) -> str:
+    match fact:
+        case Compacted():
+            sizes = read_metrics(fact)
+            why = " to make further answers cheaper" if fact.reason == "price" else ""
+            return f"🗜 Older turns were summarised{why}: {sizes.before:,} → {sizes.after:,} tokens"
+        case Masked():
+            count = len(fact.masks)
+            return f"✂️ {count:,} older result{'s were' if count != 1 else ' was'} replaced by placeholders"
+        case Clipped():
+            return f"✂️ A long text was clipped to {fact.kept_tokens:,} of {fact.total_tokens:,} tokens"
+        case _:
+            return "✂️ Older turns were left out to make room"
 
 
 # ── Errors ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -336,3 +383,26 @@ def _reason(problem: FovealError) -> str:
 
 def _scrubbed(problem: str) -> str:
     return one_line(scrub(problem), width=MAX_ERROR_CHARS).rstrip(".")
+
+
+# ── Owners ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def place_closed(session: str, cause: str) -> str:
+    """Return what an owner of the bot is told when answers cannot be sent to their chat."""
+    return (
+        f"⚠️ Answers of the session `{session}` cannot be sent: {cause}. The session on the server holds them."
+    )
+
+
+# ── Content that is not read ───────────────────────────────────────────────────────────────────────────
+
+
+def not_read(kind: str) -> str:
+    """Return the notice about a kind of content that the bot does not read, such as "voice messages"."""
+    return f"I do not read {kind}. I read text, text files, and pictures if the model does."
+
+
+def file_not_read(name: str, problem: str) -> str:
+    """Return the notice about a file that the model does not get; `problem` is the end of the sentence."""
+    return f"{one_line(name, width=60)} {problem}."

@@ -8,6 +8,7 @@ path.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -29,6 +30,7 @@ from foveal.apps.http.tracing import Tracing
 from foveal.errors import FovealError, StoreError
 from foveal.server import Service
 from foveal.server.auth_tokens import AuthTokens
+from foveal.server.gateway_health import GatewayHealth
 
 if TYPE_CHECKING:
     from foveal.server.jobs import JobWorker
@@ -40,8 +42,12 @@ def app(
     upstreams: proxy.Upstreams,
     worker: JobWorker | None,
     shutdown: ShutdownState | None = None,
+    gateways: Callable[[], Sequence[GatewayHealth]] = tuple,
 ) -> Starlette:
-    """Return the application for a service; pass `shutdown` to be able to end its requests."""
+    """Return the application for a service; pass `shutdown` to be able to end its requests.
+
+    `gateways` returns how the chat bots are.
+    """
     runtime, shutdown = service.runtime, shutdown or ShutdownState()
     metrics, tracing = PrometheusMetrics(), Tracing.create()
     runtime.add_observer(metrics.observe)
@@ -54,7 +60,7 @@ def app(
         routes=[
             *proxy.routes(service, upstreams),
             *api.routes(service, worker),
-            *_server_routes(service, shutdown, metrics),
+            *_server_routes(service, shutdown, metrics, gateways),
         ],
         middleware=[
             Middleware(RequestLogMiddleware, metrics=metrics, tracing=tracing),
@@ -71,18 +77,24 @@ def app(
     return application
 
 
-def _server_routes(service: Service, shutdown: ShutdownState, metrics: PrometheusMetrics) -> list[Route]:
+def _server_routes(
+    service: Service,
+    shutdown: ShutdownState,
+    metrics: PrometheusMetrics,
+    gateways: Callable[[], Sequence[GatewayHealth]],
+) -> list[Route]:
     document = encode_json(api.openapi())
 
     async def get_metrics(request: Request) -> Response:
         await service.runtime.emit_inbox_count()
+        metrics.set_gateways(gateways(), now=service.runtime.clock())
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def get_openapi(request: Request) -> Response:
         return Response(document, media_type="application/json")
 
     return [
-        Route("/healthz", Health(service, shutdown).__call__, methods=["GET"]),
+        Route("/healthz", Health(service, shutdown, gateways).__call__, methods=["GET"]),
         Route("/metrics", get_metrics, methods=["GET"]),
         Route("/openapi.json", get_openapi, methods=["GET"]),
     ]

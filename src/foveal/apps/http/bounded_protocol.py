@@ -18,12 +18,14 @@ The module needs httptools, which is not installed on Windows: `listener` import
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
+from functools import partial
 from typing import Any, Final, Literal
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from foveal.apps.http.http_errors import HttpError, encode_json, error_body
 from foveal.apps.http.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
+from foveal.apps.http.immediate_write import offer_write_now
 
 HEADERS_TIMEOUT_S: Final = 30.0
 BODY_CHECK_INTERVAL_S: Final = 30.0
@@ -83,6 +85,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._expect("body")
         super().on_headers_complete()
+        if self.cycle is not None:
+            scope: Any = self.cycle.scope
+            offer_write_now(scope, partial(_write_now, self.cycle))
 
     def on_message_complete(self) -> None:
         self._expect("")
@@ -157,6 +162,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._to_discard -= size
         if self._to_discard < 0:
             self.transport.close()
+
+
+def _write_now(cycle: RequestResponseCycle, body: bytes) -> bool:
+    """Write a part of a chunked body as `cycle.send` does, unless that has to wait or to do anything else."""
+    is_writable = cycle.chunked_encoding and cycle.response_started and not cycle.response_complete
+    if not is_writable or cycle.disconnected or cycle.flow.write_paused or not body:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    return True
 
 
 def _raw_response(status: int, detail: str) -> bytes:

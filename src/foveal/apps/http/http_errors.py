@@ -20,6 +20,7 @@ from foveal.errors import (
     Conflict,
     ContextOverflow,
     FovealError,
+    KeyReused,
     MalformedMessage,
     NotCompacted,
     NothingToAsk,
@@ -114,6 +115,8 @@ def http_error_of(problem: FovealError) -> HttpError:
             return HttpError(409, detail, code="busy")
         case AnsweredElsewhere():
             return HttpError(409, detail, code="answered_elsewhere")
+        case KeyReused():
+            return HttpError(409, detail, code="key_reused")
         case NothingToAsk():
             return HttpError(409, detail, code="nothing_to_ask")
         case Conflict():

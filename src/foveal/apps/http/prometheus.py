@@ -6,6 +6,7 @@ values come from closed sets: no session, tenant, model or text of a message.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
@@ -22,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from foveal import __version__
 from foveal.core.engine.metrics import Metrics
 from foveal.core.log.events import Event, Used
+from foveal.server.gateway_health import GatewayHealth
 from foveal.server.runtime import (
     EventsStored,
     IllegalRequestMade,
@@ -66,6 +68,17 @@ ERROR_CODES: Final = frozenset(
     }
 )
 """Values of the label `code` of failed turns; any other code is counted as `other`."""
+
+GATEWAY_GAUGES: Final = {
+    "up": "Whether a chat bot receives messages.",
+    "refused": "Whether the chat app refuses the bot, so that the operator has to change something.",
+    "connected_since_seconds": "Time at which a chat bot began to receive messages; 0 while it does not.",
+    "last_update_seconds": "Time of the newest message to a chat bot; 0 if none arrived since the start.",
+    "owed_answers": "Answers that are ready and not delivered.",
+    "owed_oldest_seconds": "Age of the oldest answer that is ready and not delivered.",
+    "given_up_answers": "Answers since the start that were not delivered within two days.",
+}
+"""The metrics of a chat bot: name after `foveal_gateway_`, and description."""
 
 
 class PrometheusMetrics:
@@ -117,6 +130,10 @@ class PrometheusMetrics:
             "foveal_cache_share", "Share of all prompt tokens that came from prompt caches."
         )
         self._waiting = self._gauge("foveal_inbox_waiting", "Messages that are stored and not yet answered.")
+        self._gateways = {
+            name: self._gauge(f"foveal_gateway_{name}", about, ("platform",))
+            for name, about in GATEWAY_GAUGES.items()
+        }
         self._prompt_tokens = self._cached_tokens = 0
         # `labels` checks its arguments and takes a lock, so the metrics of every request are kept by label.
         self._requests_with = cache(self._requests.labels)
@@ -134,6 +151,22 @@ class PrometheusMetrics:
         """Count a request; status 0 means that the client left before the response began."""
         self._requests_with(method, route, str(status)).inc()
         self._request_seconds_of(route).observe(seconds)
+
+    def set_gateways(self, gateways: Iterable[GatewayHealth], *, now: float) -> None:
+        """Set the metrics of the chat bots."""
+        for gateway in gateways:
+            oldest_at = now if gateway.owed_oldest_at is None else gateway.owed_oldest_at
+            values = {
+                "up": gateway.status == "listening",
+                "refused": gateway.status == "refused",
+                "connected_since_seconds": gateway.connected_since or 0.0,
+                "last_update_seconds": gateway.last_update or 0.0,
+                "owed_answers": gateway.owed,
+                "owed_oldest_seconds": max(0.0, now - oldest_at),
+                "given_up_answers": gateway.given_up,
+            }
+            for name, value in values.items():
+                self._gateways[name].labels(gateway.platform).set(value)
 
     def stream_started(self) -> None:
         self._streams.inc()

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foveal.apps.http.http_errors import HttpError, error_format, error_response
 from foveal.apps.http.http_headers import request_id, response_headers
+from foveal.apps.http.immediate_write import offer_write_now, withdraw_write_now, write_now_of
 from foveal.apps.http.json_logs import log_event
 from foveal.apps.http.prometheus import PrometheusMetrics
 from foveal.apps.http.tracing import Tracing
@@ -63,6 +64,9 @@ class _LoggedRequest:
         self._is_stream = self._is_complete = False
         self._began = time.perf_counter()
         scope.setdefault("state", {})["request_id"] = self.id
+        self._write_now = write_now_of(scope)
+        if self._write_now is not None:
+            offer_write_now(scope, self.write_now)
 
     @property
     def route(self) -> str:
@@ -94,9 +98,17 @@ class _LoggedRequest:
             self._is_complete = not message.get("more_body", False)
         await self._send(message)
 
+    def write_now(self, body: bytes) -> bool:
+        """Write a part of the body through the extension of the server, and count its bytes."""
+        is_written = self._write_now is not None and self._write_now(body)
+        if is_written:
+            self._bytes += len(body)
+        return is_written
+
     def end(self) -> None:
         """Count the request and write its log line."""
         seconds = time.perf_counter() - self._began
+        withdraw_write_now(self._scope)
         if self._is_stream:
             self._metrics.stream_ended()
         self._metrics.count_request(self.method, self.route, self.status, seconds)

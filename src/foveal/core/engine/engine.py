@@ -29,6 +29,7 @@ from foveal.core.engine.overflow import (
     MAX_RESENDS,
     ProviderLimits,
     available_tokens,
+    check_irreducible,
     overflow_error,
     refill_note,
     refused_request,
@@ -329,13 +330,14 @@ class Engine:
         whether a model or the ledger writes it. Does nothing without new events since the last time, whatever the
         clock says."""
         budget = self.budget()
-        if self._fitted_at == (self.next_seq, budget) or (
-            self._fitted_at is None and self.past_calls.is_reduced and self._fits(budget)
-        ):
+        is_known = self._fitted_at is None and self.past_calls.is_reduced and self._fits(budget)
+        if not moment.agreed and (is_known or self._fitted_at == (self.next_seq, budget)):
             return budget
+        check_irreducible(self.view, budget, self.calibration, self.policy)
         self.ledger_index.prepare_newest(self.log if self.policy.compact else (), newest_hidden(self.view))
         refused = self.provider_limits.refusals > 0
-        moment = replace(moment, paused=self.compaction_health.is_paused, refused=refused)
+        paused = self.compaction_health.is_paused and not moment.agreed
+        moment = replace(moment, paused=paused, refused=refused)
         for _ in range(MAX_REDUCTIONS):
             reduction = decide(self.view, budget, moment, self.policy)
             if reduction is None:

@@ -1,4 +1,4 @@
-"""Rules of `pin`, `undo`, `expand` and `compact`, shared by `Context` and `Session`.
+"""Rules of `pin`, `undo`, `expand`, `compact` and `agree`, shared by `Context` and `Session`.
 
 Each function is pure: it returns what to record, or raises the error. `Context` and `Session` look up events by
 their handles, record the facts, and return a handle.
@@ -205,6 +205,29 @@ def plan_manual_compaction(engine: Engine, focus: str) -> Plan:
         ratio = engine.calibration.ratio
         raise NotCompacted(plan.explain(ratio), floor=round(plan.floor * ratio))
     return plan
+
+
+def check_agreement(engine: Engine) -> None:
+    """Raise `NotCompacted` unless the report has a question that the user can answer with yes."""
+    if engine.policy.mode != "confirm":
+        raise NotCompacted(
+            f'mode "{engine.policy.mode}" asks nothing: `compact()` summarises without a question'
+        )
+    budget, tokens = engine.budget(), engine.calibration.tokens
+    if engine.view.units <= budget.act:
+        used, act = tokens(engine.total_units), tokens(budget.act + budget.fixed)
+        raise NotCompacted(
+            f"the request takes {window_percent(used, budget.window)} of the window and the question comes above "
+            f"{window_percent(act, budget.window)}: `compact()` summarises anyway"
+        )
+
+
+def newest_reduction(events: Sequence[Event]) -> str:
+    """Return the handle of the last reduction among these; raises `NotCompacted` when there is none."""
+    newest = next((event for event in reversed(events) if isinstance(event.fact, REDUCTIONS)), None)
+    if newest is None:
+        raise NotCompacted("what is left may not be reduced")
+    return newest.handle
 
 
 def compaction_handle(outcome: Event) -> str:

@@ -173,28 +173,55 @@ def available_tokens(budget: Budget, calibration: Calibration) -> int:
     return min(budget.available, calibration.tokens(budget.hard + budget.fixed))
 
 
+def irreducible_units(view: View) -> int:
+    """Return the units of the messages that no reduction makes smaller: rules, and the latest user message."""
+    latest = view.latest_user
+    if latest is None or any(seq == latest.seq for seq, _ in view.media):
+        return view.permanent_units
+    return view.permanent_units + view.units_of(latest)
+
+
+def check_irreducible(view: View, budget: Budget, calibration: Calibration, policy: Policy) -> None:
+    """Raise `ContextOverflow` if the request cannot fit whatever is reduced, before anything is tried.
+
+    With reported usage, the limit in units depends on what is shown, so a reduction could raise it."""
+    if view.units <= budget.hard or calibration.spans or policy.ladder == "off":
+        return
+    units = irreducible_units(view)
+    if units > budget.hard:
+        raise overflow_error(view, budget, calibration, policy, floor=units)
+
+
 def overflow_error(
-    view: View, budget: Budget, calibration: Calibration, policy: Policy, *, refusal: str = ""
+    view: View,
+    budget: Budget,
+    calibration: Calibration,
+    policy: Policy,
+    *,
+    floor: int | None = None,
+    refusal: str = "",
 ) -> ContextOverflow:
-    """Return the error for a request that does not fit, or that a provider refused with the text `refusal`."""
-    total = view.units + budget.fixed
+    """Return the error for a request that does not fit, or that a provider refused with the text `refusal`.
+
+    `floor` are the units that alone are too many; without it, what could go has gone already."""
+    units = view.units if floor is None else floor
     droppable = 0
-    if policy.ladder != "off":
+    if floor is None and policy.ladder != "off":
         droppable = sum(map(view.units_of, ladder.last_resort_steps(view)))
     if refusal:
         problem = _refused_too_often(view, budget, calibration, refusal)
     elif view.units <= budget.hard:
         problem = _too_much_media(view, budget)
     else:
-        problem = "; ".join(_too_many_tokens(view, budget, calibration, policy))
+        problem = "; ".join(_too_many_tokens(view, budget, calibration, policy, units=units))
     return ContextOverflow(
         problem,
-        needed=calibration.tokens(total),
+        needed=calibration.tokens(units + budget.fixed),
         available=available_tokens(budget, calibration),
         window=budget.window,
         reserve=budget.reserve,
         margin=budget.margin,
-        floor=calibration.tokens(total - droppable),
+        floor=calibration.tokens(units + budget.fixed - droppable),
     )
 
 
@@ -216,11 +243,13 @@ def _too_much_media(view: View, budget: Budget) -> str:
     )
 
 
-def _too_many_tokens(view: View, budget: Budget, calibration: Calibration, policy: Policy) -> Iterator[str]:
+def _too_many_tokens(
+    view: View, budget: Budget, calibration: Calibration, policy: Policy, *, units: int
+) -> Iterator[str]:
     tokens = calibration.tokens
     latest = view.latest_user
     yield (
-        f"context needs {tokens(view.units + budget.fixed):,} tokens but {available_tokens(budget, calibration):,} "
+        f"context needs {tokens(units + budget.fixed):,} tokens but {available_tokens(budget, calibration):,} "
         f"are available (window {budget.window:,}, reserve {budget.reserve:,}, margin {budget.margin:,})"
     )
     if policy.ladder == "off":

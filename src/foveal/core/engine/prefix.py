@@ -6,6 +6,8 @@ finds that place by comparing what was sent; `may_move_prefix` names the facts t
 
 from __future__ import annotations
 
+from itertools import compress, count
+from operator import is_not
 from typing import Any
 
 import msgspec
@@ -35,14 +37,15 @@ def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
     """Return the first step that is not as in the request before, or None if only new steps were added.
 
     `before` and `now` hold what each step was sent as: provider messages, or facts. `now` belongs to `view`."""
-    if now[: len(before)] == before:
-        return None
+    # A step that has not changed is sent as the same list, so most steps need no comparison.
+    changed = compress(count(), map(is_not, before, now))
     # Cache marks move with every request and do not change what the provider caches.
-    same = (
-        old == new or strip_cache_marks(old) == strip_cache_marks(new)
-        for old, new in zip(before, now, strict=False)
+    moved = (
+        at
+        for at in changed
+        if before[at] != now[at] and strip_cache_marks(before[at]) != strip_cache_marks(now[at])
     )
-    at = next((i for i, equal in enumerate(same) if not equal), min(len(before), len(now)))
+    at = next(moved, min(len(before), len(now)))
     if at == len(before) or not now:
         return None
     return view.steps[min(at, len(now) - 1)]
@@ -51,7 +54,7 @@ def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
 def may_move_prefix(fact: AnyFact) -> bool:
     """Return whether a fact can change what an earlier request showed."""
     if isinstance(fact, Clipped):
-        return fact.rule == "squeeze"  # other clips are recorded together with their result
+        return fact.rule.startswith("squeeze")  # other clips are recorded together with their result
     if isinstance(fact, Instructed):
         return fact.replaces is not None or fact.aside
     return isinstance(fact, Masked | Dropped | Compacted | Equipped)

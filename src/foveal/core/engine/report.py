@@ -101,18 +101,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`ok`, `warn`, `act` or `over`."""
     policy: str
+    mode: str
+    """`auto`, `confirm` or `off`: whether the policy reduces by itself."""
     calls: int
     cached_share: float | None
     """The share of the last reported prompt that came from the cache."""
     turns: int
     turns_left: int | None
-    """Estimated turns until the next reduction."""
+    """Estimated turns until the next reduction, or until the user is asked."""
+    turn_tokens: int | None
+    """Tokens of an average turn, from the latest ones."""
     spent: float | None
     """Dollars by the model's prices; None when a price is unknown."""
     saved: float | None
     """Dollars saved compared with sending everything each time with an ideal cache."""
     question: str
     """The question to ask the user in mode `confirm`; "" when there is nothing to ask."""
+    notice: str
+    """What to tell the user with the question if the next turn will probably not fit, and so be reduced without a
+    yes; "" otherwise."""
     summaries: tuple[Summary, ...]
     """The shown summaries, oldest first."""
     reduced: ReducedCounts
@@ -164,6 +171,9 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
         state = "warn"
+    turns = _recent_turns(view)
+    turn_tokens = round(sum(turns) / len(turns) * calibration.ratio) if turns else None
+    question = _question(engine, state)
     return Report(
         model=engine.model.name,
         window=budget.window,
@@ -178,13 +188,16 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         act=min(limit, calibration.tokens(budget.act + budget.fixed)),
         state=state,
         policy=engine.policy.name,
+        mode=engine.policy.mode,
         calls=calls,
         cached_share=usage.cached_share,
         turns=view.turn_count,
-        turns_left=_turns_left(view, budget),
+        turns_left=max(0, budget.act - view.units) * len(turns) // sum(turns) if turns else None,
+        turn_tokens=turn_tokens,
         spent=usage.spent,
         saved=usage.saved,
-        question=_question(engine, state),
+        question=question,
+        notice=_limit_notice(turn_tokens or 0, limit - used) if question else "",
         summaries=tuple(_summaries(engine)),
         reduced=ReducedCounts.of(view),
         breaks=tuple(breaks),
@@ -199,6 +212,15 @@ def _question(engine: Engine, state: str) -> str:
     used, window = engine.calibration.tokens(engine.total_units), engine.model.window
     usage = f"{window_percent(used, window)} of the window ({used:,}/{window:,} tokens)"
     return f"Context usage at {usage}. Compact conversation? [y/N]"
+
+
+def _limit_notice(needed: int, left: int) -> str:
+    if needed <= left:
+        return ""
+    return (
+        f"The next turn needs about {needed:,} tokens and {max(0, left):,} are left: what does not fit is reduced "
+        "then, also without a yes. `compact()` with your words decides what is kept."
+    )
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
@@ -292,9 +314,9 @@ def _instruction_category(fact: AnyFact) -> str:
     return "instructions" if isinstance(fact, Instructed) and fact.source else "system"
 
 
-def _turns_left(view: View, budget: Budget) -> int | None:
-    """Return how many more turns like the latest ones fit before something must be reduced. A turn without an
-    answer, because it has failed or still runs, says nothing about the size of turns."""
+def _recent_turns(view: View) -> list[int]:
+    """Return the units of the latest turns. A turn without an answer, because it has failed or still runs, says
+    nothing about the size of turns."""
     sizes: list[int] = []
     size, is_answered = 0, False
     for step in reversed(view.steps):
@@ -309,9 +331,7 @@ def _turns_left(view: View, budget: Budget) -> int | None:
                 break
     if is_answered:  # the user message of this turn is no longer shown
         sizes.append(size)
-    if not sizes:
-        return None
-    return max(0, budget.act - view.units) * len(sizes) // sum(sizes)
+    return sizes
 
 
 # ── Events ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -395,10 +415,18 @@ def usage_line(report: Report) -> str:
     if report.cached_share is not None:
         parts.append(f"cache {report.cached_share * 100:.0f} %")
     if report.turns_left is not None:
-        parts.append(_turns_text(report.turns_left))
+        parts.append(turns_text(report))
     if report.spent is not None and report.spent > 0:
         parts.append(f"${report.spent:.4f}")
     return " · ".join(parts)
+
+
+def over_limit_notice(needed: int, available: int) -> str:
+    """Return what to tell the user in mode `confirm` right before a reduction without consent."""
+    return (
+        f"The next answer needs {needed:,} tokens and at most {available:,} fit: older turns are reduced now. "
+        "`undo()` takes that back; `compact()` with your words decides what is kept."
+    )
 
 
 def thresholds_text(report: Report) -> str:
@@ -421,9 +449,13 @@ def breaks_text(report: Report) -> str:
     return f"{text}, the last by {last.cause}: {last.why}" if last is not None and last.cause else text
 
 
-def _turns_text(left: int) -> str:
+def turns_text(report: Report) -> str:
+    """Return in words how many turns fit before the next reduction or question; "" if that is not known."""
+    left = report.turns_left
+    if left is None:
+        return ""
     if left == 0:
-        return "next cut within a turn"
+        return "asks within a turn" if report.mode == "confirm" else "next cut within a turn"
     return f"~{left:,} turn{'s' if left != 1 else ''} left"
 
 

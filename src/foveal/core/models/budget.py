@@ -97,7 +97,8 @@ def thresholds(
     hard: int, *, warn: float, act: float, window: int | None = None, fixed: int = 0
 ) -> tuple[int, int, int]:
     """Return thresholds with warn ≤ act < hard, for any shares and any room. The shares are of `hard`; with
-    `window`, in units, they are of the window, of which `fixed` units are not messages."""
+    `window`, in units, they are of the window, of which `fixed` units are not messages. Where the room ends below
+    `act` of the window, `warn` moves down with it."""
     hard = max(1, hard)
 
     def units(share: float) -> int:
@@ -106,7 +107,10 @@ def thresholds(
         return max(0, min(int(hard * MAX_WINDOW_BASED_SHARE), int(window * _clamp(share)) - fixed))
 
     act_at = min(hard - 1, units(act))
-    return min(act_at, units(warn)), act_at, hard
+    warn_at = min(act_at, units(warn))
+    if window is not None and act > 0:
+        warn_at = min(warn_at, int(act_at * _clamp(warn / act)))
+    return warn_at, act_at, hard
 
 
 def window_share(tokens: int, window: int) -> float:

@@ -223,7 +223,7 @@ class CatalogueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a name before its last slash; "" for the vendor's own model."""
     limits: list[ModelLimits]
     prices: list[ModelPrices]
-    models: dict[str, list[int]]
+    models: dict[str, tuple[int, ...]]
     """The last part of a name → indexes of (seller, limits, prices) for each row, flattened."""
 
     def rows(self) -> dict[str, ModelRow]:

@@ -5,10 +5,12 @@ A preset is a set of values for one of the policies (`foveal.core.policies.prese
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
+
+from msgspec.structs import replace
 
 from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Dropped
+from foveal.core.log.events import Dropped, Reverted
 from foveal.core.models.budget import Budget
 from foveal.core.policies import economy, ladder, simple
 from foveal.core.policies.moment import Decision, Moment
@@ -18,6 +20,11 @@ from foveal.core.view.view import View
 
 __all__ = ["PRESETS", "Moment", "Policy", "decide", "foresee", "policy"]
 
+AGREED: Final = "agreed"
+"""End of the rule of a reduction that the user has agreed to."""
+NO_CONSENT: Final = "no consent"
+"""End of the rule of a reduction without which the request would not have fitted, in mode `confirm`."""
+
 
 def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     """Return the next reduction that this policy wants, the plan of a summary to be written, or None.
@@ -25,10 +32,7 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decisi
     1. A reference to lines that are no longer shown is repaired before anything else, whatever hid them. So is a
        result that nothing names because it came after its step was hidden.
     2. The policy `off` reduces nothing.
-    3. After a refusal by the provider the whole ladder is used, otherwise what the policy chooses.
-    4. The limits on messages and on images hold under every policy but `off`: bytes can be too many while tokens
-       are few.
-    5. Before any step is hidden, user messages beyond their share of the room are clipped.
+    3. In mode `confirm`, nothing else is reduced while the request fits, unless the user has agreed.
     """
     repaired = repeated_lines.repair_dangling(view, saving=policy.refer)
     if repaired is not None or policy.ladder == "off":
@@ -36,6 +40,23 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decisi
     named = ladder.name_late_results(view, policy)
     if named is not None:
         return named
+    if policy.mode != "confirm":
+        return _decide_alone(view, budget, moment, policy)
+    # The number of messages is a matter of memory, about which the user was not asked.
+    budget = replace(budget, max_messages=0)
+    if moment.agreed:
+        return _decide_with_consent(view, budget, moment, policy)
+    return _decide_without_consent(view, budget, moment, policy)
+
+
+def _decide_alone(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
+    """Return what the policy does by itself.
+
+    1. After a refusal by the provider the whole ladder is used, otherwise what the policy chooses.
+    2. The limits on messages and on images hold under every policy but `off`: bytes can be too many while tokens
+       are few.
+    3. Before any step is hidden, user messages beyond their share of the room are clipped.
+    """
     if moment.refused and view.units > budget.hard:
         chosen = ladder.decide_after_overflow(view, budget, moment, policy)
     else:
@@ -48,6 +69,36 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decisi
     if isinstance(chosen, Plan | Dropped):
         return ladder.clip_user_messages(view, budget, policy) or chosen
     return chosen
+
+
+def _decide_with_consent(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
+    """Return what mode `auto` would do now. Where it would wait for the limit, the threshold counts as the limit:
+    the user has agreed to a reduction now."""
+    auto = replace(policy, mode="auto")
+    chosen = _decide_alone(view, budget, moment, auto)
+    if chosen is None and view.units > budget.act:
+        chosen = _decide_alone(view, replace(budget, hard=max(1, budget.act)), moment, auto)
+    return _with_rule(chosen, AGREED)
+
+
+def _decide_without_consent(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
+    """Return None while the request fits; beyond that, what mode `auto` does at the limit without a model."""
+    if view.units > budget.hard:
+        chosen = _decide_alone(view, budget, moment, replace(policy, mode="auto"))
+    else:
+        chosen = ladder.mask_media(view, budget) if view.media else None
+    if isinstance(chosen, Plan):
+        chosen = replace(chosen, ask=False)
+    return _with_rule(chosen, NO_CONSENT)
+
+
+def _with_rule(chosen: Decision, end: str) -> Decision:
+    """Return a reduction whose rule, which `why` reports, ends with whether the user has agreed."""
+    if chosen is None or isinstance(chosen, Reverted):
+        return chosen
+    if isinstance(chosen, tuple):
+        return tuple(replace(clipped, rule=f"{clipped.rule}: {end}") for clipped in chosen)
+    return replace(chosen, rule=f"{chosen.rule}: {end}")
 
 
 def foresee(view: View, budget: Budget, moment: Moment, policy: Policy) -> Plan | None:

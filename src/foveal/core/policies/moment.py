@@ -49,6 +49,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The provider has refused the last request as too large."""
     keeps_expansions: bool = False
     """Whether expanded steps stay expanded even if the request does not fit."""
+    agreed: bool = False
+    """The user has agreed to a reduction, in mode `confirm`."""
     model_switched: bool = False
     """Another model reads this request than the last one."""
 

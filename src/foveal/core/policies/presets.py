@@ -66,7 +66,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     early_tokens: int = 0
     """Tokens of a request from which `economy` cuts before it must, if the cut is cheap."""
     mode: Mode = "auto"
-    """When old turns become summaries: automatically, after confirmation, or only on request."""
+    """When the policy reduces anything: by itself, after the user has agreed (before that, only what would not fit
+    otherwise), or by itself but without summaries."""
     compact: bool = False
     """Whether old turns become a summary before any are dropped."""
     tail: float = 0.25
@@ -113,7 +114,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def values(self) -> dict[str, Any]:
         """Return the settings as a TOML file contains them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        base = _base({"ladder": self.ladder})
+        base = policy({"ladder": self.ladder, "mode": self.mode})
         # `plain` leaves out defaults; a default that the base preset changes must be written.
         changed = (field for field in self.__struct_fields__ if getattr(self, field) != getattr(base, field))
         return plain | {field: msgspec.to_builtins(getattr(self, field)) for field in changed}
@@ -128,6 +129,24 @@ _COUNTS: Final = (
     "refer", "early_tokens",
     "keep_messages", "retain_user_tokens", "every_turns", "overlap_turns",
 )  # fmt: skip
+
+CONFIRM_SHARE: Final = 0.9
+"""Share of the window above which mode `confirm` asks the user, unless `act` is set."""
+
+
+def _confirming(base: Policy) -> Policy:
+    """Return a preset in mode `confirm`: it asks at `CONFIRM_SHARE` of the window, and shows new results whole."""
+    act = CONFIRM_SHARE
+    return replace(
+        base,
+        mode="confirm",
+        act=act,
+        warn=min(base.warn, act),
+        target=min(base.target, act),
+        clip=None,
+        refer=0,
+    )
+
 
 _SUMMARY: Final = Policy(
     name="summary",
@@ -163,7 +182,7 @@ PRESETS: Final[Mapping[str, Policy]] = {
         _SUMMARY, name="sliding-summary", warn=0.6, act=0.7, every_turns=5, overlap_turns=2
     ),
     "recent-summary": replace(_SUMMARY, name="recent-summary", warn=0.7, act=0.8, keep_messages=10),
-    "confirm": replace(_SUMMARY, name="confirm", warn=0.9, act=0.9, mode="confirm"),
+    "confirm": _confirming(replace(_SUMMARY, name="confirm")),
     "rolling": Policy(
         name="rolling",
         ladder="rolling",
@@ -181,7 +200,7 @@ PRESETS: Final[Mapping[str, Policy]] = {
 
 def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any) -> Policy:
     """Return a policy: a preset by name, a table of values as in TOML (with `preset` or `ladder`), or a policy
-    itself, each with `changes` applied."""
+    itself, each with `changes` applied. Mode `confirm` has defaults of its own, which other `changes` replace."""
     if isinstance(name, Policy):
         base, given = name, dict(changes)
     elif isinstance(name, str):
@@ -192,6 +211,8 @@ def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any
         given.setdefault("name", base.name)
     if not given:
         return base
+    if given.get("mode") == "confirm" and base.mode != "confirm":
+        base = _confirming(base)
     allowed = Policy.__struct_fields__
     for field in given:
         if field not in allowed:

@@ -42,9 +42,8 @@ def decide_summary(view: View, budget: Budget, moment: Moment, policy: Policy) -
     """Summarise old turns when the room fills up, or after a number of turns.
 
     The presets `handoff`, `sliding-summary`, `recent-summary` and `confirm` differ in when they do so, and in
-    what stays verbatim. At the hard limit the policy does not wait for consent: it masks old results and records
-    the oldest steps without a model, so that the session can continue, and the log says so. Only with
-    `mode = "off"` is it an error, which names the choices.
+    what stays verbatim. Where no summary can be made, old results are masked and the oldest steps recorded without
+    a model, so that the session can continue. Only with `mode = "off"` is it an error, which names the choices.
     """
     goal = budget.hard * policy.target
     if policy.mode == "auto":
@@ -54,7 +53,7 @@ def decide_summary(view: View, budget: Budget, moment: Moment, policy: Policy) -
     planned = ladder.plan_compaction(view, budget, moment, policy)
     if planned is not None or policy.mode == "off" or view.units <= budget.hard:
         return planned
-    reason = "hard limit, no consent" if policy.mode == "confirm" else "hard limit"
+    reason = "hard limit"
     results = ladder.maskable_results(view, policy)
     masked = ladder.mask_results(view, results, policy, excess=view.units - goal, reason=reason)
     return masked or ladder.force_fit(view, budget, moment, policy, target=goal, reason=reason)

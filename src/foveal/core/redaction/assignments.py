@@ -27,9 +27,18 @@ from foveal.core.redaction.secret_values import (
 )
 
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?[\"'`\\\])\s]{0,5}(?:[:=>,]|%3[ad])"
+_BEFORE_VALUE: Final = rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,6}+(?=[a-z0-9_+/.~-]{8})[a-z_+/.~-]*+[0-9])"
+"""What `_judge` asks of a value first, in the search itself: most names have no such value."""
 _NAME_SCANS: Final = (
-    re.compile(rb"k(?:ey(?P<key>)|en(?<=token)(?P<token>)|ie(?<=cookie)(?P<cookie>))" + _AFTER_NAME),
-    re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME),
+    re.compile(
+        rb"k(?:(?:ey(?P<key>)|en(?<=token)(?P<token>))"
+        + _AFTER_NAME
+        + _BEFORE_VALUE
+        + rb"|ie(?<=cookie)(?P<cookie>)"
+        + _AFTER_NAME
+        + rb")"
+    ),
+    re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE),
     re.compile(
         rb"w(?:or)?[dt](?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?\s|lautet\s))"
     ),

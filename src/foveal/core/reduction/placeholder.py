@@ -14,7 +14,7 @@ from typing import Final
 
 from foveal.core.log.events import Call
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
-from foveal.core.view.text_facts import count_names, exit_status, find_names
+from foveal.core.view.text_facts import count_names, exit_status, find_names, parse_json
 
 MAX_IMPORTANT_LINE_CHARS: Final = 160
 """Characters of an important line that a skeleton shows."""
@@ -43,7 +43,7 @@ def call_subject(call: Call) -> str:
 
 def _parse_arguments(arguments: str) -> object:
     try:
-        return json.loads(arguments)
+        return parse_json(arguments)
     except (ValueError, RecursionError):
         return None
 

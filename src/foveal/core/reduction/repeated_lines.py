@@ -48,10 +48,6 @@ class RepeatedRun(NamedTuple):
     last: int
     source: int
 
-    @property
-    def size(self) -> int:
-        return self.last - self.first
-
 
 def reference_clips(
     view: View, target: int, content: Content, *, saving: int, rule: str
@@ -108,15 +104,15 @@ def _find_runs(view: View, target: int, text: str, min_chars: int) -> list[Repea
     for place, seqs in holders.items():
         if place < taken:
             continue
-        longest: RepeatedRun | None = None
+        first = last = source = 0
         for seq in seqs:
-            for source in sources.get(seq, ()):
-                run = source.run(lines, place, taken)
-                if run is not None and (longest is None or run.size > longest.size):
-                    longest = run
-        if longest is not None and _is_worth_it(lines, longest, min_chars):
-            found.append(longest)
-            taken = longest.last
+            for text_above in sources.get(seq, ()):
+                begin, end = text_above.run(lines, place, taken)
+                if end - begin > last - first:
+                    first, last, source = begin, end, seq
+        if last - first >= MIN_REPEATED_LINES and _chars(lines, first, last) >= min_chars:
+            found.append(RepeatedRun(first, last, source))
+            taken = last
     return found
 
 
@@ -132,8 +128,9 @@ def _source_texts(view: View, seq: int) -> list[_SourceText]:
     return [_SourceText(seq, view.line_index.split(text)) for text in texts]
 
 
-def _is_worth_it(lines: list[str], run: RepeatedRun, min_chars: int) -> bool:
-    return sum(map(len, lines[run.first : run.last])) + run.size >= min_chars
+def _chars(lines: list[str], first: int, last: int) -> int:
+    """Return the characters from one line to another, the ends of lines included."""
+    return sum(map(len, lines[first:last])) + last - first
 
 
 class _SourceText:
@@ -147,13 +144,13 @@ class _SourceText:
         self._compared: dict[int, int] = {}
         """For each distance between the two texts, the line up to which they were compared."""
 
-    def run(self, lines: list[str], place: int, taken: int) -> RepeatedRun | None:
-        """Return the lines around `place`, not before `taken`, that this text has in one piece; None if they are
-        too few, or were compared before."""
+    def run(self, lines: list[str], place: int, taken: int) -> tuple[int, int]:
+        """Return the lines around `place`, not before `taken`, that this text has in one piece; none of them if
+        they were compared before."""
         others, other = self._lines, self._places.get(lines[place], -1)
         distance = other - place
         if other < 0 or place < self._compared.get(distance, 0):
-            return None
+            return 0, 0
         first, last = place, place + 1
         while first > taken and first + distance > 0 and lines[first - 1] == others[first - 1 + distance]:
             first -= 1
@@ -161,7 +158,7 @@ class _SourceText:
         if last < end and lines[last] == others[last + distance]:
             last = _end_of_run(lines, others, last + 1, end, distance)
         self._compared[distance] = last
-        return RepeatedRun(first, last, self._seq) if last - first >= MIN_REPEATED_LINES else None
+        return first, last
 
 
 def _end_of_run(lines: list[str], others: list[str], last: int, end: int, distance: int) -> int:
@@ -189,20 +186,18 @@ def _describe(view: View, seq: int) -> str:
 
 
 def _clip_fact(view: View, target: int, part: int, text: str, runs: list[RepeatedRun], rule: str) -> Clipped:
-    lines, counter = text.split("\n"), view.meter.counter
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
+    lines, counter = view.line_index.split(text).lines, view.meter.counter
     pieces: list[tuple[int, int] | str] = []
-    at = 0
+    at = place = 0
     for run in runs:
-        begin, end = starts[run.first], min(starts[run.last], len(text))
+        begin = at + _chars(lines, place, run.first)
+        end = min(begin + _chars(lines, run.first, run.last), len(text))
         if at < begin:
             pieces.append((at, begin))
         source = _describe(view, run.source)
         reference = _reference(lines[run.first : run.last], source, handle(target))
         pieces.append(reference + ("\n" if end < len(text) else ""))
-        at = end
+        at, place = end, run.last
     if at < len(text):
         pieces.append((at, len(text)))
     left_out = sum(run.last - run.first for run in runs)

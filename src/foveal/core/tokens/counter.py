@@ -92,6 +92,8 @@ class FunctionCounter:
         self.exact = exact
         self._measure = measure
         self._limit = limit
+        self._short_chars = min(MIN_KEPT_CHARS, limit)
+        """A shorter text, as most are, is counted at once and not kept."""
         self._last: tuple[str, int] = ("", 0)
         """The last text of some length, and its count: a summary is counted when it is composed and again when it
         is shown, and a result when it is clipped and again when it is measured."""
@@ -100,8 +102,8 @@ class FunctionCounter:
         return f"{type(self).__name__}({self.name!r})"
 
     def count(self, text: str) -> int:
-        if len(text) < MIN_KEPT_CHARS:
-            return self._count_once(text)
+        if len(text) < self._short_chars:
+            return self._measure(text) if text.isascii() else self._bounded(text)
         last, units = self._last  # read at once: other threads count too
         if text is not last:
             units = self._count_once(text)

@@ -10,10 +10,10 @@ only: every process finds the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 from zlib import crc32
 
 MIN_INDEXED_LINE_CHARS: Final = 8
@@ -24,10 +24,23 @@ MAX_INDEXED_TEXT_CHARS: Final = 500_000
 """Longer texts are not indexed: splitting them would take longer than a turn may."""
 MAX_RECENT_CHARS: Final = 400_000
 """Characters of the texts that are kept in lines, as long as they are not the last one."""
+_MAX_TUPLE_HOLDERS: Final = 8
+"""Messages that are kept in a tuple; a tuple of more would take too long to extend."""
 _MIN_DEAD_ENTRIES: Final = 2_000
 """Fewer entries of messages that are no longer shown are not worth a clean-up."""
 
-ReadTexts = Callable[[], Sequence[str]]
+
+class TextSource(Protocol):
+    """A message that is shown."""
+
+    def verbatim_texts(self) -> Sequence[str]:
+        """Return the texts that are shown as they were said."""
+        ...
+
+
+Holders: TypeAlias = int | tuple[int, ...] | list[int]
+"""The messages that show a line, oldest first. Most lines have one or a few; the garbage collector walks neither
+numbers nor tuples of numbers."""
 
 
 def indexed_lines(lines: Sequence[str]) -> list[tuple[int, int]]:
@@ -61,11 +74,11 @@ class LineIndex:
     """Finds messages by their lines. Messages are named by the seq of their event."""
 
     def __init__(self) -> None:
-        self._holders: dict[int, int | list[int]] = {}
-        """For each key of a line the messages that show it, oldest first; one message without a list."""
+        self._holders: dict[int, Holders] = {}
+        """For each key of a line the messages that show it."""
         self._entries: dict[int, int] = {}
         """For each message that is indexed and shown, the number of its entries."""
-        self._pending: dict[int, ReadTexts] = {}
+        self._pending: dict[int, TextSource] = {}
         """Messages that are shown and not yet indexed."""
         self._left: set[int] = set()
         """Messages with entries that are no longer shown as they were indexed."""
@@ -87,9 +100,9 @@ class LineIndex:
         self._recent[id(text)] = known
         return known
 
-    def add(self, seq: int, texts: ReadTexts) -> None:
-        """Note that a message is shown; `texts` returns what it shows as it was said."""
-        self._pending[seq] = texts
+    def add(self, seq: int, shown: TextSource) -> None:
+        """Note that a message is shown."""
+        self._pending[seq] = shown
 
     def discard(self, seq: int) -> None:
         """Note that a message is no longer shown as it was said."""
@@ -104,18 +117,24 @@ class LineIndex:
         """Return for each place the newest messages older than `before` that show a line with its key; places
         without any are left out."""
         found: dict[int, tuple[int, ...]] = {}
-        entries = self._entries
+        entries, known = self._entries, self._holders
         for place, key in keys:
-            held = self._holders.get(key)
+            held = known.get(key)
             if held is None:
                 continue
             if isinstance(held, int):
                 if held < before and held in entries:
                     found[place] = (held,)
                 continue
-            shown = (seq for seq in reversed(held) if seq < before and seq in entries)
-            if newest := tuple(islice(shown, MAX_HOLDERS_PER_LINE)):
-                found[place] = newest
+            # Most lines have few holders: a generator would take longer than the loop.
+            newest = [
+                seq for seq in held[: -MAX_HOLDERS_PER_LINE - 1 : -1] if seq < before and seq in entries
+            ]
+            if len(newest) < MAX_HOLDERS_PER_LINE < len(held):
+                shown = (seq for seq in reversed(held) if seq < before and seq in entries)
+                newest = list(islice(shown, MAX_HOLDERS_PER_LINE))
+            if newest:
+                found[place] = tuple(newest)
         return found
 
     def read_until(self, seq: int) -> None:
@@ -126,39 +145,49 @@ class LineIndex:
         ):  # a message is shown differently: its old entries would count again
             self._clean_up()
         for pending in unread:
-            texts = self._pending.pop(pending)
-            self._index(pending, texts())
+            self._index(pending, self._pending.pop(pending).verbatim_texts())
         if self._dead > max(_MIN_DEAD_ENTRIES, self._live):
             self._clean_up()
 
     def _index(self, seq: int, texts: Sequence[str]) -> None:
         entries = 0
+        known = self._holders
         for text in (text for text in texts if len(text) <= MAX_INDEXED_TEXT_CHARS):
             for _, key in self.split(text).keys:
-                held = self._holders.get(key)
-                if held is None:
-                    self._holders[key] = seq
-                elif isinstance(held, int):
-                    if held != seq:
-                        self._holders[key] = [held, seq] if held < seq else [seq, held]
-                elif held[-1] < seq:
-                    held.append(seq)
-                elif seq not in held:
-                    held.append(seq)
-                    held.sort()
+                held = known.get(key)
+                known[key] = seq if held is None else _with_holder(held, seq)
                 entries += 1
         self._entries[seq] = entries
         self._live += entries
 
     def _clean_up(self) -> None:
         """Forget the entries of messages that are no longer shown."""
-        kept: dict[int, int | list[int]] = {}
+        kept: dict[int, Holders] = {}
+        entries = self._entries
         for key, held in self._holders.items():
             if isinstance(held, int):
-                if held in self._entries:
+                if held in entries:
                     kept[key] = held
-            elif shown := [seq for seq in held if seq in self._entries]:
-                kept[key] = shown if len(shown) > 1 else shown[0]
+            elif shown := [seq for seq in held if seq in entries]:
+                kept[key] = _compact_holders(shown)
         self._holders = kept
         self._left.clear()
         self._dead = 0
+
+
+def _with_holder(held: Holders, seq: int) -> Holders:
+    """Return the holders of a line with one more, if it is not among them."""
+    if isinstance(held, int):
+        return held if held == seq else (held, seq) if held < seq else (seq, held)
+    if held[-1] >= seq:  # an older message, which is shown again or shown differently
+        return held if seq in held else _compact_holders(sorted((*held, seq)))
+    if isinstance(held, list):
+        held.append(seq)
+        return held
+    return (*held, seq) if len(held) < _MAX_TUPLE_HOLDERS else [*held, seq]
+
+
+def _compact_holders(seqs: list[int]) -> Holders:
+    if len(seqs) == 1:
+        return seqs[0]
+    return tuple(seqs) if len(seqs) <= _MAX_TUPLE_HOLDERS else seqs

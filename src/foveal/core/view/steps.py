@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from foveal.core.log.events import (
@@ -63,30 +63,19 @@ class Overlay:
         """The events that the text refers to; it is valid while they are shown as they were then."""
 
 
-class ShownMessage:
+class ShownMessage(Struct, eq=False, gc=False):
     """A message of the log as it is shown: the fact, and overlays on its parts (-1 for all of it)."""
 
-    __slots__ = (
-        "_has_failed",
-        "_is_incompressible",
-        "_name_counts",
-        "_names",
-        "fact",
-        "marked_by",
-        "overlays",
-        "seq",
-    )
-
-    def __init__(self, seq: int, fact: CountedFact) -> None:
-        self.seq = seq
-        self.fact = fact
-        self.overlays: dict[int, Overlay] | None = None
-        self.marked_by = -1
-        """The event that gave it its newest cache marks; -1 when none did."""
-        self._name_counts: dict[str, int] | None = None
-        self._names: tuple[str, ...] | None = None
-        self._has_failed: bool | None = None
-        self._is_incompressible = False
+    # `gc=False`: nothing here refers to a step or a view, and a collection need not look at every message.
+    seq: int
+    fact: CountedFact
+    overlays: dict[int, Overlay] | None = None
+    marked_by: int = -1
+    """The event that gave it its newest cache marks; -1 when none did."""
+    _name_counts: dict[str, int] | None = None
+    _names: tuple[str, ...] | None = None
+    _has_failed: bool | None = None
+    _is_incompressible: bool = False
 
     @property
     def level(self) -> Level:

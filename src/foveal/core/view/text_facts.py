@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import msgspec
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_./:@#\-]{5,200}")
 _MIN_NAME_CHARS: Final = 5
 _PUNCTUATION_BEFORE: Final = ":-#@"
@@ -37,6 +39,8 @@ _FAILED_TESTS: Final = re.compile(r"\b\d+ failed\b")
 _STATUS_EDGE_CHARS: Final = 200
 _FAILURE_EDGE_CHARS: Final = 2_000
 """Characters at each end of a result that are searched for its outcome."""
+_BLOCK_CHARS: Final = 4_000
+"""Characters that are searched for names at once, up to the end of a line."""
 _LINE_NUMBER: Final = re.compile(r"\d+[\t:|-]\s*")
 
 
@@ -49,14 +53,26 @@ def find_names(text: str) -> Iterator[str]:
 
 
 def distinct_names(text: str) -> Iterator[str]:
-    """Yield the same names, each once. Most words of a text repeat, so each distinct one is looked at once."""
+    """Yield the same names, each once. If only the first names are needed, only a part of the text is read."""
     seen: set[str] = set()
-    for word in filter(_is_distinctive, dict.fromkeys(_NAME.findall(text))):
-        name = word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
-        is_name = name == word or (len(name) >= _MIN_NAME_CHARS and _is_distinctive(name))
-        if is_name and name not in seen:
-            seen.add(name)
-            yield name
+    start, end = 0, len(text)
+    while start < end:
+        stop = text.find("\n", start + _BLOCK_CHARS)
+        stop = end if stop < 0 else stop
+        # Most words of a text repeat, so each distinct one is looked at once.
+        for word in dict.fromkeys(_NAME.findall(text, start, stop)):
+            if (
+                len(word) < _LONG_NAME_CHARS
+                and word.isalpha()
+                and (word.islower() or not _is_distinctive(word))
+            ):
+                continue
+            name = word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
+            is_name = name == word or (len(name) >= _MIN_NAME_CHARS and _is_distinctive(name))
+            if is_name and name not in seen:
+                seen.add(name)
+                yield name
+        start = stop
 
 
 def _is_distinctive(word: str) -> bool:
@@ -108,14 +124,27 @@ def _has_failure(text: str) -> bool:
 def strip_line_number(line: str) -> str:
     """Return a line without surrounding blanks and without the number that a listing puts in front of it."""
     line = line.strip()
-    found = _LINE_NUMBER.search(line) if line[:1].isdigit() else None
+    if not line[:1].isdigit():
+        return line
+    number, tab, rest = line.partition("\t")
+    if tab and number.isdecimal():  # the most frequent form, several times as fast as the expression
+        return rest.lstrip()
+    found = _LINE_NUMBER.search(line)
     return line[: found.start()] + line[found.end() :] if found else line
+
+
+def parse_json(text: str) -> object:
+    """Return a JSON value; raise `ValueError` or `RecursionError` if the text is none."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return json.loads(text)  # several times slower, and not as strict: it takes lone surrogates, say
 
 
 def string_values(arguments: str) -> list[str]:
     """Return the strings among the JSON arguments of a call; the arguments themselves when they are not JSON."""
     try:
-        return list(_strings(json.loads(arguments)))
+        return list(_strings(parse_json(arguments)))
     except (ValueError, RecursionError):
         return [arguments]
 

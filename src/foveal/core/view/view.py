@@ -268,7 +268,7 @@ class View:
             self._open_calls.add(step.add_call(place, call))
         self._add(step)
         if step.slots:
-            self.line_index.add(seq, step.utterance.verbatim_texts)
+            self.line_index.add(seq, step.utterance)
 
     def _add_result(self, seq: int, fact: ToolReturned) -> None:
         slot = self._open_calls.take(fact.call_id)
@@ -284,7 +284,7 @@ class View:
         if step is not self.steps[-1]:
             self.late_results.append(seq)
         self._place(step, shown)
-        self.line_index.add(seq, shown.verbatim_texts)
+        self.line_index.add(seq, shown)
         self.unmasked_results[seq] = slot
         if fact.content:
             slot.set_ordinal(self.result_count)
@@ -339,7 +339,7 @@ class View:
                 self.references.forget(target)
         self.line_index.discard(target)
         if step.slots:
-            self.line_index.add(target, shown.verbatim_texts)
+            self.line_index.add(target, shown)
         self._invalidate(step)
 
     def _mark(self, seq: int, fact: Marked) -> None:

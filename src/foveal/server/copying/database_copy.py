@@ -1,4 +1,7 @@
-"""The copy as a whole: tokens, the sessions of each tenant, then the other tables."""
+"""The copy as a whole: tokens, the sessions of each tenant, then the other tables.
+
+Rows of the tables that are already in the target are compared before the first session is copied, which takes long.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,14 @@ from foveal.server.copying.places import (
 )
 from foveal.server.copying.progress import CopyProgress
 from foveal.server.copying.session_copy import copy_sessions
-from foveal.server.copying.table_copy import OTHER_TABLES, TOKENS_TABLE, TableCopySpec, copy_table
-from foveal.stores import is_postgres_url, require_postgres
+from foveal.server.copying.table_copy import (
+    OTHER_TABLES,
+    TOKENS_TABLE,
+    TableCopySpec,
+    check_table,
+    copy_table,
+)
+from foveal.stores import is_postgres_url, other_url_error, require_postgres
 
 
 def copy_place(text: str) -> CopyPlace:
@@ -27,9 +36,8 @@ def copy_place(text: str) -> CopyPlace:
         from foveal.server.copying.database_place import DatabasePlace
 
         return DatabasePlace(text)
-    if "://" in text:  # not repeated: it may contain a password
-        scheme = text.partition("://")[0]
-        raise BadSetting("database", f"{scheme}://…", "a postgresql:// URL, a data folder or a store file")
+    if "://" in text:
+        raise other_url_error(text, "a postgresql:// URL, a data folder or a store file")
     path = Path(text).expanduser().absolute()
     is_file = path.is_file() or (not path.exists() and path.suffix == ".db")
     return FilePlace(path) if is_file else FolderPlace(path)
@@ -45,18 +53,21 @@ async def copy_database(
 ) -> None:
     """Copy everything from `source` to `target`, and compare it there.
 
-    `tenant`: the tenant of a store file; `is_live`: copy only the sessions, of a source that may be in use."""
+    `tenant`: the tenant of a store file; between other places, copy only the sessions of this tenant. `is_live`:
+    copy only the sessions, of a source that may be in use."""
     if source.name == target.name:
         raise BadSetting("TO", target.name, "another place than FROM")
     async with source.source(is_live=is_live) as opened:
         pairs = pair_tenants(opened, tenant, to_file=target.is_file)
         async with target.target() as into:
-            if not is_live:
+            has_tables = not is_live and tenant is None
+            if has_tables:
+                await _check_tables(opened, into)
                 # First the tokens: a server on an incomplete target must not serve requests without one.
                 await _copy_tables(opened, into, [TOKENS_TABLE], progress)
             for of_source, of_target in pairs:
                 await _copy_tenant(opened, into, of_source, of_target, progress)
-            if not is_live:
+            if has_tables:
                 await _copy_tables(opened, into, OTHER_TABLES, progress)
             await opened.check_unused()
             await into.check_unused()
@@ -80,6 +91,12 @@ async def _copy_tenant(
     finally:
         await reader.close()
     progress.tenants += 1
+
+
+async def _check_tables(source: CopySource, target: CopyTarget) -> None:
+    if source.tables is not None and target.tables is not None:
+        for table in (TOKENS_TABLE, *OTHER_TABLES):
+            await check_table(table, source.tables, target.tables, target.name)
 
 
 async def _copy_tables(

@@ -168,17 +168,19 @@ TenantPairs: TypeAlias = list[tuple[str, str]]
 
 
 def pair_tenants(source: CopySource, tenant: str | None, *, to_file: bool) -> TenantPairs:
-    """Return which tenant is copied to which. `tenant` names the one of a store file; raises `BadSetting`."""
+    """Return which tenant is copied to which. `tenant` names the one of a store file, or the only one that is
+    copied; raises `BadSetting`."""
     from_file = list(source.tenants) == [ONLY_TENANT]
-    if tenant is not None and from_file == to_file:
-        raise BadSetting("--tenant", tenant, "only if exactly one of FROM and TO is a store file")
+    if tenant is not None and from_file and to_file:
+        raise BadSetting("--tenant", tenant, "store files have no tenants")
     if from_file:
         return [(ONLY_TENANT, ONLY_TENANT if to_file else tenant or "default")]
-    if not to_file:
-        return [(name, name) for name in source.tenants]
     listed = ", ".join(source.tenants) or "no tenants"
-    if tenant is None and len(source.tenants) != 1:
-        raise BadSetting("--tenant", "", f"a store file holds one tenant; {source.name} has {listed}")
     if tenant is not None and tenant not in source.tenants:
         raise BadSetting("--tenant", tenant, f"{source.name} has {listed}")
-    return [(tenant or source.tenants[0], ONLY_TENANT)]
+    names = source.tenants if tenant is None else [tenant]
+    if not to_file:
+        return [(name, name) for name in names]
+    if len(names) != 1:
+        raise BadSetting("--tenant", "", f"a store file holds one tenant; {source.name} has {listed}")
+    return [(names[0], ONLY_TENANT)]

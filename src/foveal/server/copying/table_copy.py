@@ -42,8 +42,8 @@ OTHER_TABLES: Final = (
         "tenant session key kind content dialect at state since why problem sort",
         has_counter=True,
     ),
-    _table("chats", "face chat", "number"),
-    _table("chat_messages", "face key", "chat session state at"),
+    _table("chat_places", "face chat topic", "number"),
+    _table("chat_messages", "face key", "chat session state at topic reply_to parts"),
     _table("pairing_codes", "face code", "until"),
     _table("pairing_misses", "id", "face user at"),
     _table("paired", "face user", "since"),
@@ -96,11 +96,26 @@ async def copy_table(
         await _move_counter(target, table, await _read_counter(source, table))
 
 
+async def check_table(
+    table: TableCopySpec, source: ServiceTables, target: ServiceTables, target_name: str
+) -> None:
+    """Raise `StoreError` if the target has a row with the key of a row of the source and another value."""
+    if not await _has_table(source, table):
+        return
+    size, after = PageSize(), None
+    while rows := await _read_page(source, table, after, size.items):
+        found = await target.database.read(partial(_fetch_rows, target, table, rows))
+        keys = {row[: len(table.key)] for row in found}
+        _compare(table, target_name, [row for row in rows if row[: len(table.key)] in keys], found)
+        size.adapt(len(rows), sum(_size(value) for row in rows for value in row))
+        after = rows[-1][: len(table.key)]
+
+
 async def _has_table(tables: ServiceTables, table: TableCopySpec) -> bool:
     """Return whether the table exists: a file of an earlier version may lack it."""
     if not tables.is_sqlite:
         return True
-    sql = "SELECT 1 FROM sqlite_schema WHERE name = ?"
+    sql = "SELECT 1 FROM (SELECT name FROM sqlite_schema UNION SELECT name FROM sqlite_temp_schema) WHERE name = ?"
     return bool(await tables.database.read(lambda db: db.fetch(sql, table.name)))
 
 
@@ -119,19 +134,27 @@ async def _write_page(
     tables: ServiceTables, table: TableCopySpec, rows: Sequence[RowValues]
 ) -> tuple[list[RowValues], int]:
     """Insert the rows that are missing; return the rows that then have these keys, and how many were missing."""
-    columns, keys = tables.columns(table, (*table.key, *table.others)), tables.columns(table, table.key)
+    columns = tables.columns(table, (*table.key, *table.others))
     insert = f"INSERT INTO {table.name} ({columns}) VALUES ({_marks(len(rows[0]))}) ON CONFLICT DO NOTHING"
-    of_keys = f"({keys}) IN (VALUES {', '.join([f'({_marks(len(table.key))})'] * len(rows))})"
-    values = [value for row in rows for value in row[: len(table.key)]]
 
     async def act(db: Transaction) -> tuple[list[RowValues], int]:
-        ((before,),) = await db.fetch(f"SELECT count(*) FROM {table.name} WHERE {of_keys}", *values)
-        if before < len(rows):
-            await db.execute_many(insert, rows)
-        found = await db.fetch(f"SELECT {columns} FROM {table.name} WHERE {of_keys}", *values)
-        return found, len(rows) - before
+        before = await _fetch_rows(tables, table, rows, db)
+        if len(before) == len(rows):
+            return before, 0
+        await db.execute_many(insert, rows)
+        return await _fetch_rows(tables, table, rows, db), len(rows) - len(before)
 
     return await tables.database.write(act, durable=False, repeatable=True)
+
+
+async def _fetch_rows(
+    tables: ServiceTables, table: TableCopySpec, rows: Sequence[RowValues], db: Transaction
+) -> list[RowValues]:
+    """Return the rows that have the keys of these rows."""
+    columns, keys = tables.columns(table, (*table.key, *table.others)), tables.columns(table, table.key)
+    of_keys = f"({keys}) IN (VALUES {', '.join([f'({_marks(len(table.key))})'] * len(rows))})"
+    values = [value for row in rows for value in row[: len(table.key)]]
+    return await db.fetch(f"SELECT {columns} FROM {table.name} WHERE {of_keys}", *values)
 
 
 def _compare(

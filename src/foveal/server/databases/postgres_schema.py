@@ -61,6 +61,9 @@ _GATEWAY_TABLES: Final = {
 _EXECUTORS: Final = """
     id text COLLATE "C" PRIMARY KEY, name text NOT NULL, seen timestamptz NOT NULL"""
 """The processes that run jobs; only in PostgreSQL, because a folder has one of them."""
+_CHAT_PLACES: Final = """
+    face text COLLATE "C" NOT NULL, chat bigint NOT NULL, topic bigint NOT NULL, number bigint NOT NULL,
+    PRIMARY KEY (face, chat, topic)"""
 _INDEXES: Final = (
     "inbox_open ON foveal.inbox (tenant, session, id) WHERE state <> 'done'",
     "inbox_done ON foveal.inbox (tenant, at) WHERE state = 'done'",
@@ -88,6 +91,20 @@ SERVICE_MIGRATIONS: Final = (
             *(f"CREATE INDEX {index}" for index in _INDEXES),
             *(line for name in _TENANT_TABLES for line in isolated(f"foveal.{name}")),
             *(line for name in (*_GATEWAY_TABLES, "executors") for line in _service_only(f"foveal.{name}")),
+        ),
+    ),
+    # Topics of chats, and answers of which a part is delivered. `chats` stays: servers of the version before use it
+    # during a rolling restart.
+    Migration(
+        2,
+        (
+            f"CREATE TABLE foveal.chat_places ({_CHAT_PLACES})",
+            """INSERT INTO foveal.chat_places (face, chat, topic, number)
+                SELECT face, chat, 0, number FROM foveal.chats""",
+            *_service_only("foveal.chat_places"),
+            "ALTER TABLE foveal.chat_messages ADD COLUMN topic bigint NOT NULL DEFAULT 0",
+            "ALTER TABLE foveal.chat_messages ADD COLUMN reply_to bigint NOT NULL DEFAULT 0",
+            "ALTER TABLE foveal.chat_messages ADD COLUMN parts bigint NOT NULL DEFAULT 0",
         ),
     ),
 )

@@ -16,7 +16,12 @@ import apsw
 
 from foveal.errors import StoreError, StoreUnusable
 from foveal.server.databases.database import Act, RowValues, Transaction
-from foveal.server.databases.sqlite_schema import SQLITE_TABLES
+from foveal.server.databases.sqlite_schema import (
+    SERVER_SCHEMA_VERSION,
+    SQLITE_TABLES,
+    SQLITE_UPGRADES,
+    VIEWS_OF_VERSION_1,
+)
 from foveal.stores.sqlite.connection import connect, create_file, translate_errors, use_wal
 from foveal.stores.sqlite.read_only import open_read_only
 from foveal.stores.sqlite.threads import WorkerThreads
@@ -25,7 +30,6 @@ T = TypeVar("T")
 
 SERVER_APPLICATION_ID: Final = 0x466F7653
 """`FovS`: distinguishes this file from a store and from other programs' files."""
-SERVER_SCHEMA_VERSION: Final = 1
 
 
 class SqliteDatabase:
@@ -120,9 +124,12 @@ class SqliteDatabase:
                 create_file(str(self.path))
                 connection = connect(str(self.path), self._timeout)
             try:
-                _refuse_foreign(connection, self.path)
+                version = _readable_version(connection, self.path)
                 if not self._is_read_only:
                     self._prepare(connection)
+                elif version == 1:
+                    for statement in VIEWS_OF_VERSION_1:
+                        connection.execute(statement)
             except BaseException:
                 connection.close()
                 raise
@@ -135,6 +142,10 @@ class SqliteDatabase:
         connection.pragma("secure_delete", 1)
         connection.execute("BEGIN IMMEDIATE")
         try:
+            if before := connection.pragma("user_version"):
+                for version in range(before + 1, SERVER_SCHEMA_VERSION + 1):
+                    for statement in SQLITE_UPGRADES[version]:
+                        connection.execute(statement)
             connection.pragma("application_id", SERVER_APPLICATION_ID)
             connection.pragma("user_version", SERVER_SCHEMA_VERSION)
             for statement in self._tables:
@@ -187,7 +198,8 @@ def _run_to_end(act: Act[T], transaction: Transaction) -> T:
     raise RuntimeError("an act in a transaction awaits something else than its transaction")
 
 
-def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+def _readable_version(connection: apsw.Connection, path: Path) -> int:
+    """Return the version of the file's schema, 0 for a new file; raises `StoreUnusable` for a foreign file."""
     connection.execute("BEGIN")  # one snapshot: another process may be creating the file
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     tables = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get
@@ -201,3 +213,4 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
             f"{path} was written by a later version of Foveal (its schema is {version}, this version knows "
             f"{SERVER_SCHEMA_VERSION}); it was left unchanged: upgrade Foveal to use it"
         )
+    return int(version)

@@ -25,12 +25,13 @@ SQLITE_TABLES: Final = (
         id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
         revoked REAL) WITHOUT ROWID""",
     # chats
-    """CREATE TABLE IF NOT EXISTS chats (
-        face TEXT NOT NULL, chat INTEGER NOT NULL, number INTEGER NOT NULL,
-        PRIMARY KEY (face, chat)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS chat_places (
+        face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL,
+        PRIMARY KEY (face, chat, topic)) STRICT, WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS chat_messages (
         face TEXT NOT NULL, key TEXT NOT NULL, chat INTEGER NOT NULL, session TEXT NOT NULL, state TEXT NOT NULL,
-        at REAL NOT NULL, PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
+        at REAL NOT NULL, topic INTEGER NOT NULL DEFAULT 0, reply_to INTEGER NOT NULL DEFAULT 0,
+        parts INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS chat_messages_at ON chat_messages(at)",
     # pairing
     """CREATE TABLE IF NOT EXISTS pairing_codes (
@@ -64,3 +65,23 @@ SQLITE_TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
     " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
 )
+"""Statements that create the tables; they do nothing if the tables exist."""
+SQLITE_UPGRADES: Final = {
+    2: (  # topics of chats, and answers of which a part is delivered
+        """CREATE TABLE chat_places (
+            face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL,
+            PRIMARY KEY (face, chat, topic)) STRICT, WITHOUT ROWID""",
+        "INSERT INTO chat_places (face, chat, topic, number) SELECT face, chat, 0, number FROM chats",
+        "DROP TABLE chats",
+        "ALTER TABLE chat_messages ADD COLUMN topic INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chat_messages ADD COLUMN reply_to INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chat_messages ADD COLUMN parts INTEGER NOT NULL DEFAULT 0",
+    ),
+}
+"""For each version of the schema, the statements that lead to it from the version before."""
+SERVER_SCHEMA_VERSION: Final = max(SQLITE_UPGRADES)
+VIEWS_OF_VERSION_1: Final = (
+    "CREATE TEMP VIEW chat_places AS SELECT face, chat, 0 AS topic, number FROM main.chats",
+    "CREATE TEMP VIEW chat_messages AS SELECT *, 0 AS topic, 0 AS reply_to, 0 AS parts FROM main.chat_messages",
+)
+"""Views that show a file of version 1 as the tables of version 2, for a reader that leaves the file as it is."""

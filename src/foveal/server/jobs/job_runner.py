@@ -116,7 +116,7 @@ class JobRunner:
             if not number and not was_interrupted:
                 return turn
             if newest.state != "done":
-                return await live.submit("", key=newest.key)
+                return await live.submit("", key=newest.key, checks_text=False)
             if not was_interrupted and newest.why != "failed":
                 return None
             with suppress(NothingToAsk):  # another request was faster: look again
@@ -126,9 +126,9 @@ class JobRunner:
         """Submit the prompt after those of earlier jobs of the session: the engine may start jobs in any order."""
         for earlier in await self._queue.open_runs_up_to(job):
             if earlier.id not in self._submitted and earlier.id != job.id:
-                await live.submit(earlier.prompt, key=earlier.key)
+                await live.submit(earlier.prompt, key=earlier.key, checks_text=False)
                 self._submitted.add(earlier.id)
-        turn = await live.submit(job.prompt, key=job.key)
+        turn = await live.submit(job.prompt, key=job.key, checks_text=False)
         self._submitted.add(job.id)
         return turn
 

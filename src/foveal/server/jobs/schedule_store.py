@@ -5,6 +5,7 @@
 3. A schedule that is created, changed or enabled counts from that moment; earlier times do not run.
 4. While a job of a schedule is open, its further times make no job, so jobs do not accumulate.
 5. Schedules of the configuration are in the same table and replace those with the same name.
+6. A schedule of a chat follows the chat: its job is for the session that the chat is in when it is due.
 
 Several processes may share the database. In the table, `following` is the next due time and `due` the last one.
 """
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from foveal.errors import BadSetting, FovealError
+from foveal.server.chats import current_session
 from foveal.server.databases import Database, Transaction
 from foveal.server.jobs.queue import Job, delete_job, has_open_job, insert_job, new_job
 from foveal.server.jobs.schedule import Schedule, check_schedule, due_run, format_time, next_run
@@ -160,11 +162,14 @@ class ScheduleStore:
 
     async def queue_run_now(self, tenant: str, name: str, *, now: float) -> str:
         """Queue a job outside of the schedule's times; return its key."""
+        schedule = (await self.get(tenant, name)).schedule
+        # Only transactions of the whole service see the chats.
+        session = await self._database.read(lambda db: current_session(db, tenant, schedule.session))
 
         async def act(db: Transaction) -> str:
             await db.lock(_CHANGING)
             state = await _select_one(db, tenant, name)
-            job = _new_run(state.schedule, f"now/{now:.6f}", now=now)
+            job = _new_run(state.schedule, session, f"now/{now:.6f}", now=now)
             await insert_job(db, job)
             sql = "UPDATE schedules SET due = ?, result = 'waiting' WHERE tenant = ? AND name = ?"
             await db.execute(sql, now, tenant, name)
@@ -215,13 +220,14 @@ async def _run_due(db: Transaction, state: ScheduleState, *, now: float) -> bool
         return False
     sql = "UPDATE schedules SET following = ?, due = ?, result = 'waiting' WHERE tenant = ? AND name = ?"
     await db.execute(sql, run.next_due, run.due, *_key(schedule))
-    return await insert_job(db, _new_run(schedule, format_time(run.due), now=now))
+    session = await current_session(db, schedule.tenant, schedule.session)
+    return await insert_job(db, _new_run(schedule, session, format_time(run.due), now=now))
 
 
-def _new_run(schedule: Schedule, when: str, *, now: float) -> Job:
+def _new_run(schedule: Schedule, session: str, when: str, *, now: float) -> Job:
     return new_job(
         schedule.tenant,
-        schedule.session,
+        session,
         key=f"schedule/{schedule.name}/{when}",
         kind="run",
         prompt=schedule.prompt,

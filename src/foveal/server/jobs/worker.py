@@ -120,9 +120,11 @@ class JobWorker:
         await self._add(new_job(tenant, session, key="prepare", kind="prepare", now=self._clock()))
 
     async def run(self, tenant: str, session: str, prompt: str, *, key: str) -> None:
-        """Queue a prompt for a session, which is created on first use; durable when this returns."""
+        """Queue a prompt for a session, which is created on first use; durable when this returns. Raises
+        `KeyReused`."""
         runtime = self._service.runtime
         prompt, key = prompt if runtime.redact is None else scrub(prompt), runtime.storable_key(key)
+        await runtime.inbox.check_key(tenant, session, key=key, text=prompt)
         await self._add(
             new_job(tenant, check_session_id(session), key=key, kind="run", prompt=prompt, now=self._clock())
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import conninfo, sql
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Conninfo, TransactionStatus
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from foveal.errors import StoreError, StoreUnusable
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # else it prints each attempt to connect
 
+_PARAMETER: Final = re.compile("[A-Za-z_]{1,40}")
 MAX_CONNECTIONS: Final = 10
 """Connections of one process, unless the pool is made with another number."""
 MAX_CONNECT_S: Final = 5
@@ -396,6 +398,10 @@ def describe_url(url: str) -> str:
         parts = conninfo.conninfo_to_dict(url)
     except psycopg.Error:
         # The message of libpq may repeat a part of the password.
+        if unknown := _unknown_parameter(url):
+            raise StoreUnusable(
+                f"the database's URL cannot be read: PostgreSQL has no parameter {unknown!r}"
+            ) from None
         raise StoreUnusable(
             "the database's URL cannot be read: write postgresql://user:password@host:port/database, with special"
             " characters of the password percent-encoded"
@@ -403,6 +409,17 @@ def describe_url(url: str) -> str:
     host = parts.get("host") or "localhost"
     port = f":{parts['port']}" if parts.get("port") else ""
     return f"postgresql://{host}{port}/{parts.get('dbname') or parts.get('user') or ''}"
+
+
+def _unknown_parameter(url: str) -> str:
+    """Return the first name after the question mark that libpq does not know, "" if there is none. A question mark
+    in front of an at sign may belong to the password, so what follows it is not repeated."""
+    query = url.partition("?")[2]
+    if "@" in query:
+        return ""
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()} | {"ssl"}
+    names = (pair.partition("=")[0] for pair in query.split("&"))
+    return next((name for name in names if _PARAMETER.fullmatch(name) and name not in known), "")
 
 
 __all__ = [

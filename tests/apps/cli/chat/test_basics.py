@@ -35,6 +35,34 @@ def test_every_display_shows_the_same_percentage(
     run_chat(project, monkeypatch, steps)
 
 
+def test_without_a_yes_the_limit_is_told_before_and_after(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.script(*(f"answer {number} " + "word " * 90 for number in range(200)), window=8_000)
+
+    async def steps(chat: InProcessChat) -> None:
+        told: list[str] = []
+        while "▪ the request has" not in "".join(told[-1:]):
+            await chat.send("more")
+            told.append(chat.err.getvalue())
+            assert len(told) < 200
+        *before, asked, reduced = told
+        question = (
+            r"\? Context usage at [\d.]+ % of the window \([\d,]+/8,000 tokens\)\. Compact conversation\? no:"
+        )
+        first = next(number for number, text in enumerate(told) if re.search(question, text))
+        assert all(text == "" for text in before[:first])
+        assert all(re.search(question, text) for text in (*before[first:], asked)), "asked after each answer"
+        assert re.search(r"▪ The next turn needs about [\d,]+ tokens and [\d,]+ are left: ", asked)
+        first_line, *others = reduced.splitlines()
+        assert re.match(
+            r"▪ The next answer needs [\d,]+ tokens and at most [\d,]+ fit: .* /undo takes", first_line
+        )
+        assert re.search(r"summarised e\d+–e\d+.*/undo e\d+", "\n".join(others))
+
+    run_chat(project, monkeypatch, steps, mode="confirm")
+
+
 def test_a_failed_turn_does_not_change_the_turns_left(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

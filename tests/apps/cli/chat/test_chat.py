@@ -408,7 +408,7 @@ def test_a_failed_start_says_why_and_exits(project: ChatProject) -> None:
 def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
     project.script(*(f"{'word ' * 890}\n\nend {number}" for number in range(6)), "Shortly.", "Again.")
     with project.terminal("--session", "s", "--window", 8000, "--mode", "confirm", rows=40) as terminal:
-        assert "policy confirm, confirm" in terminal.see("ctx ")
+        assert "policy economy, confirm" in terminal.see("ctx ")
         for number in range(6):
             assert "conversation?" not in terminal.text
             terminal.enter(f"tell me {number}")

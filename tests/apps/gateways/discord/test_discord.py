@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from foveal.apps.gateways import texts
+from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.apps.gateways.channel import ChannelMessage
-from foveal.apps.gateways.chat_session import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
-from foveal.apps.gateways.delivery import REDELIVERY_PAUSES_S
-from foveal.apps.gateways.discord import discord
-from foveal.apps.gateways.discord.discord_gateway import DiscordGateway
-from foveal.apps.gateways.discord.discord_messages import (
-    DISCORD_MESSAGE_LIMIT,
-    DISCORD_SEND_PAUSES_S,
-    split_for_discord,
-)
+from foveal.apps.gateways.delivery import SEND_PAUSES_S
+from foveal.apps.gateways.discord.discord_parts import DISCORD_MESSAGE_LIMIT, discord_parts
 from foveal.apps.gateways.gateway import connection_states
-from foveal.config import load
-from foveal.core.log import UserSaid, text_of
 from foveal.errors import BadSetting, ProviderError
-from foveal.ports import Reply, ReplyPiece
-from foveal.server import Chats, Pairing, Service
-from foveal.testing import Scripted
+from support.discord_scene import Gated, run, scene, server, without_footers
 from support.discord_stand_in import (
     BOT,
     CHANNEL,
@@ -47,101 +34,8 @@ from support.discord_stand_in import (
 from support.serve_process import Server, serving
 
 OTHER_USER = 8
-ATTEMPTS = len(DISCORD_SEND_PAUSES_S) + 1
+ATTEMPTS = len(SEND_PAUSES_S) + 1
 SUMMARY = "## Task\n\nCount words.\n\n## State\n\nAll of them are counted."
-
-
-def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def sync(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 300))  # type: ignore[arg-type]
-
-    return sync
-
-
-class Gated(Scripted):
-    """Answers when its gate is open."""
-
-    def __init__(self, *answers: Any, **more: Any) -> None:
-        super().__init__(*answers, **more)
-        self.gate = asyncio.Event()
-
-    async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
-        self.requests.append(request)
-        await self.gate.wait()
-        self.requests.pop()
-        async for piece in super().send(request, max_tokens=max_tokens):
-            yield piece
-
-
-@dataclass
-class Scene:
-    api: DiscordApi
-    service: Service
-    pairing: Pairing
-    settings: Any
-    token: str = TOKEN
-    later: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends the pauses before undelivered answers are sent again."""
-
-    @asynccontextmanager
-    async def bot(self, *, grace_s: float = 60.0) -> AsyncIterator[None]:
-        async with self.starting(grace_s=grace_s):
-            before = len(self.api.identified)
-            await until(lambda: len(self.api.identified) > before)
-            yield
-
-    @asynccontextmanager
-    async def starting(self, *, grace_s: float = 60.0) -> AsyncIterator[DiscordGateway]:
-        """Start the bot without waiting for its connection."""
-        environment = {"DISCORD_BOT_TOKEN": self.token}
-        more: dict[str, Any] = {"sleep": self.sleep, "grace_s": grace_s}
-        async with discord(self.service, self.pairing, self.settings, environment, **more) as gateway:
-            yield gateway
-
-    async def sleep(self, seconds: float) -> None:
-        """Shorten short pauses; pauses before a redelivery end with `self.later`."""
-        await (self.later.wait() if seconds in REDELIVERY_PAUSES_S else asyncio.sleep(min(seconds, 0.01)))
-
-    async def undelivered(self) -> list[str]:
-        """Return the keys of the messages whose answers are undelivered."""
-        now = self.service.runtime.clock()
-        return [
-            message.key
-            for message in await Chats(self.service.runtime.database).undelivered("discord", now=now)
-        ]
-
-    async def user_messages(self, session: str = f"discord-{DM}") -> list[str]:
-        """Return the stored messages of the users."""
-        live = await self.service.tenant("discord").session(session)
-        return [text_of(e.fact.content) for e in await live.events() if isinstance(e.fact, UserSaid)]
-
-    async def sessions(self) -> list[str]:
-        return sorted(info.id for info in await self.service.tenant("discord").sessions())
-
-
-@asynccontextmanager
-async def server(
-    folder: Path, *answers: Any, provider: Scripted | None = None, **flags: Any
-) -> AsyncIterator[Scene]:
-    """Run a service and a stand-in of Discord, without the bot."""
-    async with DiscordApi() as api:
-        given = {"discord.allowed": [OWNER], "discord.base_url": api.url} | flags
-        settings = load(folder, flags=given, environ={}, user_folder=folder / "no-config")
-        async with Service.open(settings, folder=folder / "served", environment={}) as service:
-            service.runtime._providers[""] = provider or Scripted(*answers)
-            yield Scene(api, service, Pairing(service.runtime.database), settings)
-
-
-@asynccontextmanager
-async def scene(folder: Path, *answers: Any, **more: Any) -> AsyncIterator[Scene]:
-    async with server(folder, *answers, **more) as scene, scene.bot():
-        yield scene
-
-
-def without_footers(said: list[str]) -> list[str]:
-    """Return messages without their footers."""
-    return [text.partition("\n-# ")[0] for text in said]
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,7 +78,8 @@ async def test_in_a_channel_only_mentions_replies_and_commands_are_answered(tmp_
         await here.api.say(f"<@&{ROLE}> and again", guild=True, mention_roles=[str(ROLE)])
         await until(lambda: len(here.api.said(CHANNEL)) == 5)
         heard = [f"tell @user{BOT} a joke", "go on", "again", "and again"]
-        assert await here.user_messages(f"discord-{CHANNEL}") == heard
+        told = await here.user_messages(f"discord-{CHANNEL}")
+        assert [text.splitlines()[-1] for text in told] == heard
         assert all(sent.body["message_reference"]["message_id"] for sent in here.api.sent)
 
 
@@ -209,7 +104,8 @@ async def test_each_channel_has_its_own_session(tmp_path: Path) -> None:
         await here.api.say(f"<@{BOT}> there", guild=True, mentions=[mention_of_bot()])
         await until(lambda: len(here.api.sent) == 2)
         assert await here.sessions() == [f"discord-{CHANNEL}", f"discord-{DM}"]
-        assert await here.user_messages(f"discord-{CHANNEL}") == ["there"]
+        heard = '[foveal: message from "user7" (id 7)]\nthere'
+        assert await here.user_messages(f"discord-{CHANNEL}") == [heard]
 
 
 @run
@@ -259,29 +155,6 @@ async def test_messages_during_a_lost_connection_are_answered_after_it(
         await until(lambda: here.api.sent)
         assert (here.api.resumed, len(here.api.identified)) == (1, 1)
         assert without_footers(here.api.said()) == ["One."]
-
-
-@run
-async def test_the_bot_says_that_it_reads_no_pictures_and_stickers(tmp_path: Path) -> None:
-    picture = {
-        "id": "1",
-        "filename": "a.png",
-        "size": 1,
-        "url": "http://x/a.png",
-        "proxy_url": "http://x/a.png",
-    }
-    sticker = {"id": "2", "name": "wave", "format_type": 1}
-    async with scene(tmp_path, "A cat, I guess.") as here:
-        await here.api.say("", attachments=[picture])
-        await until(lambda: len(here.api.sent) == 1)
-        await here.api.say("", sticker_items=[sticker])
-        await until(lambda: len(here.api.sent) == 2)
-        await here.api.say("What is this?", attachments=[picture])
-        await until(lambda: len(here.api.sent) == 3)
-        first, second, third = here.api.said()
-        assert first == second == texts.TEXT_ONLY
-        assert third.startswith(f"A cat, I guess.\n-# {texts.TEXT_ONLY}\n-# 📊")
-        assert await here.user_messages() == ["What is this?"]
 
 
 @run
@@ -367,16 +240,16 @@ async def test_an_answer_mentions_no_user_and_shows_no_previews(tmp_path: Path) 
 
 def test_a_long_answer_is_split_and_keeps_its_code_and_footer() -> None:
     code = "```python\n" + "\n".join(f"line_{number} = {number}" for number in range(200)) + "\n```"
-    said = split_for_discord(
-        ChannelMessage(text=f"Before.\n\n{code}\n\n{'😀' * 1_500}", footer="📊 Context: 1/2 (50.0 %)")
+    said = discord_parts(
+        ChannelMessage(text=f"Before.\n\n{code}\n\n{'😀' * 1_500}", footer="🟢 Context: 1/2 (50.0 %)")
     )
     assert all(len(piece.encode("utf-16-le")) // 2 <= DISCORD_MESSAGE_LIMIT for piece in said)
     assert all(piece.count("```") % 2 == 0 for piece in said)
-    assert said[-1].endswith("\n-# 📊 Context: 1/2 (50.0 %)")
+    assert said[-1].endswith("\n-# 🟢 Context: 1/2 (50.0 %)")
 
 
 def test_a_footer_that_does_not_fit_becomes_its_own_message() -> None:
-    assert split_for_discord(ChannelMessage(text="x" * DISCORD_MESSAGE_LIMIT, footer="one\ntwo")) == [
+    assert discord_parts(ChannelMessage(text="x" * DISCORD_MESSAGE_LIMIT, footer="one\ntwo")) == [
         "x" * DISCORD_MESSAGE_LIMIT,
         "-# one\n-# two",
     ]
@@ -418,7 +291,7 @@ async def test_the_commands_are_registered_and_work_as_application_commands(tmp_
         await until(lambda: len(here.api.sent) == 3)
         nothing, _, tokens = here.api.sent
         assert (nothing.way, nothing.content) == ("followup", texts.NO_MESSAGES)
-        assert (tokens.way, tokens.content.partition(":")[0]) == ("followup", "📊 Context")
+        assert (tokens.way, tokens.content.partition(":")[0]) == ("followup", "🟢 Context")
         assert [callback["type"] for callback in here.api.callbacks] == [5, 5]
         assert await here.user_messages() == ["Hello."]
 
@@ -536,21 +409,6 @@ async def test_the_answer_of_a_scheduled_turn_goes_to_its_channel(tmp_path: Path
         await turn.outcome()
         assert [without_footers([sent.content]) for sent in here.api.sent] == [["Good morning."]]
         assert here.api.sent[0].channel == CHANNEL
-
-
-@run
-async def test_an_undelivered_answer_is_delivered_later_without_a_restart(
-    tmp_path: Path,
-) -> None:
-    async with scene(tmp_path, "One.", "Two.") as here:
-        here.api.failures = [(503, {}, {})] * ATTEMPTS
-        await here.api.say("Hello.")
-        await until(lambda: not here.api.failures)
-        await here.api.say("And now?")
-        await until(lambda: here.api.sent)
-        here.later.set()
-        await until(lambda: len(here.api.sent) == 2)
-        assert without_footers(here.api.said()) == ["Two.", "One."]
 
 
 @run

@@ -5,38 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telegram import Update, User
 
 from foveal.apps.gateways import texts
+from foveal.apps.gateways.delivery import SEND_PAUSES_S
 from foveal.apps.gateways.gateway import base_url, connection_states
 from foveal.apps.gateways.telegram import telegram
 from foveal.apps.gateways.telegram.entities import FormattedText, format_markdown
-from foveal.apps.gateways.telegram.telegram_send import MAX_SEND_ATTEMPTS, REFUSED_PART
-from foveal.apps.gateways.telegram.updates import (
-    ChatLocation,
-    NonTextMessage,
-    ParsedUpdate,
-    TextMessage,
-    parse_update,
-)
+from foveal.apps.gateways.telegram.telegram_parts import REFUSED_PART
 from foveal.config import load
-from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import BadSetting, ProviderError
 from foveal.server import Pairing, Service
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
 from support.serve_process import Server, serving
+from support.telegram_bot import USER, Bot, running_bot, texts_of
 from support.telegram_stand_in import NAME, TOKEN, BotApi, Fault, HangUp, Json
 
-USER = 42
-ME = User(id=110201543, first_name="Foveal", is_bot=True, username=NAME)
+ATTEMPTS = len(SEND_PAUSES_S) + 1
 
 
 @pytest.fixture(autouse=True)
@@ -44,62 +35,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-
-
-class Bot:
-    """A server with a bot. Its pauses are short, and `pauses` records how long they would be."""
-
-    def __init__(
-        self, folder: Path, api: BotApi, provider: Scripted, *, grace_s: float = 0.0, **settings: Any
-    ) -> None:
-        self.api = api
-        self.grace_s = grace_s
-        self.provider = provider
-        self.pauses: list[float] = []
-        flags = {"telegram.allowed": [USER], "telegram.base_url": api.url, **settings}
-        self._config = load(folder, flags=flags, environ={}, user_folder=folder / "no-config")
-        self._folder = folder / "served"
-
-    async def __aenter__(self) -> Bot:
-        self._stack = AsyncExitStack()
-        config = self._config
-        opening = Service.open(config, folder=self._folder, environment={})
-        self.service = await self._stack.enter_async_context(opening)
-        self.service.runtime._providers[""] = self.provider
-        await self.service.recover()
-        pairing, token = Pairing(self.service.runtime.database), {"TELEGRAM_BOT_TOKEN": TOKEN}
-        bot = telegram(self.service, pairing, config, token, sleep=self._sleep, grace_s=self.grace_s)
-        self.gateway = await self._stack.enter_async_context(bot)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    async def _sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        await asyncio.sleep(0.01)
-
-    async def waited(self, seconds: float) -> None:
-        """Wait until the bot pauses for this time."""
-        while seconds not in self.pauses:
-            await asyncio.sleep(0.01)
-
-    async def messages(self, session: str = "telegram-42") -> list[str]:
-        live = await self.service.tenant("telegram").session(session)
-        said = (e.fact for e in await live.events() if isinstance(e.fact, UserSaid | ModelSaid))
-        return [text_of(fact.content) for fact in said]
-
-
-@asynccontextmanager
-async def running_bot(folder: Path, *answers: Any, **settings: Any) -> AsyncIterator[Bot]:
-    provider = answers[0] if answers and isinstance(answers[0], Scripted) else Scripted(*answers)
-    async with BotApi() as api, Bot(folder, api, provider, **settings) as bot:
-        yield bot
-
-
-def texts_of(messages: list[Json]) -> list[str]:
-    """Return the texts of messages without footers."""
-    return [message["text"].partition("\n\n📊 Context: ")[0] for message in messages]
 
 
 def no_access(user: int) -> str:
@@ -123,13 +58,12 @@ async def test_a_message_is_answered_in_its_chat_with_a_footer(tmp_path: Path) -
 
 
 @run
-async def test_the_commands_are_registered_and_no_webhook_stands_in_the_way(tmp_path: Path) -> None:
+async def test_the_commands_are_registered(tmp_path: Path) -> None:
     async with running_bot(tmp_path) as bot:
         await bot.api.taken()
-        calls = dict(bot.api.calls)
-        assert "deleteWebhook" in calls
-        listed = {entry["command"]: entry["description"] for entry in calls["setMyCommands"]["commands"]}
-        assert listed == texts.BOT_COMMANDS
+        ((method, parameters),) = bot.api.calls
+        listed = {entry["command"]: entry["description"] for entry in parameters["commands"]}
+        assert (method, listed) == ("setMyCommands", texts.BOT_COMMANDS)
 
 
 @run
@@ -165,7 +99,7 @@ async def test_a_long_answer_comes_in_pieces_with_code_kept_whole(tmp_path: Path
     answer = "\n\n".join(["Word " * 500, code, "Word " * 900])
     async with running_bot(tmp_path, answer) as bot:
         bot.api.hear("Hello.", user=USER)
-        await bot.api.until(lambda: any("📊" in message["text"] for message in bot.api.messages))
+        await bot.api.until(lambda: any("🟢" in message["text"] for message in bot.api.messages))
         said = bot.api.messages
         assert len(said) == 4
         whole = [e for message in said for e in message.get("entities", []) if e["type"] == "pre"]
@@ -204,7 +138,7 @@ async def test_a_failure_becomes_a_reply_with_a_button_to_try_again(tmp_path: Pa
 async def test_a_stranger_hears_how_to_pair_and_with_a_code_he_is_one_no_more(tmp_path: Path) -> None:
     async with running_bot(tmp_path, "Welcome.") as bot:
         bot.api.hear("Hello.", user=7)
-        bot.api.hear(None, user=7, **STICKER)
+        bot.api.hear(None, user=7, **bot.api.sticker())
         bot.api.hear("/context", user=7)
         assert texts_of(await bot.api.said(3)) == [no_access(7)] * 3
         code = await Pairing(bot.service.runtime.database).create_code(
@@ -245,95 +179,12 @@ async def test_commands_answer_in_the_chat_and_a_group_is_answered_as_a_reply_in
         (said,) = await bot.api.said(1)
         assert said["reply_parameters"]["message_id"] == update["message"]["message_id"]
         assert said["message_thread_id"] == 5
-        assert await bot.messages("telegram--100") == ["hello", "Hello, group."]
-        bot.api.hear(f"/context@{NAME}", user=USER, chat=-100)
+        heard = '[foveal: message from "A" (id 42)]\nhello'
+        assert await bot.messages("telegram--100.5") == [heard, "Hello, group."]
+        bot.api.hear(f"/context@{NAME}", user=USER, chat=-100, topic=5)
         card = (await bot.api.said(2))[1]
         assert card["entities"][0]["type"] == "pre"
         assert "window" in card["text"]
-
-
-@run
-async def test_pictures_and_edits_get_an_explanation_and_notices_no_reply(tmp_path: Path) -> None:
-    async with running_bot(tmp_path, "Hello.") as bot:
-        photo = {"file_id": "x", "file_unique_id": "y", "width": 1, "height": 1}
-        bot.api.hear(None, user=USER, photo=[photo], caption="What is this?")
-        first = await bot.api.said(1)
-        message = bot.api.hear("Hello.", user=USER)["message"]
-        await bot.api.said(2)
-        bot.api.give({"edited_message": message | {"text": "Hullo.", "edit_date": 1_760_000_001}})
-        bot.api.hear(None, user=USER, new_chat_title="x")
-        said = await bot.api.said(3)
-        assert texts_of([*first, *said[2:]]) == [texts.TEXT_ONLY] * 2
-        await bot.api.taken()
-        assert await bot.messages() == ["Hello.", "Hello."]
-
-
-def parse(
-    api_fields: Json, text: str | None = "x", *, chat: int = -100, kind: str = "supergroup"
-) -> ParsedUpdate:
-    frame = {"message_id": 9, "date": 1, "chat": {"id": chat, "type": kind, "title": "t"}}
-    sender = {"from": {"id": USER, "is_bot": False, "first_name": "A"}}
-    said = {} if text is None else {"text": text}
-    update = Update.de_json({"update_id": 1, "message": {**frame, **sender, **said, **api_fields}})
-    return parse_update(update, ME)
-
-
-REPLY = {
-    "reply_to_message": {
-        "message_id": 3,
-        "date": 1,
-        "chat": {"id": -100, "type": "supergroup"},
-        "from": {"id": ME.id, "is_bot": True, "first_name": "F"},
-    }
-}
-STICKER = {
-    "sticker": {
-        "file_id": "x",
-        "file_unique_id": "y",
-        "width": 1,
-        "height": 1,
-        "is_animated": False,
-        "is_video": False,
-        "type": "regular",
-    }
-}
-GROUP = ChatLocation(chat=-100, reply_to=9)
-
-
-def mention(start: int, name: str = NAME) -> Json:
-    return {"entities": [{"type": "mention", "offset": start, "length": len(name) + 1}]}
-
-
-@pytest.mark.parametrize(
-    ("text", "fields", "meant"),
-    [
-        ("talk among people", {}, None),
-        (f"@{NAME}, hello", mention(0), "hello"),
-        (f"hello @{NAME.upper()}", mention(6), f"hello @{NAME.upper()}"),
-        ("hello @other_bot", mention(6, "other_bot"), None),
-        (f"@{NAME}", mention(0), f"@{NAME}"),
-        ("yes", REPLY, "yes"),
-        ("/context", {}, "/context"),
-        (f"/compact@{NAME} the plan", {}, "/compact the plan"),
-        ("/compact@other_bot", {}, None),
-        ("/weather", {}, None),
-        (f"/weather@{NAME}", {}, "/weather"),
-        ("x", {"from": {"id": 5, "is_bot": True, "first_name": "B"}}, None),
-        ("x", {"chat": {"id": -5, "type": "channel", "title": "c"}, **REPLY}, None),
-    ],
-)
-def test_in_a_group_only_messages_to_the_bot_are_parsed(text: str, fields: Json, meant: str | None) -> None:
-    assert parse(fields, text) == (
-        None if meant is None else TextMessage(location=GROUP, user=USER, text=meant)
-    )
-
-
-def test_in_a_group_a_picture_counts_only_if_it_is_for_the_bot() -> None:
-    assert parse(STICKER, None) is None
-    assert parse({**STICKER, **REPLY}, None) == NonTextMessage(location=GROUP, user=USER)
-    assert parse({"new_chat_title": "x", **REPLY}, None) is None
-    private = parse(STICKER, None, chat=USER, kind="private")
-    assert private == NonTextMessage(location=ChatLocation(chat=USER), user=USER)
 
 
 # ── a window that fills up ───────────────────────────────────────────────────────────────────────────────
@@ -419,7 +270,7 @@ async def test_sending_is_retried_and_then_the_answer_is_kept(
         bot.api.hear("Hello.", user=USER)
         assert texts_of(await bot.api.said(1)) == ["One."]
         assert bot.pauses == [1.0, 2.0]
-        bot.api.fail("sendMessage", *(Fault(500, "Internal Server Error") for _ in range(MAX_SEND_ATTEMPTS)))
+        bot.api.fail("sendMessage", *(Fault(500, "Internal Server Error") for _ in range(ATTEMPTS)))
         bot.api.hear("Hello?", user=USER)
         assert texts_of(await bot.api.said(2)) == ["One.", "Two."]
         assert bot.pauses == [1.0, 2.0, 1.0, 2.0, 4.0, 8.0, 60.0]
@@ -431,7 +282,7 @@ async def test_an_undelivered_answer_is_delivered_after_the_next_start(
     tmp_path: Path,
 ) -> None:
     async with BotApi() as api:
-        api.fail("sendMessage", *(HangUp() for _ in range(MAX_SEND_ATTEMPTS)))
+        api.fail("sendMessage", *(HangUp() for _ in range(ATTEMPTS)))
         async with Bot(tmp_path, api, Scripted("The answer.")):
             api.hear("Hello.", user=USER)
             await api.until(lambda: not api._faults["sendMessage"])
@@ -498,7 +349,7 @@ async def test_a_group_that_became_a_supergroup_is_answered_there(tmp_path: Path
         bot.api.fail(
             "sendMessage", Fault(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=-1009)
         )
-        bot.api.hear("Hello.", user=USER, chat=-9, **REPLY)
+        bot.api.hear(f"@{NAME} Hello.", user=USER, chat=-9)
         assert [message["chat"]["id"] for message in await bot.api.said(1)] == [-1009]
 
 
@@ -640,7 +491,7 @@ def test_markdown_becomes_text_and_entities() -> None:
     )
     assert drawn.text == (
         "A 😀 title\n\nText bold both gone x_y site.\n\n• one\n• two\n  1. deep\n\nsaid\n\nprint('<b>')\n\n"
-        "| a | b |\n|---|---|\n| 1 | 2 |\n\n———\n\nEnd"
+        "a | b\n--+--\n1 | 2\n\n———\n\nEnd"
     )
     assert shown(drawn) == [
         ("bold", "A 😀 title"),
@@ -651,7 +502,7 @@ def test_markdown_becomes_text_and_entities() -> None:
         ("text_link", "site"),
         ("blockquote", "said"),
         ("pre", "print('<b>')"),
-        ("pre", "| a | b |\n|---|---|\n| 1 | 2 |"),
+        ("pre", "a | b\n--+--\n1 | 2"),
     ]
     assert [entity.url for entity in drawn.entities if entity.url] == ["https://a.example/?a=1&b=2"]
     assert [entity.language for entity in drawn.entities if entity.language] == ["py"]

@@ -256,7 +256,8 @@ def test_a_turn_without_stream_returns_its_outcome(client: httpx.Client, session
     done = run_turn(client, session, "Hello")
     assert (done["state"], done["outcome"]["text"]) == ("ended", "You said: Hello")
     assert done["outcome"]["context"] == {
-        name: client.get(f"{session}/context").json()[name] for name in ("used", "limit", "window", "state")
+        name: client.get(f"{session}/context").json()[name]
+        for name in ("used", "limit", "window", "state", "question", "notice")
     }
 
 
@@ -289,6 +290,15 @@ def test_an_invalid_turn_is_refused_and_not_stored(
     before = client.get(session).json()["events"]
     problem(client.post(f"{session}/turns", json=body), status)
     assert client.get(session).json()["events"] == before
+
+
+def test_a_key_sent_again_with_another_text_is_refused(client: httpx.Client, session: str) -> None:
+    turn = {"text": "Pay Ann.", "key": "k1", "stream": False}
+    first = client.post(f"{session}/turns", json=turn).json()
+    assert client.post(f"{session}/turns", json=turn).json() == first
+    other = client.post(f"{session}/turns", json=turn | {"text": "Pay Bob."})
+    assert "another message with this key" in problem(other, 409)
+    assert other.json()["type"] == "urn:foveal:key_reused"
 
 
 @pytest.mark.parametrize(
@@ -539,6 +549,35 @@ def test_a_compaction_is_reported_and_undone(client: httpx.Client, session: str)
     assert client.get(f"{session}/context").json()["used"] == done["before"]
     problem(client.post(f"{session}/undo", json={"handle": "e9999"}), 422)
     problem(client.post(f"{session}/compact", json={"background": True}), 503)
+
+
+def test_the_question_of_mode_confirm_is_answered_with_yes(tmp_path: Path) -> None:
+    confirming = {"window": 4_000, "compaction__mode": "confirm"}
+    with (
+        ApiServer(tmp_path / "confirm", **confirming) as server,
+        server.client(server.token("default")) as client,
+    ):
+        session = client.post("/api/sessions", json={}).headers["location"]
+        assert "asks nothing" not in problem(client.post(f"{session}/compact", json={"agreed": True}), 409)
+        asked: list[str] = []
+        while len(asked) < 2:  # the first question is not answered, and the next answer repeats it
+            turn = [{"role": "user", "content": "more"}, {"role": "assistant", "content": "word " * 40}]
+            client.post(f"{session}/events", json={"messages": turn})
+            report = client.get(f"{session}/context").json()
+            asked += filter(None, [report["question"]])
+            assert report["state"] != "over"
+        assert asked[0] != asked[1], "each has its numbers"
+        assert asked[1].startswith("Context usage at ")
+        kinds = {event["kind"] for event in client.get(f"{session}/events?limit=1000").json()["events"]}
+        assert kinds.isdisjoint({"compacted", "masked", "dropped", "clipped"})
+        problem(client.post(f"{session}/compact", json={"agreed": True, "background": True}), 400)
+        agreed = client.post(f"{session}/compact", json={"agreed": True}).json()
+        assert agreed["after"] < agreed["before"]
+        assert (
+            client.get(f"{session}/events/{agreed['handle']}").json()["event"]["fact"]["rule"]
+            == "economy: agreed"
+        )
+        assert client.get(f"{session}/context").json()["question"] == ""
 
 
 def test_a_rule_is_pinned_and_unpinned(client: httpx.Client, session: str) -> None:

@@ -185,18 +185,20 @@ class ChatLoop:
 
     async def _offer_compaction(self) -> None:
         """In mode `confirm`, ask after each answer while the window is too full."""
-        text = (await self.state.session.report()).question
-        if not text:
+        report = await self.state.session.report()
+        if not report.question:
             return
+        if report.notice:
+            self.ui.notify([note(with_slash_commands(report.notice), "fair")])
         question = Question(
-            text=text.removesuffix(" [y/N]"),
+            text=report.question.removesuffix(" [y/N]"),
             choices=COMPACTION_CHOICES,
             waits=False,
             unattended_answer="y" if self.state.options.yes else "n",
             unattended_advice="Send /compact to do so.",
         )
         if await self.ui.ask(question) == "y":
-            self.ui.show(await run_compaction(self.state))
+            self.ui.show(await run_compaction(self.state, agreed=True))
             self.ui.show_status(await self.state.session.report())
 
     def _show_failure(self, problem: Exception) -> None:

@@ -23,7 +23,7 @@ from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.engine.settings import EngineSettings, resolve_settings
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.policies.presets import Policy, policy
+from foveal.core.policies.presets import Policy
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
@@ -127,9 +127,6 @@ class SummaryWriters:
 
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────
 
-CONFIRM_THRESHOLD: Final = 0.9
-"""Share of the window above which mode `confirm` asks, unless a threshold is configured."""
-
 
 class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a chat, and the flags with which it is loaded again."""
@@ -162,10 +159,6 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def _load(cls, folder: Path, flags: dict[str, Any], trust: ItemTrust, *, project: bool) -> ChatConfig:
         config = load(folder, flags=flags, trust=trust, project=project)
-        if config.get("compaction.mode") == "confirm" and config.source("context.policy").kind == "default":
-            # Mode `confirm` has a preset of its own; use it unless a policy is configured.
-            with_policy = flags | {"context.policy": "confirm"}
-            config = load(folder, flags=with_policy, trust=trust, project=project)
         return cls(folder=folder, flags=flags, loaded=config, trust=trust, project=project)
 
     def reload(self) -> ChatConfig:
@@ -192,9 +185,6 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Return the keyword arguments of `Session.open`."""
         settings = self.loaded.session(model)
         chosen: Policy = settings["policy"]
-        if chosen.mode == "confirm" and self.loaded.get("compaction.threshold") is None:
-            act = min(chosen.act, CONFIRM_THRESHOLD)
-            chosen = policy(chosen, act=act, warn=min(chosen.warn, act), target=min(chosen.target, act))
         # Recall tools bound their own output, so it is not clipped again.
         unclipped = {tool["name"]: UNLIMITED for tool in recall_tools("anthropic")}
         return settings | {"policy": replace(chosen, clip_tools={**unclipped, **chosen.clip_tools})}

@@ -1,38 +1,36 @@
 """The Discord client: passes messages, commands and buttons to `ChatSessions`.
 
 1. `ChatSessions` decides about access, by the numeric user id that Discord guarantees.
-2. The messages of a channel are stored in the order of their arrival, and answered in that order.
-3. An answer counts as delivered when Discord has accepted it, or refused it permanently.
+2. The messages of a channel are stored in the order of their arrival, and answered in that order. Commands do not
+   wait: `/stop` must not wait for the answer that it stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import aclosing, nullcontext
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import aiohttp
 import discord
-import msgspec
 from discord import app_commands
+from msgspec.structs import replace
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.channel import Replies, Undelivered
-from foveal.apps.gateways.chat_session import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE, ChatSessions
-from foveal.apps.gateways.delivery import DeliveryTasks, Sleep
-from foveal.apps.gateways.discord.discord_messages import (
-    ButtonItem,
-    ChannelPost,
-    ChannelQueue,
-    QueuePosition,
-    addressed_text,
-    has_more_than_text,
-    is_command,
-)
+from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
+from foveal.apps.gateways.chat_files import FileUnavailable
+from foveal.apps.gateways.chat_session import ChatSessions, PendingAnswer
+from foveal.apps.gateways.delivery import Delivery
+from foveal.apps.gateways.discord.discord_buttons import ButtonItem
+from foveal.apps.gateways.discord.discord_incoming import discord_piece
+from foveal.apps.gateways.discord.discord_send import DiscordSender, InteractionSender
+from foveal.apps.gateways.incoming import IncomingFile, IncomingMessage
+from foveal.apps.gateways.part_sender import PartSender
+from foveal.apps.gateways.place_intake import PlaceIntake
 from foveal.errors import FovealError
+from foveal.server.chats import ChatPlace
 from foveal.server.rate_limit import RateLimiter
 
 LOG: Final = logging.getLogger("foveal.gateways")
@@ -50,17 +48,18 @@ Interaction = discord.Interaction[Any]
 
 
 class DiscordBot(discord.Client):
-    """A connection to Discord as one bot."""
+    """A connection to Discord as one bot; its answers are sent by `delivery`."""
 
     def __init__(
         self,
         chats: ChatSessions,
+        delivery: Delivery[str],
+        sender: DiscordSender,
         *,
         connector: aiohttp.BaseConnector | None,
         on_connected: Callable[[], None],
-        on_delivered: Callable[[], None],
-        on_undelivered: Callable[[], None],
-        sleep: Sleep,
+        on_disconnected: Callable[[], None],
+        on_update: Callable[[], None],
     ) -> None:
         super().__init__(
             intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
@@ -71,13 +70,15 @@ class DiscordBot(discord.Client):
             connector=connector,
         )
         self._chats = chats
+        self._delivery = delivery
+        self._sender = sender
         self._on_connected = on_connected
-        self._on_delivered = on_delivered
-        self._on_undelivered = on_undelivered
-        self._sleep = sleep
+        self._on_disconnected = on_disconnected
+        self._on_update = on_update
         self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
-        self._queues: WeakValueDictionary[int, ChannelQueue] = WeakValueDictionary()
-        self._deliveries = DeliveryTasks(on_failure=on_undelivered)
+        self._storing: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """For each channel a lock, so that its messages are stored in the order of their arrival."""
+        self._intake = PlaceIntake(self._handle_message, chats.join_keys)
         self._registering: asyncio.Task[None] | None = None
         self._tree = app_commands.CommandTree(self)
 
@@ -92,74 +93,58 @@ class DiscordBot(discord.Client):
     async def on_connect(self) -> None:
         self._on_connected()
 
-    async def finish(self, *, seconds: float) -> None:
-        """Finish the answers that are being sent, within this time, and cancel the others."""
-        await self._deliveries.finish(seconds=seconds)
+    async def on_resumed(self) -> None:
+        self._on_connected()
+
+    async def on_disconnect(self) -> None:
+        self._on_disconnected()
+
+    async def finish(self) -> None:
+        """Store what has arrived, and end the registration of the commands."""
+        await self._intake.close(drops_waiting=False)
         if self._registering is not None:
             self._registering.cancel()
             await asyncio.wait([self._registering])
 
-    def deliver(self, chat: int, replies: Replies) -> None:
-        """Send replies to a channel that did not just ask for them."""
-        queue, post = self._queue(chat), self._post(chat)
-        self._deliveries.spawn(self._send_all(replies, post=post, position=queue.join()))
-
     # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
     async def on_message(self, message: discord.Message) -> None:
-        text = addressed_text(message, me=self.user) if self.user is not None else None
-        if text is not None:
-            self._deliveries.spawn(self._handle_message(message, text))
+        piece = discord_piece(message, me=self.user) if self.user is not None else None
+        if piece is not None:
+            self._on_update()
+            self._intake.put(piece)
 
-    async def _handle_message(self, message: discord.Message, text: str) -> None:
-        chat, user = message.channel.id, message.author.id
-        reference = message.to_reference(fail_if_not_exists=False) if message.guild else None
-        post = self._post(chat, seed=message.id, reference=reference)
-        queue = self._queue(chat)
-        async with queue.storing:
+    async def _handle_message(self, message: IncomingMessage) -> None:
+        place, user = message.place, message.user
+        async with self._storing_lock(place.chat):
             allowed = await self._is_allowed(user)
             if not allowed and self._unknown_users.take(str(user), now=self.loop.time()):
                 return
-            if not text and has_more_than_text(message):
-                replies = self._chats.reply_to_non_text(user=user)
-            else:
-                key = f"discord-{message.id}"
-                replies = await self._chats.accept(chat=chat, user=user, key=key, text=text or "/help")
-            position = queue.join() if text and not is_command(text) else None
-        if allowed and text and has_more_than_text(message):
-            replies = _with_note(replies, texts.TEXT_ONLY)
-        async with queue.typing() if allowed else nullcontext():
-            await self._send_all(replies, post=post, position=position)
+            if not message.has_content and not message.unread:  # such as a mention alone
+                message = replace(message, text="/help")
+            answer = await self._chats.accept(message, fetch=self._fetch_file)
+            self._delivery.start(
+                answer, place=place, reply_to=message.reply_to, key=message.key, typing=allowed
+            )
 
-    async def _send_all(
-        self, replies: Replies, *, post: ChannelPost, position: QueuePosition | None = None
-    ) -> None:
-        """Send replies, after all earlier answers of the channel's queue."""
+    async def _fetch_file(self, file: IncomingFile) -> bytes:
         try:
-            async with aclosing(replies):
-                async for message in replies:
-                    if position is not None:
-                        await position.wait_turn()
-                    await post.send(message)
-            self._on_delivered()
-        except Undelivered as problem:
-            LOG.warning("an answer could not be delivered and is kept: %s", problem)
-            self._on_undelivered()
-        finally:
-            if position is not None:
-                position.leave()
+            return await self.http.get_from_cdn(file.reference)
+        except (discord.HTTPException, aiohttp.ClientError, OSError) as problem:
+            LOG.warning("a file could not be fetched: %s", type(problem).__name__)
+            raise FileUnavailable from None
 
     # ── Commands and buttons ─────────────────────────────────────────────────────────────────────────
 
     def _app_command(self, name: str, about: str) -> app_commands.Command[Any, Any, None]:
         async def without_argument(interaction: discord.Interaction) -> None:
-            self._deliveries.spawn(self._handle_command(interaction, f"/{name}"))
+            self._spawn(self._handle_command(interaction, f"/{name}"))
 
         async def optional_argument(interaction: discord.Interaction, argument: str = "") -> None:
-            self._deliveries.spawn(self._handle_command(interaction, f"/{name} {argument}".strip()))
+            self._spawn(self._handle_command(interaction, f"/{name} {argument}".strip()))
 
         async def required_argument(interaction: discord.Interaction, argument: str) -> None:
-            self._deliveries.spawn(self._handle_command(interaction, f"/{name} {argument}"))
+            self._spawn(self._handle_command(interaction, f"/{name} {argument}"))
 
         if name not in ARGUMENTS:
             return app_commands.Command(name=name, description=about, callback=without_argument)
@@ -177,45 +162,46 @@ class DiscordBot(discord.Client):
             LOG.warning("Discord has not accepted the commands: %s", type(problem).__name__)
 
     async def _handle_command(self, interaction: Interaction, text: str) -> None:
-        chat, user = interaction.channel_id, interaction.user.id
-        if chat is not None:
-            post = await self._acknowledge(interaction, chat, private=text.startswith("/pair"))
-            async with self._queue(chat).storing:
-                key = f"discord-{interaction.id}"
-                replies = await self._chats.accept(chat=chat, user=user, key=key, text=text)
-            await self._send_all(replies, post=post)
+        if interaction.channel_id is None:
+            return
+        place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
+        sender = await self._acknowledge(interaction, private=text.startswith("/pair"))
+        async with self._storing_lock(place.chat):
+            answer = await self._accept(key, text, place=place, user=interaction.user.id)
+            self._delivery.start(answer, place=place, key=key, sender=sender)
 
     async def press_button(self, interaction: Interaction, action: str) -> None:
         """Start the action of a button."""
-        self._deliveries.spawn(self._handle_button(interaction, action))
+        self._spawn(self._handle_button(interaction, action))
 
     async def _handle_button(self, interaction: Interaction, action: str) -> None:
-        chat, user = interaction.channel_id, interaction.user.id
-        if chat is not None:
-            post = await self._acknowledge(interaction, chat)
-            replies = self._chats.press_button(chat=chat, user=user, action=action)
-            await self._send_all(replies, post=post)
+        if interaction.channel_id is None:
+            return
+        place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
+        sender = await self._acknowledge(interaction)
+        answer = await self._chats.press_button(place=place, user=interaction.user.id, action=action)
+        self._delivery.start(answer, place=place, key=key, sender=sender)
 
-    async def _acknowledge(
-        self, interaction: Interaction, chat: int, *, private: bool = False
-    ) -> ChannelPost:
-        """Show that the bot is working, and return where to send the answer; privately to users without access."""
+    async def _acknowledge(self, interaction: Interaction, *, private: bool = False) -> PartSender[str]:
+        """Show that the bot is working, and return what sends the answer; privately to users without access."""
         private = private or not await self._is_allowed(interaction.user.id)
-        channel = self.get_partial_messageable(chat)
-
-        async def send(text: str, **options: Any) -> None:
-            try:
-                await interaction.followup.send(text, ephemeral=private, **options)
-            except discord.NotFound:  # Discord accepts followups for 15 minutes
-                await channel.send(text, **options)
-
         try:
             await interaction.response.defer(thinking=True, ephemeral=private)
         except (discord.HTTPException, aiohttp.ClientError, OSError):  # such as an expired interaction
-            return self._post(chat)
-        return ChannelPost(send, sleep=self._sleep)
+            return self._sender
+        return InteractionSender(interaction, self._sender, ephemeral=private)
+
+    async def _accept(
+        self, key: str, text: str, *, place: ChatPlace, user: int, reply_to: int = 0
+    ) -> PendingAnswer:
+        message = IncomingMessage(key=key, place=place, user=user, text=text, reply_to=reply_to)
+        return await self._chats.accept(message)
 
     # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._on_update()
+        self._delivery.tasks.spawn(work)
 
     async def _is_allowed(self, user: int) -> bool:
         try:
@@ -223,22 +209,5 @@ class DiscordBot(discord.Client):
         except FovealError:  # the reply reports the error
             return True
 
-    def _post(
-        self, chat: int, *, seed: int | None = None, reference: discord.MessageReference | None = None
-    ) -> ChannelPost:
-        send = self.get_partial_messageable(chat).send
-        return ChannelPost(send, seed=seed, reference=reference, sleep=self._sleep)
-
-    def _queue(self, chat: int) -> ChannelQueue:
-        queue = self._queues.get(chat)
-        if queue is None:
-            channel = self.get_partial_messageable(chat)
-            queue = self._queues[chat] = ChannelQueue(lambda: self.http.send_typing(channel.id))
-        return queue
-
-
-async def _with_note(replies: Replies, note: str) -> Replies:
-    """Yield the replies with a note above each footer."""
-    async with aclosing(replies):
-        async for message in replies:
-            yield msgspec.structs.replace(message, footer=f"{note}\n{message.footer}")
+    def _storing_lock(self, chat: int) -> asyncio.Lock:
+        return self._storing.setdefault(chat, asyncio.Lock())

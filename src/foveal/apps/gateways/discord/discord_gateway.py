@@ -1,11 +1,11 @@
-"""Runs the Discord bot: connects, reconnects, and delivers undelivered answers.
+"""Runs the Discord bot: connects, reconnects, and delivers the answers.
 
-1. No error here stops the server. If Discord refuses the token, or the bot lacks an intent, that is logged; if
-   Discord cannot be reached, the bot retries until it can.
+1. No error here stops the server or the bot: it retries with growing pauses if Discord cannot be reached, refuses
+   the token, or requires an intent. Each change is logged once.
 2. Of several servers on one folder one listens, and another takes over when it stops. All of them can send.
 3. Lost connections are resumed, and Discord then sends the messages of the meantime. A message that arrives twice
    is answered once.
-4. An answer that could not be delivered is delivered later: after growing pauses, or after a restart.
+4. Answers are delivered in order, until Discord has accepted them (`Delivery`). They outlive the connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from itertools import chain, repeat
 from typing import Final
 
 import aiohttp
@@ -22,15 +21,20 @@ from aiohttp.tracing import Trace
 from discord import ConnectionClosed, LoginFailure, PrivilegedIntentsRequired, VoiceClient
 from yarl import URL
 
-from foveal.apps.gateways.channel import Replies
 from foveal.apps.gateways.chat_session import ChatSessions
-from foveal.apps.gateways.delivery import Sleep, UndeliveredAnswers
+from foveal.apps.gateways.delivery import Delivery, Sleep
 from foveal.apps.gateways.discord.discord_bot import DiscordBot
-from foveal.apps.gateways.discord.discord_messages import TRANSIENT_ERRORS
+from foveal.apps.gateways.discord.discord_send import (
+    DISCORD_TYPING_INTERVAL_S,
+    TRANSIENT_ERRORS,
+    DiscordSender,
+)
 from foveal.apps.gateways.gateway import (
     CLOSE_GRACE_S,
+    MAX_REFUSED_PAUSE_S,
     ConnectionState,
     base_url,
+    gateway_health,
     listener_lock,
     observed_turns,
     open_chats,
@@ -38,12 +42,15 @@ from foveal.apps.gateways.gateway import (
 )
 from foveal.config import Config
 from foveal.server import LiveSession, Service, Turn
+from foveal.server.gateway_health import GatewayHealth
 from foveal.server.pairing import Pairing
 from foveal.stores.session_locks import HeldLock, Locks
 
 LOG: Final = logging.getLogger("foveal.gateways")
 RECONNECT_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Pauses between attempts to reach Discord; the last one is repeated."""
+MAX_RESUME_S: Final = 30.0
+"""Time in which a lost connection is usually resumed; after it, Discord counts as unreachable."""
 BAD_TOKEN_CODE: Final = 4004
 """Code with which Discord closes a connection whose token is wrong."""
 
@@ -78,91 +85,132 @@ class DiscordGateway:
     """Runs a bot, and a new one after each lost connection that cannot be resumed."""
 
     def __init__(self, chats: ChatSessions, locks: Locks, *, token: str, base: str, sleep: Sleep) -> None:
-        self.connection = ConnectionState("Discord")
         self._chats = chats
         self._locks = locks
         self._token = token
         self._base = base
         self._sleep = sleep
-        self._bot: DiscordBot | None = None
-        """The bot that is logged in and can send."""
         self._lock: HeldLock | None = None
         """Held while this server listens."""
-        self._unsent: list[tuple[int, Replies]] = []
-        """Channels and replies to send as soon as the bot can send."""
-        self._is_refused = False
-        """Discord does not accept the bot."""
-        self._undelivered = UndeliveredAnswers(
-            chats, self._deliver, may_deliver=lambda: self._lock is not None, sleep=sleep
+        self._has_listened = False
+        self._failures = 0
+        """Attempts to connect since Discord was last connected."""
+        self._lost: asyncio.TimerHandle | None = None
+        """Reports a lost connection that is not resumed in time."""
+        self._sender = DiscordSender()
+        self._delivery = Delivery(
+            chats,
+            self._sender,
+            typing_interval_s=DISCORD_TYPING_INTERVAL_S,
+            may_retry=lambda: self._lock is not None,
+            sleep=sleep,
         )
+        self.connection = ConnectionState("Discord", clock=chats.now, on_listening=self._delivery.retry_now)
 
     async def count_users(self) -> int:
         return await self._chats.count_users()
+
+    def health(self) -> GatewayHealth:
+        return gateway_health("discord", self.connection, self._delivery)
 
     async def stop_listening(self) -> None:
         """Do nothing: Discord keeps no messages, so the bot stores them to the end and answers them later."""
 
     async def run(self) -> None:
-        """Run until cancelled, or until Discord refuses the bot."""
-        for pause in chain(RECONNECT_PAUSES_S, repeat(RECONNECT_PAUSES_S[-1])):
-            try:
-                await self._connect()
-            except (LoginFailure, PrivilegedIntentsRequired, ConnectionClosed) as problem:
-                self.connection.change("refused", _refusal_text(problem))
-                self._is_refused = True
-                return
-            except Exception as problem:
-                # If the first connection fails, discord.py raises an error of its own in that context.
-                causes = [c for c in (problem, problem.__context__) if isinstance(c, TRANSIENT_ERRORS)]
-                if not causes:
-                    LOG.warning("Discord's bot has failed: %s", type(problem).__name__, exc_info=problem)
-                self.connection.change("unreachable", "cannot be reached")
-            await self._sleep(pause)
+        """Run until cancelled."""
+        try:
+            while True:
+                is_refused = not await self._connect_once()
+                self._failures += 1
+                await self._sleep(_pause(self._failures, is_refused=is_refused))
+        finally:
+            self._cancel_lost()
+            self._release_lock()
 
     async def close(self, *, grace_s: float) -> None:
         """Finish the answers that are being sent, within this time; the others stay undelivered."""
-        await self._undelivered.close()
-        if self._bot is not None:
-            await self._bot.finish(seconds=grace_s)
+        await self._delivery.close(seconds=grace_s)
 
     async def turn_ended(self, session: LiveSession, turn: Turn) -> None:
         """Send the answer of a turn for which no reply is waiting, such as the turn of a schedule."""
         answer = await self._chats.unrequested_answer(session, turn)
-        if answer is not None and not self._is_refused:
-            self._deliver(*answer)
+        if answer is not None:
+            self._delivery.start_recorded(answer)
+
+    # ── Connection ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _connect_once(self) -> bool:
+        """Listen until the connection ends; return False if Discord refuses the bot."""
+        try:
+            await self._connect()
+        except (LoginFailure, PrivilegedIntentsRequired, ConnectionClosed) as problem:
+            self.connection.change("refused", _refusal_text(problem))
+            if not self._has_listened:  # another server may have a token that works
+                self._release_lock()
+            return False
+        except Exception as problem:
+            # If the first connection fails, discord.py raises an error of its own in that context.
+            causes = [c for c in (problem, problem.__context__) if isinstance(c, TRANSIENT_ERRORS)]
+            if not causes:
+                LOG.warning("Discord's bot has failed: %s", type(problem).__name__, exc_info=problem)
+            self.connection.change("unreachable", "cannot be reached")
+        return True
 
     async def _connect(self) -> None:
-        connector = CustomUrlConnector(self._base) if self._base else None
         bot = DiscordBot(
             self._chats,
-            connector=connector,
-            on_connected=lambda: self.connection.change("listening"),
-            on_delivered=self._undelivered.reset_pauses,
-            on_undelivered=self._undelivered.retry_later,
-            sleep=self._sleep,
+            self._delivery,
+            self._sender,
+            connector=CustomUrlConnector(self._base) if self._base else None,
+            on_connected=self._on_connected,
+            on_disconnected=self._on_disconnected,
+            on_update=self.connection.record_update,
         )
         try:
             async with bot:
                 await bot.login(self._token)
-                self._bot = bot
-                self._send_unsent()
-                self._lock = await listener_lock(self._locks, "discord", self.connection, sleep=self._sleep)
-                await self._undelivered.deliver_all()
+                self._sender.client = bot
+                if self._lock is None:
+                    self._lock = await listener_lock(
+                        self._locks, "discord", self.connection, sleep=self._sleep
+                    )
+                await self._delivery.deliver_all()
                 await bot.connect()
         finally:
-            self._bot = None
-            await bot.finish(seconds=0)
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
+            self._sender.client = None
+            self._cancel_lost()
+            await bot.finish()
 
-    def _deliver(self, chat: int, replies: Replies) -> None:
-        self._unsent.append((chat, replies))
-        self._send_unsent()
+    def _on_connected(self) -> None:
+        self._cancel_lost()
+        self._has_listened, self._failures = True, 0
+        self.connection.change("listening")
+        self._delivery.retry_now()  # also after a connection that was lost for a moment
 
-    def _send_unsent(self) -> None:
-        while self._bot is not None and self._unsent:
-            self._bot.deliver(*self._unsent.pop(0))
+    def _on_disconnected(self) -> None:
+        if self._lost is None:
+            loop = asyncio.get_running_loop()
+            self._lost = loop.call_later(MAX_RESUME_S, self._report_lost)
+
+    def _report_lost(self) -> None:
+        self.connection.change("unreachable", "has ended the connection")
+
+    def _cancel_lost(self) -> None:
+        if self._lost is not None:
+            self._lost.cancel()
+            self._lost = None
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _pause(failures: int, *, is_refused: bool) -> float:
+    """Return the pause before the next attempt to connect."""
+    pause = RECONNECT_PAUSES_S[min(failures, len(RECONNECT_PAUSES_S)) - 1]
+    is_longest = failures > len(RECONNECT_PAUSES_S)
+    return MAX_REFUSED_PAUSE_S if is_refused and is_longest else pause
 
 
 def _refusal_text(problem: LoginFailure | PrivilegedIntentsRequired | ConnectionClosed) -> str:

@@ -12,6 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
+
+from telegram.error import TelegramError
 
 from foveal.apps.gateways.delivery import Sleep
 from foveal.apps.gateways.gateway import CLOSE_GRACE_S, base_url, observed_turns, open_chats, require_token
@@ -21,6 +24,9 @@ from foveal.config import Config
 from foveal.server.pairing import Pairing
 from foveal.server.service import Service
 
+MAX_WEBHOOK_CHECK_S: Final = 5.0
+"""Time that the question for a webhook may take before the bot starts."""
+
 
 @asynccontextmanager
 async def telegram(
@@ -29,14 +35,35 @@ async def telegram(
     config: Config,
     environment: Mapping[str, str],
     *,
+    deletes_webhook: bool = False,
     sleep: Sleep = asyncio.sleep,
     grace_s: float = CLOSE_GRACE_S,
 ) -> AsyncIterator[TelegramGateway]:
-    """Listen to Telegram while the block runs; `connection` of the bot says whether Telegram can be reached."""
-    token = require_token(environment, "TELEGRAM_BOT_TOKEN", "the token that @BotFather gave you")
-    client = BotApiClient(token, base_url=base_url(config, "telegram"), sleep=sleep)
+    """Listen to Telegram while the block runs; `connection` of the bot says whether Telegram can be reached.
+
+    `deletes_webhook`: the operator agreed that a webhook which another program has set is deleted.
+    """
+    client = _client(config, environment, sleep=sleep)
     chats = open_chats(service, pairing, config, "telegram")
-    gateway = TelegramGateway(chats, client, service.runtime.locks, sleep=sleep)
+    deletes_webhook = deletes_webhook or config.get("telegram.webhook") == "delete"
+    gateway = TelegramGateway(
+        chats, client, service.runtime.locks, deletes_webhook=deletes_webhook, sleep=sleep
+    )
     async with observed_turns(service, "telegram", gateway, grace_s=grace_s):
         gateway.start()
         yield gateway
+
+
+async def webhook_host(config: Config, environment: Mapping[str, str]) -> str:
+    """Return the host of a webhook that another program has set; "" if there is none or Telegram does not say."""
+    client = _client(config, environment)
+    try:
+        async with asyncio.timeout(MAX_WEBHOOK_CHECK_S), client:
+            return await client.webhook_host()
+    except (TelegramError, TimeoutError):
+        return ""
+
+
+def _client(config: Config, environment: Mapping[str, str], *, sleep: Sleep = asyncio.sleep) -> BotApiClient:
+    token = require_token(environment, "TELEGRAM_BOT_TOKEN", "the token that @BotFather gave you")
+    return BotApiClient(token, base_url=base_url(config, "telegram"), sleep=sleep)

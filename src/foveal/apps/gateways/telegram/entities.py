@@ -1,26 +1,39 @@
-"""Converts Markdown to Telegram's format: plain text and formatting entities.
+"""Renders blocks of a message in Telegram's format: plain text and formatting entities.
 
-Text and entities are sent separately, so no text can become markup and nothing is escaped. What Telegram cannot
-show (tables, rules, pictures) is shown as source text or as a link. Offsets count UTF-16 units.
+1. Text and entities are sent separately, so no text can become markup and nothing is escaped. Offsets count UTF-16
+   units.
+2. The entities obey the rules of the Bot API: no entity contains or is part of `code` or `pre`, apart from a quote
+   around them, and quotes are not nested. Telegram drops entities that break the rules, links among them.
+3. What Telegram cannot show is shown in another way: a table in monospaced text, a rule as a line, a picture as a
+   link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from telegram import MessageEntity
 
+from foveal.apps.gateways.inline_markdown import plain_inline
+from foveal.apps.gateways.markdown_blocks import MessageBlock, read_blocks
 from foveal.apps.gateways.split_message import utf16
 
-_PARSER: Final = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-_INLINE: Final = {"strong": MessageEntity.BOLD, "em": MessageEntity.ITALIC, "s": MessageEntity.STRIKETHROUGH}
-_MAX_ENTITIES: Final = 100
+MAX_ENTITIES: Final = 100
 """Telegram ignores further entities of a message."""
-_INDENT: Final = "  "
 HORIZONTAL_RULE: Final = "———"
+MAX_TELEGRAM_TABLE_WIDTH: Final = 40
+"""Characters of a line of a table; phones wrap longer lines."""
+_INDENT: Final = "  "
+_DECORATION: Final = (MessageEntity.BOLD, MessageEntity.ITALIC)
+"""Entities that are left out if there are too many, the last one first."""
+_KINDS: Final = {
+    "bold": MessageEntity.BOLD,
+    "italic": MessageEntity.ITALIC,
+    "strikethrough": MessageEntity.STRIKETHROUGH,
+    "code": MessageEntity.CODE,
+    "link": MessageEntity.TEXT_LINK,
+}
 
 
 class FormattedText(NamedTuple):
@@ -35,174 +48,116 @@ def sendable(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
 
+def telegram_blocks(markdown: str) -> list[MessageBlock]:
+    """Return the blocks of a message."""
+    return read_blocks(
+        sendable(markdown), inline=plain_inline, has_references=True, max_table_width=MAX_TELEGRAM_TABLE_WIDTH
+    )
+
+
 def format_markdown(markdown: str) -> FormattedText:
-    """Return Markdown as text and entities."""
-    return _Formatter(sendable(markdown)).result()
+    """Return Markdown as one text with entities, whatever its size."""
+    return format_blocks(telegram_blocks(markdown))
 
 
-class _OpenEntity(NamedTuple):
+class _Range(NamedTuple):
+    """An entity with offsets in characters."""
+
     kind: str
     start: int
-    url: str = ""
+    end: int
+    url: str | None = None
+    language: str | None = None
 
 
-class _List(NamedTuple):
-    ordered: bool
-    next: int
+def format_blocks(blocks: Sequence[MessageBlock]) -> FormattedText:
+    """Return blocks as text and entities."""
+    text = ""
+    ranges: list[_Range] = []
+    quote_start, quote = 0, 0
+    for number, block in enumerate(blocks):
+        if number:
+            text += block_gap(block)
+        if block.quote != quote:
+            quote_start, quote = len(text), block.quote
+        text += block_prefix(block)
+        ranges += _block_ranges(block, start=len(text))
+        text += block_text(block)
+        if quote and (number + 1 == len(blocks) or blocks[number + 1].quote != quote):
+            ranges.append(_Range(MessageEntity.BLOCKQUOTE, quote_start, len(text)))
+    whole = text.rstrip()
+    return FormattedText(whole, tuple(_entities(whole, _most_important(ranges))))
 
 
-class _Formatter:
-    """Converts the tokens in one pass; holds the text so far and the open entities."""
+def block_gap(block: MessageBlock) -> str:
+    """Return the line breaks between a block and the one before it."""
+    return "\n" if block.is_close else "\n\n"
 
-    def __init__(self, source: str) -> None:
-        self._lines = source.split("\n")
-        self._text: list[str] = []
-        self._length = 0
-        self._entities: list[MessageEntity] = []
-        self._open: list[_OpenEntity] = []
-        self._lists: list[_List] = []
-        self._table = False
-        self._gap = ""
-        """Line breaks to write before the next block."""
-        self._blocks(_PARSER.parse(source))
 
-    def result(self) -> FormattedText:
-        text = "".join(self._text)
-        whole = text.rstrip()
-        end = self._length - utf16(text[len(whole) :])
-        kept = [
-            entity for entity in self._entities if entity.offset + entity.length <= end and entity.length > 0
-        ]
-        return FormattedText(
-            whole, tuple(sorted(kept, key=lambda entity: (entity.offset, -entity.length))[:_MAX_ENTITIES])
+def block_prefix(block: MessageBlock) -> str:
+    """Return the indentation and the marker of a list item."""
+    if not block.is_first:
+        return ""
+    marker = block.items[-1]
+    return _INDENT * (len(block.items) - 1) + (marker if marker[0].isdigit() else "•") + " "
+
+
+def block_text(block: MessageBlock) -> str:
+    """Return the text of a block as Telegram shows it."""
+    if block.kind == "rule":
+        return HORIZONTAL_RULE
+    return f"{block.header}\n{block.body.text}" if block.header else block.body.text
+
+
+def important_entities(block: MessageBlock) -> int:
+    """Return how many entities a block needs at most, without those that may be left out."""
+    inside = sum(_KINDS[mark.kind] not in _DECORATION for mark in block.body.marks)
+    return inside + block.is_monospace + (block.quote > 0)
+
+
+def _block_ranges(block: MessageBlock, *, start: int) -> list[_Range]:
+    end = start + len(block_text(block))
+    if block.is_monospace:
+        return [_Range(MessageEntity.PRE, start, end, language=block.language or None)]
+    ranges = [
+        _Range(
+            _KINDS[mark.kind],
+            start + mark.start,
+            start + mark.end,
+            url=mark.value if mark.kind == "link" else None,
         )
+        for mark in block.body.marks
+    ]
+    if block.kind != "heading":
+        return ranges
+    # A heading is bold; nothing else in it can be bold, and bold must not contain code.
+    others = [found for found in ranges if found.kind != MessageEntity.BOLD]
+    borders = [
+        start,
+        *(place for found in others if found.kind == MessageEntity.CODE for place in found[1:3]),
+        end,
+    ]
+    bold = [_Range(MessageEntity.BOLD, *pair) for pair in zip(borders[::2], borders[1::2], strict=True)]
+    return [*bold, *others]
 
-    # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, text: str) -> None:
-        if self._gap and self._length:
-            gap, self._gap = self._gap, ""
-            self._text.append(gap)
-            self._length += utf16(gap)
-        self._gap = ""
-        self._text.append(text)
-        self._length += utf16(text)
+def _most_important(ranges: Iterable[_Range]) -> list[_Range]:
+    kept = sorted(
+        (found for found in ranges if found.start < found.end),
+        key=lambda found: _DECORATION.index(found.kind) + 1 if found.kind in _DECORATION else 0,
+    )
+    return kept[:MAX_ENTITIES]
 
-    def _begin(self, kind: str, url: str = "") -> None:
-        if self._gap:
-            self._write("")
-        self._open.append(_OpenEntity(kind, self._length, url))
 
-    def _end(self) -> None:
-        opened = self._open.pop()
-        length = self._length - opened.start
-        quoted = opened.kind == MessageEntity.BLOCKQUOTE
-        # Telegram has no nested quotes.
-        nested = quoted and any(other.kind == opened.kind for other in self._open)
-        if length > 0 and not nested:
-            url = opened.url or None
-            self._entities.append(MessageEntity(opened.kind, opened.start, length, url=url))
-
-    def _write_entity(self, kind: str, text: str, language: str = "") -> None:
-        """Write a text that is one entity."""
-        self._write("")
-        start = self._length
-        self._write(text)
-        if text.strip():
-            length = self._length - start
-            self._entities.append(MessageEntity(kind, start, length, language=language or None))
-
-    # ── Blocks ───────────────────────────────────────────────────────────────────────────────────────
-
-    def _blocks(self, tokens: Sequence[Token]) -> None:
-        for token in tokens:
-            if token.type == "table_open":
-                self._table = True
-                first, last = token.map or (0, 0)
-                self._write_entity(MessageEntity.PRE, "\n".join(self._lines[first:last]).strip("\n"))
-            elif token.type == "table_close":
-                self._table = False
-                self._gap = "\n\n"
-            elif not self._table:
-                self._block(token)
-
-    def _block(self, token: Token) -> None:
-        match token.type:
-            case "inline":
-                self._inline(token.children or [])
-            case "heading_open":
-                self._begin(MessageEntity.BOLD)
-            case "heading_close" | "blockquote_close":
-                self._end()
-                self._gap = "\n\n"
-            case "blockquote_open":
-                self._begin(MessageEntity.BLOCKQUOTE)
-            case "paragraph_close":
-                self._gap = "\n" if token.hidden or self._lists else "\n\n"
-            case "bullet_list_open":
-                self._lists.append(_List(ordered=False, next=0))
-            case "ordered_list_open":
-                self._lists.append(_List(ordered=True, next=int(token.attrs.get("start", 1))))
-            case "bullet_list_close" | "ordered_list_close":
-                self._lists.pop()
-                self._gap = "\n" if self._lists else "\n\n"
-            case "list_item_open":
-                self._item()
-            case "list_item_close":
-                self._gap = "\n"
-            case "fence" | "code_block":
-                self._write_entity(
-                    MessageEntity.PRE, token.content.rstrip("\n"), token.info.split(" ")[0][:30]
-                )
-                self._gap = "\n" if self._lists else "\n\n"
-            case "hr":
-                self._write(HORIZONTAL_RULE)
-                self._gap = "\n\n"
-            case _:
-                if token.content:
-                    self._write(token.content)
-
-    def _item(self) -> None:
-        top = self._lists[-1]
-        mark = f"{top.next}. " if top.ordered else "• "
-        self._lists[-1] = top._replace(next=top.next + 1)
-        if self._length and not self._gap:
-            self._gap = "\n"
-        self._write(_INDENT * (len(self._lists) - 1) + mark)
-
-    # ── Inline ───────────────────────────────────────────────────────────────────────────────────────
-
-    def _inline(self, tokens: Sequence[Token]) -> None:
-        for token in tokens:
-            name = token.type.removesuffix("_open").removesuffix("_close")
-            if name in _INLINE:
-                self._begin(_INLINE[name]) if token.nesting == 1 else self._end()
-                continue
-            match token.type:
-                case "softbreak" | "hardbreak":
-                    self._write("\n")
-                case "code_inline":
-                    self._write_entity(MessageEntity.CODE, token.content)
-                case "link_open":
-                    self._begin_link(str(token.attrs.get("href", "")))
-                case "link_close":
-                    self._end_link()
-                case "image":
-                    self._begin_link(str(token.attrs.get("src", "")))
-                    self._write(token.content or "picture")
-                    self._end_link()
-                case _:
-                    self._write(token.content)
-
-    def _begin_link(self, url: str) -> None:
-        self._begin(MessageEntity.TEXT_LINK, url)
-
-    def _end_link(self) -> None:
-        """End a link to the web as an entity; write any other address after its text."""
-        opened = self._open[-1]
-        if opened.url.startswith(("http://", "https://")) and len(opened.url) <= 2_000:
-            self._end()
-            return
-        self._open.pop()
-        if opened.url:
-            self._write(f" ({opened.url})")
+def _entities(text: str, ranges: Iterable[_Range]) -> Iterable[MessageEntity]:
+    order = sorted(
+        ranges, key=lambda found: (found.start, -found.end, found.kind != MessageEntity.BLOCKQUOTE)
+    )
+    position, offset = 0, 0
+    for found in order:
+        end = min(found.end, len(text))
+        offset += utf16(text[position : found.start])
+        position = found.start
+        if end > found.start:
+            length = utf16(text[found.start : end])
+            yield MessageEntity(found.kind, offset, length, url=found.url, language=found.language)

@@ -1,30 +1,47 @@
 """The Telegram bot: reads updates in order and delivers the answers.
 
-1. An update is acknowledged to Telegram after its message is stored. An update that Telegram sends again runs once.
-2. An answer that could not be delivered is delivered later: after growing pauses, or after a restart.
-3. No error here stops the server.
-4. Of several servers on one folder one listens, and another takes over when it has delivered its answers.
+1. An update is acknowledged to Telegram after its message is stored, together with the other pieces of a text that
+   a client has split. An update that Telegram sends again runs once.
+2. Answers are delivered in order, until Telegram has accepted them (`Delivery`).
+3. No error here stops the server or the bot: it retries with growing pauses, also when Telegram refuses the token.
+4. A webhook that is set elsewhere is deleted only if `telegram.webhook` is `delete`; without that, the bot waits
+   until it is gone.
+5. Of several servers on one folder one listens, and another takes over when it has delivered its answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from telegram import BotCommand
-from telegram.error import InvalidToken, TelegramError
+from telegram.error import Conflict, InvalidToken, TelegramError
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.channel import Replies, Undelivered
-from foveal.apps.gateways.chat_session import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE, ChatSessions
-from foveal.apps.gateways.delivery import DeliveryTasks, Sleep, UndeliveredAnswers
-from foveal.apps.gateways.gateway import ConnectionState, listener_lock
+from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
+from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.delivery import Delivery, Sleep
+from foveal.apps.gateways.gateway import (
+    MAX_REFUSED_PAUSE_S,
+    ConnectionState,
+    gateway_health,
+    listener_lock,
+)
+from foveal.apps.gateways.incoming import IncomingMessage
+from foveal.apps.gateways.message_pieces import MessagePiece
+from foveal.apps.gateways.place_intake import PlaceIntake
 from foveal.apps.gateways.telegram.entities import format_markdown
-from foveal.apps.gateways.telegram.telegram_send import LOG, BotApiClient, ChatGone, TelegramSender
-from foveal.apps.gateways.telegram.updates import ButtonPressed, ChatLocation, NonTextMessage, TextMessage
+from foveal.apps.gateways.telegram.telegram_send import (
+    LOG,
+    TELEGRAM_TYPING_INTERVAL_S,
+    BotApiClient,
+    TelegramSender,
+)
+from foveal.apps.gateways.telegram.updates import ButtonPressed
 from foveal.errors import FovealError
+from foveal.server.gateway_health import GatewayHealth
 from foveal.server.live_session import LiveSession
 from foveal.server.rate_limit import RateLimiter
 from foveal.server.turns import Turn
@@ -34,26 +51,54 @@ T = TypeVar("T")
 FIRST_RECONNECT_PAUSE_S: Final = 1.0
 MAX_RECONNECT_PAUSE_S: Final = 60.0
 """The pause between two attempts to reach Telegram doubles up to this."""
+PENDING_POLL_S: Final = 0.25
+"""How often new updates are asked for while an earlier one is not stored yet."""
+
+
+class WebhookSet(Exception):
+    """Telegram sends the bot's messages to a webhook that another program has set."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"sends the bot's messages to a webhook at {host} "
+            '(telegram.webhook = "delete" lets the bot delete it)'
+        )
 
 
 class TelegramGateway:
     """Runs one bot: polling, answers, buttons."""
 
     def __init__(
-        self, chats: ChatSessions, client: BotApiClient, locks: Locks, *, sleep: Sleep = asyncio.sleep
+        self,
+        chats: ChatSessions,
+        client: BotApiClient,
+        locks: Locks,
+        *,
+        deletes_webhook: bool = False,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.connection = ConnectionState("Telegram")
+        self._deletes_webhook = deletes_webhook
         self._chats = chats
         self._client = client
         self._locks = locks
         self._sleep = sleep
         self._lock: HeldLock | None = None
         """Held while this server listens, and until it has delivered its answers."""
+        self._has_listened = False
         self._polling: asyncio.Task[None] | None = None
-        self._sender = TelegramSender(client, sleep=sleep)
-        self._undelivered = UndeliveredAnswers(chats, self._start_delivery, sleep=sleep)
-        self._tasks = DeliveryTasks(on_failure=self._undelivered.retry_later)
+        self._delivery = Delivery(
+            chats,
+            TelegramSender(client),
+            typing_interval_s=TELEGRAM_TYPING_INTERVAL_S,
+            may_retry=lambda: self._lock is not None,
+            sleep=sleep,
+        )
+        self._tasks = self._delivery.tasks
+        self.connection = ConnectionState("Telegram", clock=chats.now, on_listening=self._delivery.retry_now)
         self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
+        self._intake = PlaceIntake(self._accept_message, chats.join_keys)
+        self._unacknowledged: dict[int, asyncio.Future[None]] = {}
+        """Updates that Telegram still keeps; a future is done when its update is stored."""
 
     def start(self) -> None:
         """Start to listen."""
@@ -62,18 +107,21 @@ class TelegramGateway:
     async def count_users(self) -> int:
         return await self._chats.count_users()
 
+    def health(self) -> GatewayHealth:
+        return gateway_health("telegram", self.connection, self._delivery)
+
     async def stop_listening(self) -> None:
         """Take no more updates: Telegram keeps them for the next reader. Answers are still sent."""
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.wait([self._polling])
+        await self._intake.close(drops_waiting=True)
 
     async def close(self, *, grace_s: float) -> None:
         """Finish the answers that are being sent, within this time; the others stay undelivered."""
         try:
             await self.stop_listening()
-            await self._undelivered.close()
-            await self._tasks.finish(seconds=grace_s)
+            await self._delivery.close(seconds=grace_s)
             with suppress(TelegramError):
                 await self._client.shutdown()
         finally:
@@ -83,23 +131,28 @@ class TelegramGateway:
         """Send the answer of a turn for which no reply is waiting, such as the turn of a schedule."""
         answer = await self._chats.unrequested_answer(session, turn)
         if answer is not None:
-            self._start_delivery(*answer)
+            self._delivery.start_recorded(answer)
 
     # ── Listening ────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
-        """Run until cancelled, or until Telegram refuses the token."""
-        try:
+        """Listen until cancelled; an unexpected error starts it again after a pause."""
+        pause = FIRST_RECONNECT_PAUSE_S
+        while True:
+            try:
+                await self._retry(self._set_up)
+                self._has_listened = True
+                await self._delivery.deliver_all()
+                await self._poll()
+            except Exception as problem:  # noqa: BLE001  (no error here stops the bot)
+                LOG.debug("the traceback", exc_info=problem)
+                self.connection.change("unreachable", f"cannot be polled ({type(problem).__name__})")
+            await self._sleep(pause)
+            pause = min(pause * 2, MAX_RECONNECT_PAUSE_S)
+
+    async def _hold_lock(self) -> None:
+        if self._lock is None:
             self._lock = await listener_lock(self._locks, "telegram", self.connection, sleep=self._sleep)
-            await self._retry(self._set_up)
-            await self._undelivered.deliver_all()
-            await self._poll()
-        except InvalidToken:
-            self.connection.change("refused", "does not accept TELEGRAM_BOT_TOKEN")
-            self._release_lock()
-        except Exception as problem:  # noqa: BLE001  (no error here stops the server)
-            self.connection.change("refused", f"is no longer polled ({type(problem).__name__})")
-            self._release_lock()
 
     def _release_lock(self) -> None:
         """Let another server listen."""
@@ -109,53 +162,88 @@ class TelegramGateway:
 
     async def _set_up(self) -> None:
         await self._client.initialize()
-        await self._client.delete_webhook()
+        await self._check_webhook()
         listed = [BotCommand(name, about) for name, about in texts.BOT_COMMANDS.items()]
         await self._client.set_my_commands(listed)
+
+    async def _check_webhook(self) -> None:
+        """Delete a webhook if the operator agreed to that. Raises `WebhookSet` if not."""
+        host = await self._client.webhook_host()
+        if host and not self._deletes_webhook:
+            raise WebhookSet(host)
+        if host:
+            LOG.warning("the bot's webhook at %s is deleted, as telegram.webhook says", host)
+            await self._client.delete_webhook()
 
     async def _poll(self) -> None:
         offset: int | None = None
         while True:
-            for raw in await self._retry(lambda: self._client.raw_updates(offset=offset)):  # noqa: B023
-                # Shielded: when polling is cancelled, the update that was begun is still stored.
-                await asyncio.shield(self._tasks.spawn(self._accept(raw)))
-                offset = raw["update_id"] + 1
+            updates = await self._retry(lambda: self._updates(offset))  # noqa: B023
+            offset = await self._accept_batch(updates) or offset
+
+    async def _updates(self, offset: int | None) -> list[dict[str, Any]]:
+        """Return the next updates. Raises `WebhookSet` if another program has set a webhook meanwhile."""
+        try:
+            return await self._client.raw_updates(offset=offset)
+        except Conflict as problem:
+            if "webhook" in problem.message.casefold():
+                await self._check_webhook()
+            raise
 
     async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
         """Send a request to Telegram until it succeeds."""
-        pause = FIRST_RECONNECT_PAUSE_S
+        pause, longest = FIRST_RECONNECT_PAUSE_S, MAX_RECONNECT_PAUSE_S
         while True:
+            await self._hold_lock()
             try:
                 result = await request()
-            except InvalidToken:
-                raise
+            except (InvalidToken, WebhookSet) as problem:
+                longest = MAX_REFUSED_PAUSE_S
+                text = str(problem) if isinstance(problem, WebhookSet) else self._client.problem_text(problem)
+                self.connection.change("refused", text)
+                if not self._has_listened:  # another server may have a token that works
+                    self._release_lock()
             except TelegramError as problem:
+                longest = MAX_RECONNECT_PAUSE_S
                 self.connection.change("unreachable", self._client.problem_text(problem))
             else:
                 self.connection.change("listening")
                 return result
             await self._sleep(pause)
-            pause = min(pause * 2, MAX_RECONNECT_PAUSE_S)
+            pause = min(pause * 2, longest)
 
-    async def _accept(self, raw: dict[str, Any]) -> None:
-        """Accept one update; its message is stored when this returns."""
+    async def _accept_batch(self, updates: list[dict[str, Any]]) -> int | None:
+        """Accept updates and return the offset of the next ones; None if there are none.
+
+        Updates from the first one that is not stored on are sent again, and are known then.
+        """
+        for raw in updates:
+            if raw["update_id"] not in self._unacknowledged:
+                self.connection.record_update()
+                self._unacknowledged[raw["update_id"]] = self._accept(raw)
+        if not self._unacknowledged:
+            return None
+        await asyncio.wait(self._unacknowledged.values(), timeout=PENDING_POLL_S)
+        ids = sorted(self._unacknowledged)
+        offset = next((id for id in ids if not self._unacknowledged[id].done()), ids[-1] + 1)
+        self._unacknowledged = {id: self._unacknowledged[id] for id in ids if id >= offset}
+        return offset
+
+    def _accept(self, raw: dict[str, Any]) -> asyncio.Future[None]:
+        """Begin to accept an update; the future is done when its message is stored."""
         update = self._client.parse(raw)
-        if isinstance(update, TextMessage | NonTextMessage) and not await self._gets_reply(update.user):
-            return
-        match update:
-            case TextMessage():
-                location = update.location
-                replies = await self._chats.accept(
-                    chat=location.chat, user=update.user, key=f"telegram-{raw['update_id']}", text=update.text
-                )
-                self._tasks.spawn(self._deliver(replies, location))
-            case NonTextMessage():
-                replies = self._chats.reply_to_non_text(user=update.user)
-                self._tasks.spawn(self._deliver(replies, update.location))
-            case ButtonPressed():
-                self._tasks.spawn(self._press(update))
-            case None:
-                pass
+        if isinstance(update, MessagePiece):
+            return self._intake.put(update)
+        if isinstance(update, ButtonPressed):
+            self._tasks.spawn(self._press(update))
+        accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        accepted.set_result(None)
+        return accepted
+
+    async def _accept_message(self, message: IncomingMessage) -> None:
+        if await self._gets_reply(message.user):
+            answer = await self._chats.accept(message, fetch=self._client.fetch_file)
+            self._delivery.start(answer, place=message.place, reply_to=message.reply_to)
 
     async def _gets_reply(self, user: int) -> bool:
         """Return whether to answer a user; users without access get a few replies per minute."""
@@ -166,34 +254,7 @@ class TelegramGateway:
             return True
         return not self._unknown_users.take(str(user), now=asyncio.get_running_loop().time())
 
-    # ── Answering ────────────────────────────────────────────────────────────────────────────────────
-
-    def _start_delivery(self, chat: int, replies: Replies) -> None:
-        self._tasks.spawn(self._deliver(replies, ChatLocation(chat=chat)))
-
-    async def _deliver(self, replies: Replies, location: ChatLocation) -> None:
-        try:
-            async with aclosing(replies):
-                await self._send_all(replies, location)
-        except Undelivered as problem:
-            LOG.warning("an answer could not be delivered and is kept: %s", problem)
-            self._undelivered.retry_later()
-        else:
-            self._undelivered.reset_pauses()
-
-    async def _send_all(self, replies: Replies, location: ChatLocation) -> None:
-        is_gone = False
-        while True:
-            async with self._sender.typing(location):
-                message = await anext(replies, None)
-            if message is None:
-                return
-            if not is_gone:
-                try:
-                    await self._sender.send(message, location)
-                except ChatGone:
-                    LOG.info("a chat is gone: its answers stay on the server")
-                    is_gone = True
+    # ── Buttons ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _press(self, press: ButtonPressed) -> None:
         """Run the action of a button and remove the button."""
@@ -201,12 +262,12 @@ class TelegramGateway:
         refusal = None if allowed else format_markdown(texts.no_access("telegram", press.user)).text
         with suppress(TelegramError):  # Telegram accepts the answer to a press only for a short time
             await self._client.answer_callback_query(
-                press.query, refusal or (None if press.location else texts.OLD_BUTTON)
+                press.query, refusal or (None if press.place else texts.OLD_BUTTON)
             )
-        if press.location is None or not allowed:
+        if press.place is None or not allowed:
             return
         if press.message:
             with suppress(TelegramError):
-                await self._client.edit_message_reply_markup(press.location.chat, press.message)
-        replies = self._chats.press_button(chat=press.location.chat, user=press.user, action=press.action)
-        await self._deliver(replies, press.location)
+                await self._client.edit_message_reply_markup(press.place.chat, press.message)
+        answer = await self._chats.press_button(place=press.place, user=press.user, action=press.action)
+        self._delivery.start(answer, place=press.place)

@@ -1,11 +1,10 @@
 """Telegram's Bot API: requests that respect rate limits, and sending of messages.
 
-1. The pieces of one message are sent to a chat in order, without other messages of the bot in between.
-2. If Telegram refuses the formatting of a text, the text is sent without formatting.
-3. Messages to a chat that is gone (blocked, deleted) count as delivered. Any other failure is retried a few times,
-   then `Undelivered` is raised.
-4. A response `429` is obeyed: the request is sent again after the time that Telegram names, a few times.
-5. The token is never logged. It is part of every URL, so the libraries are kept from logging URLs, and every error
+1. If Telegram refuses the formatting of a text, the text is sent without formatting.
+2. A refusal of the place (a closed topic, a user who has blocked the bot) raises `PlaceClosed`, any other failure
+   `Undelivered`.
+3. A response `429` is obeyed: the request is sent again after the time that Telegram names, a few times.
+4. The token is never logged. It is part of every URL, so the libraries are kept from logging URLs, and every error
    text goes through `BotApiClient.error_text`.
 """
 
@@ -14,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any, Final
-from weakref import WeakValueDictionary
+from urllib.parse import urlsplit
 
 import httpx
 from telegram import (
@@ -34,18 +32,23 @@ from telegram.error import (
     ChatMigrated,
     Conflict,
     Forbidden,
+    InvalidToken,
     NetworkError,
     TelegramError,
     TimedOut,
 )
 from telegram.request import HTTPXRequest
 
-from foveal.apps.gateways.channel import Button, ChannelMessage, Undelivered
+from foveal.apps.gateways.channel import ChannelMessage, Undelivered
+from foveal.apps.gateways.chat_files import FileUnavailable
 from foveal.apps.gateways.delivery import Sleep
-from foveal.apps.gateways.split_message import split, utf16
-from foveal.apps.gateways.telegram.entities import FormattedText, format_markdown, sendable
-from foveal.apps.gateways.telegram.updates import ChatLocation, ParsedUpdate, parse_update
+from foveal.apps.gateways.incoming import IncomingFile
+from foveal.apps.gateways.part_sender import OutgoingPart, PlaceClosed
+from foveal.apps.gateways.telegram.entities import FormattedText
+from foveal.apps.gateways.telegram.telegram_parts import REFUSED_PART, telegram_parts
+from foveal.apps.gateways.telegram.updates import ParsedUpdate, parse_update
 from foveal.core.wire.safe_print import one_line
+from foveal.server.chats import ChatPlace
 
 LOG: Final = logging.getLogger("foveal.gateways.telegram")
 
@@ -112,6 +115,16 @@ class BotApiClient(Bot):
         updates = await self._post("getUpdates", data, read_timeout=LONG_POLL_S + 20.0)
         return [item for item in updates if isinstance(item, dict) and isinstance(item.get("update_id"), int)]
 
+    async def webhook_host(self) -> str:
+        """Return the host to which Telegram sends the bot's messages; "" if there is no webhook."""
+        url = (await self.get_webhook_info()).url
+        if not url:
+            return ""
+        try:
+            return one_line(urlsplit(url).hostname or "", width=100) or "an unknown host"
+        except ValueError:
+            return "an unknown host"
+
     def parse(self, raw: dict[str, Any]) -> ParsedUpdate:
         """Return what one update means for the bot; None if the library cannot read it."""
         try:
@@ -121,8 +134,19 @@ class BotApiClient(Bot):
             LOG.warning("update %s cannot be read: %s", raw["update_id"], type(problem).__name__)
             return None
 
+    async def fetch_file(self, file: IncomingFile) -> bytes:
+        """Return the bytes of a file that a user has sent; raises `FileUnavailable`."""
+        try:
+            stored = await self.get_file(file.reference)
+            return bytes(await stored.download_as_bytearray())
+        except TelegramError as problem:
+            LOG.warning("a file could not be fetched: %s", self.error_text(problem))
+            raise FileUnavailable from None
+
     def problem_text(self, problem: TelegramError) -> str:
         """Return why Telegram cannot be used, as the end of a sentence about Telegram."""
+        if isinstance(problem, InvalidToken):
+            return "does not accept TELEGRAM_BOT_TOKEN"
         if isinstance(problem, Conflict):
             return "has another reader of this bot's messages, and only one can read them"
         if isinstance(problem, TimedOut):
@@ -139,123 +163,98 @@ class BotApiClient(Bot):
 
 # ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────
 
-TELEGRAM_MESSAGE_LIMIT: Final = 4096
-"""UTF-16 units of one message."""
-FORMATTING_SLACK: Final = 96
-"""UTF-16 units that bullets, numbers and blank lines may add to a text."""
-MAX_SEND_ATTEMPTS: Final = 5
-FIRST_SEND_PAUSE_S: Final = 1.0
-"""Pause before the second attempt; it doubles before each further one."""
 TELEGRAM_TYPING_INTERVAL_S: Final = 4.5
 """Telegram shows the typing status for five seconds."""
-REFUSED_PART: Final = "(Telegram does not accept this part of the answer; it is stored on the server.)"
-
-
-class ChatGone(Exception):
-    """The chat was deleted, or the bot was blocked or removed."""
+GENERAL_TOPIC: Final = 1
+"""Telegram's id of the topic General, which requests must not name."""
+CLOSED_PLACES: Final = {
+    "topic_closed": "the topic is closed",
+    "topic_deleted": "the topic was deleted",
+    "message thread not found": "the topic was deleted",
+    "chat_write_forbidden": "the bot may not write there",
+    "not enough rights": "the bot may not write there",
+    "have no rights to send": "the bot may not write there",
+    "chat_restricted": "the bot may not write there",
+    "chat_send_plain_forbidden": "the bot may not write there",
+}
+"""What Telegram's refusals of a place contain, and what they mean."""
 
 
 class TelegramSender:
-    """Sends messages to chats, and shows the typing status."""
+    """Sends parts of messages to chats and topics, and shows the typing status."""
 
-    def __init__(self, client: BotApiClient, *, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, client: BotApiClient) -> None:
         self._client = client
-        self._sleep = sleep
-        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        self._typing: dict[int, tuple[int, asyncio.Task[None]]] = {}
-        """For each chat the number of answers being written, and the task that shows it."""
+        self._moved: dict[int, int] = {}
+        """New ids of groups that became supergroups."""
 
-    async def send(self, message: ChannelMessage, location: ChatLocation) -> None:
-        """Send a message in as many pieces as it needs."""
-        parts = split(message.text, TELEGRAM_MESSAGE_LIMIT - FORMATTING_SLACK, size=utf16)
-        pieces = [format_markdown(part) for part in parts] or [FormattedText(REFUSED_PART)]
-        if message.footer:
-            pieces = _with_footer(pieces, sendable(message.footer))
-        lock = self._locks.setdefault(location.chat, asyncio.Lock())
-        async with lock:
-            for number, piece in enumerate(pieces, 1):
-                await self._send_piece(piece, location, message.buttons if number == len(pieces) else ())
-                location = ChatLocation(
-                    chat=location.chat, thread=location.thread
-                )  # only the first is a reply
+    def split(self, message: ChannelMessage) -> list[FormattedText]:
+        return telegram_parts(message)
 
-    async def _send_piece(
-        self, piece: FormattedText, location: ChatLocation, buttons: Sequence[Button]
-    ) -> None:
-        """Send a piece with its formatting, else without, else a sentence in its location."""
-        for version in (piece, FormattedText(piece.text), FormattedText(REFUSED_PART)):
+    async def send(self, part: OutgoingPart[FormattedText]) -> None:
+        """Send a part with its formatting, else without, else a sentence in its place."""
+        text = part.content.text
+        for version in (part.content, FormattedText(text), FormattedText(REFUSED_PART)):
             try:
-                return await self._send_with_retries(version, location, buttons)
+                return await self._send(version, part)
             except BadRequest as problem:
-                if "chat not found" in problem.message.casefold():
-                    raise ChatGone from None
+                _raise_if_closed(problem, part.place)
                 LOG.warning("a message was refused: %s", self._client.error_text(problem))
         return None
 
-    async def _send_with_retries(
-        self, piece: FormattedText, location: ChatLocation, buttons: Sequence[Button]
-    ) -> None:
-        pause = FIRST_SEND_PAUSE_S
-        for attempt in range(1, MAX_SEND_ATTEMPTS + 1):
-            try:
-                return await self._send(piece, location, buttons)
-            except (BadRequest, Forbidden) as problem:
-                if isinstance(problem, Forbidden):
-                    raise ChatGone from None
-                raise
-            except ChatMigrated as moved:
-                location = ChatLocation(chat=moved.new_chat_id)
-            except TelegramError as problem:
-                if attempt == MAX_SEND_ATTEMPTS:
-                    raise Undelivered(self._client.error_text(problem)) from None
-                await self._sleep(pause)
-                pause *= 2
-        raise Undelivered("the chat got a new id with every attempt")
+    async def _send(self, version: FormattedText, part: OutgoingPart[FormattedText]) -> None:
+        """Send a part. Raises `BadRequest` if Telegram refuses it."""
+        try:
+            await self._post(version, part)
+        except ChatMigrated as moved:
+            self._moved[part.place.chat] = moved.new_chat_id
+            raise Undelivered("the group became a supergroup") from None  # the next attempt goes there
+        except Forbidden as problem:
+            if part.place.chat > 0:
+                raise PlaceClosed("the user has blocked the bot", is_gone=True) from None
+            _raise_if_closed(problem, part.place)
+            raise PlaceClosed("the bot was removed from the group") from None
+        except BadRequest:
+            raise
+        except TelegramError as problem:
+            raise Undelivered(self._client.error_text(problem)) from None
 
-    async def _send(self, piece: FormattedText, location: ChatLocation, buttons: Sequence[Button]) -> None:
-        keys = [[InlineKeyboardButton(button.label, callback_data=button.action)] for button in buttons]
+    async def _post(self, version: FormattedText, part: OutgoingPart[FormattedText]) -> None:
+        keys = [[InlineKeyboardButton(button.label, callback_data=button.action)] for button in part.buttons]
+        chat = self._moved.get(part.place.chat, part.place.chat)
+        reply_to = part.reply_to if chat == part.place.chat else 0  # a moved group has new ids
         await self._client.send_message(
-            location.chat,
-            piece.text,
-            entities=piece.entities or None,
+            chat,
+            version.text,
+            entities=version.entities or None,
             reply_markup=InlineKeyboardMarkup(keys) if keys else None,
-            message_thread_id=location.thread,
+            message_thread_id=_thread(part.place),
             reply_parameters=(
-                ReplyParameters(location.reply_to, allow_sending_without_reply=True)
-                if location.reply_to
-                else None
+                ReplyParameters(reply_to, allow_sending_without_reply=True) if reply_to else None
             ),
             link_preview_options=LinkPreviewOptions(is_disabled=True),
         )
 
-    @asynccontextmanager
-    async def typing(self, location: ChatLocation) -> AsyncIterator[None]:
-        """Show the typing status while the block runs."""
-        count, task = self._typing.get(location.chat, (0, None))
-        task = task or asyncio.create_task(self._show_typing(location))
-        self._typing[location.chat] = count + 1, task
-        try:
-            yield
-        finally:
-            count, task = self._typing.pop(location.chat)
-            if count > 1:
-                self._typing[location.chat] = count - 1, task
-            else:
-                task.cancel()
-                await asyncio.wait([task])
+    async def show_typing(self, place: ChatPlace) -> None:
+        with suppress(TelegramError):
+            await self._client.send_chat_action(
+                self._moved.get(place.chat, place.chat), ChatAction.TYPING, message_thread_id=_thread(place)
+            )
 
-    async def _show_typing(self, location: ChatLocation) -> None:
-        while True:
-            with suppress(TelegramError):
-                await self._client.send_chat_action(
-                    location.chat, ChatAction.TYPING, message_thread_id=location.thread
-                )
-            await asyncio.sleep(TELEGRAM_TYPING_INTERVAL_S)
+    async def private_place(self, user: int) -> ChatPlace:
+        return ChatPlace(user)
 
 
-def _with_footer(pieces: list[FormattedText], footer: str) -> list[FormattedText]:
-    """Add the footer to the last piece, or as a piece of its own if it does not fit."""
-    *rest, last = pieces
-    if utf16(last.text) + utf16(footer) + 2 > TELEGRAM_MESSAGE_LIMIT:
-        return [*pieces, FormattedText(footer)]
-    return [*rest, FormattedText(f"{last.text}\n\n{footer}", last.entities)]
+def _thread(place: ChatPlace) -> int | None:
+    """Return the topic as requests name it."""
+    return place.topic if place.topic > GENERAL_TOPIC else None
+
+
+def _raise_if_closed(problem: TelegramError, place: ChatPlace) -> None:
+    """Raise `PlaceClosed` if an error refuses the place and not the message."""
+    words = problem.message.casefold()
+    if "chat not found" in words:
+        raise PlaceClosed("the chat does not exist any more", is_gone=place.chat > 0) from None
+    for text, cause in CLOSED_PLACES.items():
+        if text in words:
+            raise PlaceClosed(cause) from None

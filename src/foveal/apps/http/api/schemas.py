@@ -109,7 +109,8 @@ class NewTurn(ApiBody, frozen=True):
     text: UserText | UnsetType = UNSET
     content: JsonObjects | UnsetType = UNSET
     key: ShortText = ""
-    """A name for this message: a second request with the same key is the same turn."""
+    """A name for this message: a second request with the same key and text is the same turn, with another text an
+    error."""
     stream: bool = True
     background: bool = False
     """Respond as soon as the message is stored; if the provider is unavailable, the server retries later."""
@@ -122,6 +123,9 @@ class RetryBody(ApiBody, frozen=True):
 class CompactBody(ApiBody, frozen=True):
     focus: Annotated[str, Meta(max_length=2_000)] = ""
     """What the summary must keep in particular."""
+    agreed: bool = False
+    """The yes to the `question` of the context, in mode `confirm`: reduce as mode `auto` would now. `focus` is not
+    used then."""
     background: bool = False
 
 
@@ -226,6 +230,10 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     state: str
     """`ok`, `warn`, `act` or `over`."""
+    question: str
+    """The question to ask the user, in mode `confirm` above its threshold; `compact` with `agreed` is the yes."""
+    notice: str
+    """What to tell the user with it: the next turn will probably not fit, and is then reduced without a yes."""
 
 
 class ApiOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +268,7 @@ class ApiCompaction(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the next request before and after the compaction."""
     after: int
     by: str
+    """The author of the summary, and below it its text; "" for another reduction that `agreed` allowed."""
     summary: str
 
 
@@ -363,7 +372,14 @@ def _encode_fact(fact: events.AnyFact) -> Raw:
 
 
 def context_to_api(report: Report) -> ApiContext:
-    return ApiContext(used=report.used, limit=report.limit, window=report.window, state=report.state)
+    return ApiContext(
+        used=report.used,
+        limit=report.limit,
+        window=report.window,
+        state=report.state,
+        question=report.question,
+        notice=report.notice,
+    )
 
 
 def outcome_to_api(outcome: TurnOutcome) -> ApiOutcome:

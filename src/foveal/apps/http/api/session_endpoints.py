@@ -310,20 +310,22 @@ async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
 
 async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
     session = await call.session()
+    if call.body.background and call.body.agreed:
+        raise HttpError(400, "send either `agreed` or `background`", code="invalid_body")
     if call.body.background:
         newest = (await session.end()).next_seq - 1
         await call.require_worker().request_summary(call.tenant.name, session.id, newest)
         return json_response(schemas.ApiAccepted(session=session.id, key=""), status=202)
-    done = await session.compact(call.body.focus)
+    done = await session.compact(call.body.focus, agreed=call.body.agreed)
     fact = done.event.fact
-    assert isinstance(fact, Compacted)
+    by, summary = (fact.by, fact.summary) if isinstance(fact, Compacted) else ("", "")
     return json_response(
         schemas.ApiCompaction(
             handle=done.event.handle,
             before=done.tokens_before,
             after=done.tokens_after,
-            by=fact.by,
-            summary=fact.summary,
+            by=by,
+            summary=summary,
         )
     )
 

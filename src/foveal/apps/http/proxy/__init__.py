@@ -2,6 +2,7 @@
 
 endpoints           fits a request, sends it, and sends a smaller one if it was too large
 response_stream     the response on its way back to the client, and its recording
+stream_relay        chunks of a stream, forwarded without waking a task
 upstreams           where a request goes, and with which key
 forwarded_headers   which headers are forwarded
 """

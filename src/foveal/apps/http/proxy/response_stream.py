@@ -22,8 +22,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foveal.apps.http.http_errors import HttpError, error_format, stream_error_event
+from foveal.apps.http.immediate_write import write_now_of
 from foveal.apps.http.proxy import forwarded_headers
 from foveal.apps.http.proxy.shared_response import SharedResponse
+from foveal.apps.http.proxy.stream_relay import StreamRelay
 from foveal.errors import FovealError, StoreError
 from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import ClientRequest
@@ -162,6 +164,8 @@ class ResponseStream(Response):
         """The exchange that records the response; None if there is nothing to record, or no longer."""
         self._copy: list[bytes] = []
         self._copy_bytes = 0
+        self._secret = proxy_request.secret
+        self._find_end = upstream_reply.STREAM_ENDS[proxy_request.client_request.dialect].search
         self._tail = b""
         """The end of the previous chunk."""
         self._early_reads_left = MAX_EARLY_READS
@@ -169,6 +173,7 @@ class ResponseStream(Response):
         self._disconnected_at = 0.0
         """0 while the client is connected."""
         self._is_sending = False
+        self._write_now = write_now_of(request.scope)
         self._loop = asyncio.get_running_loop()
         self._deadline = asyncio.timeout(None)
         self._due_at = 0.0
@@ -180,8 +185,7 @@ class ResponseStream(Response):
         try:
             async with self._response:
                 if is_event_stream(self._response):
-                    # A task of its own: otherwise every chunk passes through the coroutines of all middleware.
-                    await asyncio.create_task(self._forward_stream(send))
+                    await self._forward_stream(send)
                 else:
                     await self._forward_whole(send)
         except HttpError as error:
@@ -198,7 +202,8 @@ class ResponseStream(Response):
         """Read the response, then send it: a client cannot use a part of it."""
         try:
             async for chunk in self._response.content.iter_any():
-                self._keep(chunk)
+                self._copy_bytes += len(chunk)
+                self._copy.append(chunk)
                 if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
                     break
         except (aiohttp.ClientError, OSError) as problem:
@@ -210,7 +215,7 @@ class ResponseStream(Response):
             return
         if self._exchange is not None:
             self._exchange.mark_ending()
-        length = len(forwarded_headers.without_secret(self._proxy_request.secret, body))
+        length = len(self._without_secret(body))
         await self._start(send, length=length)
         await self._send_in_time(send, body)
         await self._finish(send)
@@ -229,9 +234,9 @@ class ResponseStream(Response):
             await self._finish(send)
 
     # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
-    # An answer has hundreds of chunks, so the work per chunk is kept small: one deadline covers reading and
-    # sending, and it is moved at most `DEADLINE_MOVES` times within the time that it allows; `_due_at` is the only
-    # time that is compared for each chunk.
+    # An answer has hundreds of chunks, so the work per chunk is kept small: `_forward_now` forwards most of them
+    # without waking this task. One deadline covers reading and sending, and it is moved at most `DEADLINE_MOVES`
+    # times within the time that it allows; `_due_at` is the only time that is compared for each chunk.
 
     async def _forward_stream(self, send: Send) -> None:
         await self._start(send)
@@ -277,9 +282,10 @@ class ResponseStream(Response):
     async def _forward_chunks(self, send: Send) -> bool:
         """Forward chunks to the end of the response, and record it; return True when nothing is left to do."""
         already_read, self._already_read = self._already_read, b""
-        if already_read:
+        if already_read and not self._forward_now(already_read):
             await self._forward_chunk(send, already_read)
-        while chunk := await self._response.content.readany():  # b"" is the end
+        relay = StreamRelay(self._response, self._forward_now)
+        while chunk := await relay.next_chunk():  # b"" is the end
             is_due = self._loop.time() > self._due_at
             if is_due:
                 self._move_deadline()
@@ -291,9 +297,28 @@ class ResponseStream(Response):
         await self._record(streamed=True)
         return True
 
+    def _forward_now(self, chunk: bytes) -> bool:
+        """Forward a chunk if that needs no waiting and nothing else is due; return whether it was forwarded."""
+        if self._write_now is None or self._disconnected_at or self._loop.time() > self._due_at:
+            return False
+        if self._exchange is not None and self._ends_stream(chunk):
+            return False
+        visible = self._without_secret(chunk) if self._secret else chunk
+        if not self._write_now(visible):
+            return False
+        if self._exchange is not None:
+            self._keep_streamed(chunk)
+        self._shared.add(visible)
+        return True
+
     async def _forward_chunk(self, send: Send, chunk: bytes) -> None:
         """Forward a chunk; if it ends the stream, record the response before the upstream closes it."""
-        ends = self._exchange is not None and self._keep_streamed(chunk)
+        ends = False
+        if self._exchange is not None:
+            ends = self._ends_stream(chunk)
+            if ends:
+                self._exchange.mark_ending()
+            self._keep_streamed(chunk)
         await self._send(send, chunk)
         if ends and self._early_reads_left > 0:
             self._early_reads_left -= 1
@@ -301,18 +326,18 @@ class ResponseStream(Response):
             await self._record(streamed=True)
             self._move_deadline()
 
-    def _keep_streamed(self, chunk: bytes) -> bool:
-        """Keep a chunk for the recording; return whether it ends the stream."""
-        searched = self._tail + chunk
-        ends = upstream_reply.is_stream_end(searched, self._proxy_request.client_request.dialect)
-        self._tail = searched[-_TAIL_BYTES:]
-        self._keep(chunk)
+    def _ends_stream(self, chunk: bytes) -> bool:
+        """Return whether a chunk that is not kept yet contains the event that ends the stream."""
+        return self._find_end(self._tail + chunk if self._tail else chunk) is not None
+
+    def _keep_streamed(self, chunk: bytes) -> None:
+        """Keep a chunk for the recording, unless the response is too large."""
+        # A marker contains no line break, so the next chunk can complete one only if this chunk ends within a line.
+        self._tail = b"" if chunk.endswith(b"\n") else (self._tail + chunk)[-_TAIL_BYTES:]
+        self._copy_bytes += len(chunk)
+        self._copy.append(chunk)
         if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
             self._copy, self._exchange = [], None
-            return False
-        if ends and self._exchange is not None:
-            self._exchange.mark_ending()
-        return ends
 
     # ── Sending and recording ────────────────────────────────────────────────────────────────────────
 
@@ -325,8 +350,7 @@ class ResponseStream(Response):
 
     async def _send(self, send: Send, chunk: bytes) -> None:
         """Send a chunk to the client, unless it has disconnected."""
-        if self._proxy_request.secret:
-            chunk = forwarded_headers.without_secret(self._proxy_request.secret, chunk)
+        chunk = self._without_secret(chunk)
         self._shared.add(chunk)
         if not self._disconnected_at:
             self._is_sending = True
@@ -351,9 +375,8 @@ class ResponseStream(Response):
             with suppress(OSError):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _keep(self, chunk: bytes) -> None:
-        self._copy_bytes += len(chunk)
-        self._copy.append(chunk)
+    def _without_secret(self, chunk: bytes) -> bytes:
+        return forwarded_headers.without_secret(self._secret, chunk) if self._secret else chunk
 
     def _is_check_due(self) -> bool:
         """Return whether `_is_abandoned` can be true."""

@@ -73,6 +73,9 @@ class Upstreams:
         self.in_flight = InFlightRequests()
         self.silence_s: int = service.runtime.config.get("server.silence")
         """Time that an upstream may send nothing."""
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self.silence_s
+        )
         self._id = secrets.token_hex(8)
         self._runtime = service.runtime
         self._window: int | None = service.runtime.config.get("window")
@@ -170,7 +173,6 @@ class Upstreams:
     async def send(self, method: str, target: UpstreamTarget, body: bytes | None) -> aiohttp.ClientResponse:
         """Send a request and return the response before its body is read; raises `HttpError`."""
         client = self._client(is_local=is_loopback(target.host))
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self.silence_s)
         for attempt in (1, 2):
             try:
                 return await client.request(
@@ -179,7 +181,7 @@ class Upstreams:
                     data=body,
                     headers=target.headers,
                     allow_redirects=False,
-                    timeout=timeout,
+                    timeout=self._timeout,
                 )
             except (aiohttp.ServerDisconnectedError, ConnectionResetError) as problem:
                 if attempt == 2:  # the first time, the upstream may just have closed an idle connection

@@ -6,7 +6,9 @@ Only the two ends of a result are read, where exit statuses, counts of tests and
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from foveal.core.compaction.ledger.call_reader import TouchedFiles
 from foveal.core.compaction.ledger.event_facts import CommandFacts, ToolCallFacts
@@ -39,7 +41,7 @@ _REPORTED_FAILURE: Final = re.compile(
 """The beginning of a result in which an agent, not a program, reports a failure."""
 
 
-class ToolAction(NamedTuple):
+class ToolAction(msgspec.Struct, frozen=True, gc=False):
     """One call, what it did, and its result."""
 
     seq: int

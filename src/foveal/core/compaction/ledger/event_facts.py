@@ -5,16 +5,19 @@
 2. `read_words` returns the names and lines that may be quoted: names as one text, lines as their hash values. A
    line itself is looked up again in its event when it is quoted.
 
-Both are pure functions of the event. Their work is linear in its text up to a limit.
+Both are pure functions of the event. Their work is linear in its text up to a limit. What they return is kept for
+every event and contains no cycles, so the garbage collector is told not to walk it (`gc=False`).
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+import msgspec
 
 from foveal.core.compaction.ledger.call_reader import TouchedFiles, read_call
 from foveal.core.compaction.ledger.edit_changes import describe_change
@@ -38,12 +41,13 @@ _FILE_WRITTEN: Final = re.compile(r"(?:(?:cat|tee)\b[^\n;&|]*<<…[^\n]*(?:\n+|\
 """Files that a command writes before it runs something: they are listed with the files."""
 _DIFF_MARKS: Final = ("+ ", "- ")
 _MARKED_STARTS: Final = frozenset("0123456789+-")
-_IMPORT: Final = re.compile(r"(?:import|from|use|using|#include|require|package)\b")
+_IMPORT_STARTS: Final = ("import", "from", "use", "using", "#include", "require", "package")
+_IMPORT: Final = re.compile(rf"(?:{'|'.join(_IMPORT_STARTS)})\b")
 _MAX_LINES_BEFORE_IMPORTS: Final = 80
 """Lines at the beginning of a result that are searched for imports."""
 
 
-class CommandFacts(NamedTuple):
+class CommandFacts(msgspec.Struct, frozen=True, gc=False):
     """A shell command. See `ShellCommand`; its texts are hash values here, which are small and only compared."""
 
     bare: int
@@ -56,7 +60,7 @@ class CommandFacts(NamedTuple):
     is_plan: bool
 
 
-class ToolCallFacts(NamedTuple):
+class ToolCallFacts(msgspec.Struct, frozen=True, gc=False):
     """One call, as far as its arguments tell what it does."""
 
     call: Call
@@ -75,7 +79,7 @@ class ToolCallFacts(NamedTuple):
         return subject if self.command is not None else f"{inline(self.call.name, 60)} {subject}"
 
 
-class ModelFacts(NamedTuple):
+class ModelFacts(msgspec.Struct, frozen=True, gc=False):
     """A message of the model."""
 
     calls: tuple[ToolCallFacts, ...]
@@ -86,7 +90,7 @@ class ModelFacts(NamedTuple):
         return self.has_text and not self.calls
 
 
-class UserFacts(NamedTuple):
+class UserFacts(msgspec.Struct, frozen=True, gc=False):
     """A message of the user."""
 
     text: str
@@ -104,18 +108,21 @@ class UserFacts(NamedTuple):
 EventFacts: TypeAlias = ModelFacts | UserFacts | None
 
 
-class EventWords(NamedTuple):
+class EventWords(msgspec.Struct, frozen=True, gc=False):
     """Names and lines of a result, or of the calls of a message."""
 
     names: str
     """Distinct names in their order, joined by newlines."""
-    lines: array[int]
+    lines: bytes
     """Hash values of the lines that are long enough. They differ between processes, so they are only compared."""
     imports: tuple[str, ...]
     """Lines at the beginning of a result that import something."""
 
     def split_names(self) -> list[str]:
         return self.names.split("\n") if self.names else []
+
+    def line_hashes(self) -> array[int]:
+        return array("q", self.lines)
 
 
 def read_facts(event: Event) -> EventFacts:
@@ -162,10 +169,10 @@ def read_words(event: Event) -> EventWords:
     """Return the names and lines of a result, or of the calls of a message."""
     text = quotable_text(event)
     names = islice(distinct_names(text), MAX_NAMES_PER_EVENT)
-    lines = list(quotable_lines(text))
-    first = lines[:_MAX_LINES_BEFORE_IMPORTS] if isinstance(event.fact, ToolReturned) else ()
-    imports = tuple(line for line in first if _IMPORT.match(line))
-    return EventWords("\n".join(names), array("q", set(map(hash, lines))), imports)
+    lines = quotable_lines(text)
+    first = lines[:_MAX_LINES_BEFORE_IMPORTS] if isinstance(event.fact, ToolReturned) else []
+    imports = tuple([line for line in first if line.startswith(_IMPORT_STARTS) and _IMPORT.match(line)])
+    return EventWords("\n".join(names), array("q", set(map(hash, lines))).tobytes(), imports)
 
 
 def quotable_text(event: Event) -> str:
@@ -180,16 +187,18 @@ def quotable_text(event: Event) -> str:
     return ""
 
 
-def quotable_lines(text: str) -> Iterator[str]:
-    """Yield the lines that are long enough, without blanks around them, line numbers and marks of a diff."""
-    for line in map(str.strip, text.split("\n")):
-        if len(line) >= MIN_LEDGER_LINE_CHARS:
-            if line[0] in _MARKED_STARTS:
-                line = strip_line_number(line)
-                line = line[2:].lstrip() if line.startswith(_DIFF_MARKS) else line
-                if len(line) < MIN_LEDGER_LINE_CHARS:
-                    continue
-            yield line
+def quotable_lines(text: str) -> list[str]:
+    """Return the lines that are long enough, without blanks around them, line numbers and marks of a diff."""
+    lines = [line for line in map(str.strip, text.split("\n")) if len(line) >= MIN_LEDGER_LINE_CHARS]
+    if _MARKED_STARTS.isdisjoint({line[0] for line in lines}):
+        return lines
+    bare = (_without_marks(line) if line[0] in _MARKED_STARTS else line for line in lines)
+    return [line for line in bare if len(line) >= MIN_LEDGER_LINE_CHARS]
+
+
+def _without_marks(line: str) -> str:
+    line = strip_line_number(line)
+    return line[2:].lstrip() if line.startswith(_DIFF_MARKS) else line
 
 
 def _ends(text: str) -> str:

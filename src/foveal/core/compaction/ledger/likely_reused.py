@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
-from itertools import chain
+from itertools import chain, filterfalse
 from math import log
 from typing import Final, NamedTuple, TypeAlias
 
@@ -152,9 +152,9 @@ class ReuseSigns:
 
     def _written_lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
         """Yield the lines that occur in a call and in a result."""
-        returned = set[int]().union(*(words.lines for _, words in self.results))
+        returned = set[int]().union(*(words.line_hashes() for _, words in self.results))
         for event, words in self.calls:
-            both = returned.intersection(words.lines)
+            both = returned.intersection(words.line_hashes()) if words.lines else ()
             for call in self._calls_of(event) if both else ():
                 origin = _QuoteOrigin(_source_of_call(call), event.handle)
                 for value in string_values(call.call.arguments):
@@ -201,29 +201,40 @@ class ReuseSigns:
 
     def _rate_unmentioned(self, by_value: dict[float, list[_FoundName]], limit: int, shown: Set[str]) -> None:
         """Add the newest of the other names, `limit` of them or a few more."""
-        families: dict[str, int] = {}
+        newest = self._newest_unmentioned(limit, shown)
+        names = [name for _, fresh in newest for name in fresh]
+        families = iter(_families(names))
+        counted: dict[str, int] = {}
         times = self._times
-        rated = 0
-        done = {*shown, *self._mentions}
-        for seq, names in self._names:
-            fresh = [name for name in names if name not in done]
-            done.update(fresh)
-            rated += len(fresh)
+        for seq, fresh in newest:
             # Only the number of results and the form of a name count here, so there are few values for each age.
             age = self._ages[seq]
             plain, joined = (
                 [by_value.setdefault(value / age, []) for value in values] for values in _UNMENTIONED_VALUES
             )
-            for name, family in zip(fresh, _families(fresh), strict=True):
+            for name, family in zip(fresh, families, strict=False):
                 if "0" in family:
-                    families[family] = known = families.get(family, 0) + 1
+                    counted[family] = known = counted.get(family, 0) + 1
                     if known > _MAX_FAMILY:
                         continue
                 found = times[name]
                 groups = joined if "_" in name or "." in name or "/" in name else plain
                 groups[found if found < _MAX_RESULTS_COUNTED else _MAX_RESULTS_COUNTED].append((name, seq))
-            if rated >= limit:
+
+    def _newest_unmentioned(self, limit: int, shown: Set[str]) -> list[tuple[int, list[str]]]:
+        """Return the names that no call contains and that are not `shown`, each at the newest result that has it,
+        until there are `limit` of them."""
+        newest: list[tuple[int, list[str]]] = []
+        done = {*shown, *self._mentions}
+        found = 0
+        for seq, names in self._names:
+            fresh = list(filterfalse(done.__contains__, names))
+            done.update(fresh)
+            newest.append((seq, fresh))
+            found += len(fresh)
+            if found >= limit:
                 break
+        return newest
 
     # ── Origins ──
 

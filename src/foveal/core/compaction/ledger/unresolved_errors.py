@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from foveal.core.compaction.ledger.allocation import Item, Section
 from foveal.core.compaction.ledger.call_outcome import ToolAction, head_and_tail, status_of
 from foveal.core.compaction.ledger.call_reader import FileKeys
@@ -74,7 +76,7 @@ class FailedCall:
         """Find the error lines now, and forget the result."""
         if self.action.result is not None:
             assert self.lines is not None
-            self.action = self.action._replace(result=None)
+            self.action = replace(self.action, result=None)
 
 
 class Failure(NamedTuple):

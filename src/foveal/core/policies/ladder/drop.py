@@ -89,7 +89,7 @@ def name_late_results(view: View, policy: Policy) -> Dropped | None:
 
 def limit_messages(view: View, budget: Budget, moment: Moment, policy: Policy) -> Dropped | Plan | None:
     """When there are more messages in view than allowed, summarise the oldest steps without a model, or drop them,
-    down to three quarters of that number. Does nothing in the modes `confirm` and `off`."""
+    down to three quarters of that number. Does nothing in mode `off`."""
     messages = len(view.seqs)
     if not budget.max_messages or messages <= budget.max_messages or policy.mode != "auto":
         return None

@@ -15,11 +15,12 @@ from foveal.apps.cli.chat.output.context_card import (
     tokens_by_tool,
     turn_usages,
 )
-from foveal.apps.cli.chat.output.live_area import turns_left, usage_row
+from foveal.apps.cli.chat.output.live_area import usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionHealth, read_metrics
 from foveal.core.engine.event_status import EventStatus
+from foveal.core.engine.report import turns_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Event, Instructed, kind, parse_handle
 from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import one_line
@@ -52,7 +53,7 @@ async def tokens(state: ChatState, argument: str) -> list[Row]:
             ("latest turn", _turn_text(usages[-1])),
             ("average turn", _turn_text(_average_turn(usages))),
         ]
-    left = "not known before the first turn" if report.turns_left is None else turns_left(report.turns_left)
+    left = turns_text(report) or "not known before the first turn"
     table.append(("turns", f"{report.turns:,} so far, {left}"))
     table.append(("threshold", thresholds_line(report)))
     spent = "not known: this model has no price" if report.spent is None else dollars(report.spent)

@@ -18,6 +18,7 @@ from foveal.apps.cli.chat.user_interface import NO, Choice, Question
 from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, SessionExport, open_output
 from foveal.core import wire
 from foveal.core.log.events import (
+    REDUCTIONS,
     Compacted,
     Dropped,
     Event,
@@ -52,22 +53,24 @@ async def compact(state: ChatState, argument: str) -> list[Row]:
     return await run_compaction(state, argument)
 
 
-async def run_compaction(state: ChatState, focus: str = "") -> list[Row]:
-    """Summarise old turns, and return the summary with the sizes before and after."""
-    before = await state.session.report()
+async def run_compaction(state: ChatState, focus: str = "", *, agreed: bool = False) -> list[Row]:
+    """Summarise old turns, or reduce as the user has agreed to; return the sizes before and after."""
+    session, before = state.session, await state.session.report()
+    first = session.last + 1
     state.ui.show_progress("compacting")
     try:
-        event = await state.session.event(await state.session.compact(focus))
+        event = await session.event(await (session.agree() if agreed else session.compact(focus)))
     finally:
         state.ui.show_progress("")
-    after = await state.session.report()
+    after = await session.report()
+    made = [event for event in await session.events(first=first) if isinstance(event.fact, REDUCTIONS)]
     summary = event.fact.summary if isinstance(event.fact, Compacted) else ""
     sizes = (
         f"{before.used:,} → {after.used:,} tokens "
         f"({before.percent(before.used)} → {after.percent(after.used)} of the window)"
     )
     return [
-        *reduction_rows([event], 0, 0),
+        *reduction_rows(made, 0, 0),
         *text_rows(summary, style="dim", indent="  │ "),
         row(bold(f"before and after: {sizes}"), dim(f" · /undo {event.handle} takes it back")),
         usage_row(after),
@@ -149,10 +152,11 @@ async def policy(state: ChatState, argument: str) -> list[Row]:
     report = await state.session.report()
     chosen = state.config.session_settings(state.provider.model)["policy"]
     others = ", ".join(name for name in PRESETS if name != chosen.name)
+    verb = "asks" if chosen.mode == "confirm" else "acts"
     return [
         row(
             bold(chosen.name),
-            f" · mode {chosen.mode} · acts at {acts_text(report, chosen)}",
+            f" · mode {chosen.mode} · {verb} at {acts_text(report, chosen)}",
         ),
         row(dim(f"others: {others}")),
     ]

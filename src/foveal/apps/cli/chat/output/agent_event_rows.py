@@ -9,6 +9,7 @@ from foveal.agent.agent_events import (
     AgentEvent,
     ContextReduced,
     HookFailed,
+    LimitReached,
     ModelAnswered,
     RequestRefused,
     RetryScheduled,
@@ -18,6 +19,7 @@ from foveal.agent.agent_events import (
 )
 from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, counted, dim, row
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
+from foveal.core.engine.report import over_limit_notice
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.wire.safe_print import one_line
 
@@ -36,6 +38,9 @@ def agent_event_rows(event: AgentEvent) -> list[Row]:
             return [row(Span("● ", "accent"), event.what)]
         case ToolFinished():
             return list(_result_rows(event))
+        case LimitReached():
+            told = over_limit_notice(event.needed, event.available)
+            return [note(told.replace("`undo()`", "/undo").replace("`compact()`", "/compact"), "fair")]
         case ContextReduced():
             return reduction_rows(event.events, event.before, event.after)
         case ModelAnswered(max_tokens=limit) if limit:

@@ -266,7 +266,8 @@ def _thresholds(report: Report) -> list[Row]:
 def thresholds_line(report: Report) -> str:
     """Return where the context is reduced, where it warns before that, and where it ends."""
     warns = f"warns at {report.percent(report.warn)} · " if report.warn < report.act else ""
-    acts = f"acts at {report.percent(report.act)} ({report.act:,})"
+    verb = "asks" if report.mode == "confirm" else "acts"
+    acts = f"{verb} at {report.percent(report.act)} ({report.act:,})"
     return f"{warns}{acts} · at most {report.percent(report.limit)} ({report.limit:,})"
 
 

@@ -16,12 +16,11 @@ from foveal.apps.cli.chat.output.styled_text import (
     Row,
     Span,
     cell_width,
-    counted,
     cut,
     dim,
     row,
 )
-from foveal.core.engine.report import Report
+from foveal.core.engine.report import Report, turns_text
 from foveal.core.wire.safe_print import one_line
 
 # ── Status line ────────────────────────────────────────────────────────────────────────────────────────
@@ -46,7 +45,7 @@ def status_row(report: Report, *, width: int = 200, sandbox: str | None = None) 
 
 def usage_row(report: Report) -> Row:
     """Return the usage and the turns left, as commands print them."""
-    left = f" · {turns_left(report.turns_left)}" if report.turns_left is not None else ""
+    left = f" · {turns_text(report)}" if report.turns_left is not None else ""
     text = f"{_usage_text(report)} {usage_bar(report)}"
     return row(Span(text, STATE_STYLES[report.state]), dim(left))
 
@@ -60,7 +59,7 @@ def _status_parts(report: Report) -> list[str]:
     if report.cached_share is not None:
         parts.append(f"cache {report.cached_share * 100:.0f} %")
     if report.turns_left is not None:
-        parts.append(turns_left(report.turns_left))
+        parts.append(turns_text(report))
     if report.spent:
         parts.append(dollars(report.spent))
     return parts
@@ -70,13 +69,6 @@ def usage_bar(report: Report, *, size: int = STATUS_BAR_CELLS) -> str:
     """Return the used share as a bar; at least one cell is filled if anything is used."""
     filled = min(size, max(round(report.used_share * size), 1 if report.used else 0))
     return f"▕{'█' * filled}{'·' * (size - filled)}▏"
-
-
-def turns_left(left: int) -> str:
-    """Return in words how many turns fit before the next reduction."""
-    if left == 0:
-        return "next cut within a turn"
-    return f"~{counted(left, 'turn')} left"
 
 
 # ── Live area ──────────────────────────────────────────────────────────────────────────────────────────

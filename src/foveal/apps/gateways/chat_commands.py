@@ -1,0 +1,217 @@
+"""Commands and buttons of the bots: their effect on the session of a chat.
+
+The output of a command is sent and not stored: it does not enter the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import cast
+from weakref import WeakValueDictionary
+
+from foveal.apps.gateways import channel, texts
+from foveal.apps.gateways.channel import ChannelMessage, MessageComposer, Replies, text_reply
+from foveal.apps.gateways.model_text import CHAT_SYSTEM_PROMPT
+from foveal.errors import UnknownHandle, UnknownSession
+from foveal.server.chats import ChatPlace, Chats, find_place
+from foveal.server.live_session import LiveSession
+from foveal.server.pairing import ChatPlatform
+from foveal.server.tenants import Tenant
+from foveal.server.turns import Turn
+from foveal.sessions.continuation import CARRY_CHOICES, Carry
+
+
+class RunningTurns:
+    """The turns of each place that have not ended, oldest first."""
+
+    def __init__(self) -> None:
+        self._turns: dict[ChatPlace, list[Turn]] = {}
+
+    def add(self, place: ChatPlace, turn: Turn) -> None:
+        self._turns[place] = [*self.running(place), turn]
+
+    def running(self, place: ChatPlace) -> list[Turn]:
+        turns = [turn for turn in self._turns.pop(place, []) if turn.state != "ended"]
+        if turns:
+            self._turns[place] = turns
+        return turns
+
+
+class ChatCommands:
+    """Runs the commands of one chat app."""
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        chats: Chats,
+        *,
+        platform: ChatPlatform,
+        composer: MessageComposer,
+        turns: RunningTurns,
+    ) -> None:
+        self.platform = platform
+        self._tenant = tenant
+        self._chats = chats
+        self._composer = composer
+        self._turns = turns
+        self._changing: WeakValueDictionary[ChatPlace, asyncio.Lock] = WeakValueDictionary()
+        """Held while a command changes the session of a place."""
+
+    async def run(self, name: str, argument: str, *, place: ChatPlace) -> Replies:
+        """Run /new and /stop at once, because later messages depend on them; the others run with their reply.
+
+        The output of a command does not enter the conversation.
+        """
+        match name:
+            case "help" | "start":
+                return text_reply(texts.help_text())
+            case "new":
+                return text_reply(await self._new(place, argument.lower()))
+            case "stop":
+                return text_reply(await self._stop(place))
+            case "compact":
+                return self._change(place, lambda live: self._compact(live, argument))
+            case "undo":
+                return self._change(place, lambda live: self._undo(live, argument))
+            case "context":
+                return self._with_session(place, _context)
+            case "tokens":
+                return self._with_session(place, _tokens)
+            case _:
+                return text_reply(texts.unknown_command(f"/{name}"))
+
+    async def _with_session(
+        self, place: ChatPlace, command: Callable[[LiveSession], Awaitable[ChannelMessage]]
+    ) -> Replies:
+        """Yield the output of a command on the chat's session."""
+        yield await command(await self._live_session(place))
+
+    async def _change(
+        self, place: ChatPlace, command: Callable[[LiveSession], Awaitable[ChannelMessage]]
+    ) -> Replies:
+        """Yield the output of a command that changes the session.
+
+        It runs after the answer that is being written and after earlier such commands; then a line says so first.
+        """
+        lock = self._changing.setdefault(place, asyncio.Lock())
+        waits = lock.locked() or self._is_answering(place)
+        # Begun before the first line is sent, so that commands keep their order.
+        running = asyncio.create_task(self._run_in_order(command, place, lock))
+        try:
+            if waits:
+                yield ChannelMessage(text=texts.AFTER_ANSWER)
+            yield await running
+        finally:
+            running.cancel()
+
+    async def _run_in_order(
+        self,
+        command: Callable[[LiveSession], Awaitable[ChannelMessage]],
+        place: ChatPlace,
+        lock: asyncio.Lock,
+    ) -> ChannelMessage:
+        async with lock:
+            return await command(await self._live_session(place))
+
+    def _is_answering(self, place: ChatPlace) -> bool:
+        return any(
+            live.is_answering and find_place(self.platform, live.id) == place
+            for live in self._tenant.live_sessions
+        )
+
+    async def _new(self, place: ChatPlace, carry: str) -> str:
+        """Move the chat to a new session; `carry` says what that takes over, by default nothing."""
+        if carry and carry not in CARRY_CHOICES:
+            return texts.BAD_CARRY
+        session = await self._chats.session(self.platform, place)
+        try:
+            live = await self._tenant.session(session)
+        except UnknownSession:
+            return texts.NO_MESSAGES
+        new = await self._chats.start_next_session(self.platform, place, session=session)
+        if not carry:
+            return texts.NEW_SESSION
+        title = (await live.info()).title
+        await self._tenant.create(
+            new, title=title, system=CHAT_SYSTEM_PROMPT, continue_from=session, carry=cast(Carry, carry)
+        )
+        return texts.CONTINUED_SESSION.format(carry=carry)
+
+    async def _stop(self, place: ChatPlace) -> str:
+        """Stop the oldest turn of the chat, or a turn of its session that another source started."""
+        turns = self._turns.running(place)
+        if turns:
+            turns[0].stop()
+        else:
+            try:
+                live = await self._live_session(place)
+            except UnknownSession:
+                return texts.IDLE
+            if not live.is_busy:
+                return texts.IDLE
+            live.stop()
+        return texts.stopping(len(turns) - 1)
+
+    async def _compact(self, live: LiveSession, focus: str = "", *, agreed: bool = False) -> ChannelMessage:
+        result = await live.compact(focus, agreed=agreed, waits=True)
+        self._composer.reset_warning(live.id)
+        text = texts.compacted(result.event, before=result.tokens_before, after=result.tokens_after)
+        return ChannelMessage(text=text, footer=self._composer.footer(await live.report()))
+
+    async def _compact_if_full(self, live: LiveSession) -> ChannelMessage:
+        """Compact, unless the button is an old one and the window has space again."""
+        report = await live.report()
+        if report.state == "ok":
+            return ChannelMessage(text=texts.compaction_not_needed(report))
+        return await self._compact(live)
+
+    async def _agree(self, live: LiveSession) -> ChannelMessage:
+        """Do what the question of mode `confirm` asks, unless the button is an old one."""
+        report = await live.report()
+        if not report.question:
+            return ChannelMessage(text=texts.compaction_not_needed(report))
+        return await self._compact(live, agreed=True)
+
+    async def _undo(self, live: LiveSession, handle: str) -> ChannelMessage:
+        """Undo a reduction; if the window is too full then, the reply has the warning."""
+        try:
+            event = await live.undo(handle or None, waits=True)
+        except UnknownHandle:
+            return ChannelMessage(text=texts.nothing_to_undo(handle))
+        self._composer.reset_warning(live.id)
+        return self._composer.card(texts.undone(event), await live.report(), session=live.id)
+
+    # ── Buttons ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def press(self, action: str, *, place: ChatPlace) -> Replies:
+        """Run the action of a button, which may be an old one."""
+        match action:
+            case channel.COMPACT_ACTION:
+                replies = self._change(place, self._compact_if_full)
+            case channel.AGREE_ACTION:
+                replies = self._change(place, self._agree)
+            case channel.DECLINE_ACTION:
+                replies = self._with_session(place, _decline)
+            case _:
+                replies = text_reply(texts.OLD_BUTTON)
+        async with aclosing(replies):
+            async for message in replies:
+                yield message
+
+    async def _live_session(self, place: ChatPlace) -> LiveSession:
+        return await self._tenant.session(await self._chats.session(self.platform, place))
+
+
+async def _decline(live: LiveSession) -> ChannelMessage:
+    report = await live.report()
+    return ChannelMessage(text=texts.DECLINED if report.question else texts.compaction_not_needed(report))
+
+
+async def _context(live: LiveSession) -> ChannelMessage:
+    return ChannelMessage(text=texts.context(await live.report()))
+
+
+async def _tokens(live: LiveSession) -> ChannelMessage:
+    return ChannelMessage(text=texts.tokens(await live.report(), await live.usage()))

@@ -1,0 +1,170 @@
+"""Mode `confirm` in the bots: the question with yes and no, the limit, and the colours of the footer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveal.apps.gateways import texts
+from foveal.apps.gateways.channel import AGREE_ACTION, DECLINE_ACTION, QUESTION_BUTTONS, ChannelMessage
+from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.incoming import IncomingMessage
+from foveal.config import load
+from foveal.core.log.events import REDUCTIONS
+from foveal.server import ChatPlace, LiveSession, Pairing, Service
+from foveal.testing import Scripted
+from support.gated_provider import run
+
+CONFIRMED = {"window": 6_000, "compaction.mode": "confirm", "compaction.threshold": 0.9}
+"""The example of docs/config.md."""
+
+
+class Chat:
+    """One chat with the bot, whose model writes answers of 20 words."""
+
+    def __init__(self, service: Service) -> None:
+        allowed = frozenset({42})
+        pairing = Pairing(service.runtime.database)
+        self._chats = ChatSessions(service, pairing, platform="telegram", allowed=allowed)
+        self._tenant = service.tenant("telegram")
+        self._sent = 0
+
+    async def say(self, text: str = "Go on.") -> list[ChannelMessage]:
+        self._sent += 1
+        message = IncomingMessage(key=f"telegram-{self._sent}", place=ChatPlace(42), user=42, text=text)
+        return [reply async for reply in (await self._chats.accept(message)).replies]
+
+    async def press(self, action: str) -> str:
+        answer = await self._chats.press_button(place=ChatPlace(42), user=42, action=action)
+        (reply,) = [reply async for reply in answer.replies]
+        return reply.text
+
+    async def live(self) -> LiveSession:
+        return await self._tenant.ensure("telegram-42")
+
+    async def reductions(self) -> list[str]:
+        """Return the rules of the reductions so far."""
+        events = await (await self.live()).events()
+        return [event.fact.rule for event in events if isinstance(event.fact, REDUCTIONS)]
+
+    async def until_asked(self) -> ChannelMessage:
+        for _ in range(150):
+            (reply,) = await self.say()
+            if reply.buttons == QUESTION_BUTTONS:
+                return reply
+            assert await self.reductions() == []
+        raise AssertionError("no question")
+
+
+@asynccontextmanager
+async def chatting(folder: Path, **settings: Any) -> AsyncIterator[Chat]:
+    answers = [f"Answer {n}: " + " ".join(f"word{n}x{i}" for i in range(20)) for n in range(200)]
+    config = load(folder, flags=settings, environ={}, user_folder=folder / "no-config")
+    async with Service.open(config, folder=folder / "served", environment={}) as service:
+        service.runtime._providers[""] = Scripted(*answers)
+        yield Chat(service)
+
+
+@run
+async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        asked = [await chat.until_asked()]
+        live = await chat.live()
+        while True:
+            report = await live.report()
+            assert report.used > report.act
+            assert await chat.press(DECLINE_ACTION) == texts.DECLINED
+            assert (await chat.say("/context"))[0].buttons == (), "not in between"
+            replies = await chat.say()
+            if len(replies) > 1:
+                break
+            assert replies[0].buttons == QUESTION_BUTTONS
+            assert await chat.reductions() == []
+            asked += replies
+        assert len(asked) >= 2, "once after each answer"
+        assert re.match(
+            r"🔴 Context: [\d,]+/6,000 \(([\d.]+ %)\)\n(⏳ .*\n)?"
+            r"⚠️ The context is full: \1 of the window, and at most [\d.]+ % fit\. Compact the conversation now\?$",
+            asked[0].footer,
+        )
+        assert "⏳ The next turn needs about " in asked[-1].footer, "told before it is likely"
+        before, answer = replies
+        assert re.match(
+            r"⚠️ The next answer needs [\d,]+ tokens and at most [\d,]+ fit: older turns are reduced now\. "
+            r"/undo takes that back; /compact with your words decides what is kept\.$",
+            before.text,
+        )
+        assert set(await chat.reductions()) == {"economy: no consent"}
+        assert re.match(
+            r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens\. /undo e\d+ undoes it\.\n", answer.footer
+        )
+        assert answer.text.startswith("Answer ")
+
+
+@pytest.mark.parametrize("policy", ["economy", "handoff", "rolling", "recent", "confirm"])
+@run
+async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str) -> None:
+    async with chatting(tmp_path, **CONFIRMED, **{"context.policy": policy}) as chat:
+        await chat.until_asked()
+        said = await chat.press(AGREE_ACTION)
+        assert re.match(
+            r"🗜 (Summarised|Reduced).*: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. /undo undoes it\.", said
+        )
+        assert set(await chat.reductions()) == {f"{policy}: agreed"}
+        report = await (await chat.live()).report()
+        assert report.question == ""
+        (reply,) = await chat.say()
+        assert reply.footer.startswith(("🟢 Context: ", "🟡 Context: ")), (
+            "what was agreed to is not reported again"
+        )
+        for action in (AGREE_ACTION, DECLINE_ACTION):
+            assert await chat.press(action) == texts.compaction_not_needed(await (await chat.live()).report())
+
+
+@run
+async def test_undo_after_a_yes_asks_after_the_next_answer(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        await chat.until_asked()
+        await chat.press(AGREE_ACTION)
+        (undone,) = await chat.say("/undo")
+        assert (undone.footer[0], undone.buttons) == ("🔴", ())
+        replies = await chat.say()
+        assert replies[-1].buttons == QUESTION_BUTTONS
+
+
+@run
+async def test_each_colour_is_warned_of_once(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000, **{"compaction.mode": "confirm"}) as chat:
+        replies = [(await chat.say())[0]]
+        while replies[-1].buttons != QUESTION_BUTTONS:
+            replies += await chat.say()
+        colours = [reply.footer[0] for reply in replies]
+        assert colours == sorted(colours, key="🟢🟡🔴".index)
+        assert set(colours) == set("🟢🟡🔴")
+        (warned,) = [reply for reply in replies if reply.footer[0] == "🟡" and reply.buttons]
+        assert re.search(
+            r"\(([\d.]+ %)\)\n⚠️ The context takes \1 of the window; from [\d.]+ % on you are asked whether to "
+            r"compact it\.$",
+            warned.footer,
+        )
+
+
+@run
+async def test_without_confirm_no_text_speaks_of_a_question(tmp_path: Path) -> None:
+    async with chatting(
+        tmp_path, window=6_000, **{"compaction.mode": "off", "context.policy": "handoff"}
+    ) as chat:
+        while not (replies := await chat.say())[0].buttons:
+            pass
+        assert re.search(
+            r"⚠️ The context takes [\d.]+ % of the window, and at most [\d.]+ % fit\. "
+            r"/compact summarises old turns\.$",
+            replies[0].footer,
+        )
+        (context,) = await chat.say("/context")
+        assert "old turns are summarised only by /compact." in context.text

@@ -1,0 +1,71 @@
+"""Replies read from the bytes of a stream: a stream of text alone is read like any other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from foveal.core.log import ModelSaid
+from foveal.server.proxy.upstream_reply import UpstreamReply, read_reply
+
+STOP = {"index": 0, "delta": {}, "finish_reason": "stop"}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
+
+
+def stream(*chunks: dict[str, Any]) -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n"
+
+
+def chunk(delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"id": "1", "choices": [{"index": 0, "delta": delta, **fields}]}
+
+
+def read_as_events(data: bytes) -> UpstreamReply | None:
+    """Read a stream with other line breaks, which is never read as text alone."""
+    return read_reply(data.replace(b"\n", b"\r\n"), "openai_chat", streamed=True)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [chunk({"role": "assistant", "content": ""}), chunk({"content": "one"}), {"choices": [STOP]}],
+        [chunk({"content": "ä\n\ndata: {}"}), {"choices": [STOP], "usage": USAGE}],
+        [chunk({"content": "one"}), {"choices": [STOP]}, {"choices": [], "usage": USAGE}],
+        [chunk({"content": "one", "refusal": None}, logprobs={"a": 1}), {"choices": [STOP], "usage": None}],
+        [
+            chunk({"reasoning_content": "hm", "content": None}),
+            chunk({"content": "one"}, finish_reason="stop"),
+        ],
+        [chunk({"content": "one"}), chunk({"content": "two"}, index=1), {"choices": [STOP]}],
+        [chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]})],
+        [chunk({"content": "one"}, finish_reason="length", usage=USAGE)],
+        [{"choices": [{"delta": {"content": "one"}, "finish_reason": "stop"}]}],
+        [chunk({"content": "one"})],
+        [chunk({"content": ["one"]}), {"choices": [STOP]}],
+        [{"error": {"message": "overloaded"}}],
+        [],
+    ],
+)
+def test_every_stream_is_read_as_its_events_are(chunks: list[dict[str, Any]]) -> None:
+    data = stream(*chunks)
+    assert read_reply(data, "openai_chat", streamed=True) == read_as_events(data)
+
+
+def test_a_stream_of_text_alone_is_read() -> None:
+    reply = read_reply(
+        stream(chunk({"content": "one "}), chunk({"content": "two"}), {"choices": [STOP], "usage": USAGE}),
+        "openai_chat",
+        streamed=True,
+    )
+    assert reply == UpstreamReply(
+        messages=[{"role": "assistant", "content": "one two"}],
+        facts=(ModelSaid(content="one two"),),
+        usage={**USAGE, "stop_reason": "stop"},
+    )
+
+
+def test_a_stream_with_a_line_that_is_no_chunk_counts_as_no_reply() -> None:
+    broken = b'data: {"choices": []}\n{"choices": []}\n\ndata: {"choices"\n\ndata: [DONE]\n\n'
+    assert read_reply(broken, "openai_chat", streamed=True) is None
