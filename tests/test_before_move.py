@@ -376,6 +376,7 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
 NEW_KEYS = (
     "server.database",
     "server.proxy_retention_days",
+    "telegram.webhook",
     "tools.approval",
     "tools.network",
     "tools.sandbox",

@@ -66,7 +66,7 @@ def find_place(platform: str, session: str) -> ChatPlace | None:
 
 
 async def current_session(db: Transaction, platform: str, session: str) -> str:
-    """Return the session that a chat is in now, given any of its sessions; other sessions are returned as they are."""
+    """Return the session that a chat is in now, given any of its sessions; others are returned as they are."""
     place = find_place(platform, session)
     number = None if place is None else await _find_number(db, platform, place)
     return session if place is None or number is None else chat_session_id(platform, place, number)

@@ -1,7 +1,7 @@
 """Which models read images and PDF files, by their names.
 
-The bundled table does not list it. A model of no known family counts as one that reads text only: a provider refuses
-a request with an image that its model cannot read, and the image stays in the conversation.
+The bundled table does not list it. A model of no known family counts as one that reads text only: a provider
+refuses a request with an image that its model cannot read, and the image stays in the conversation.
 """
 
 from __future__ import annotations
