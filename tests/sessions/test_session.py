@@ -269,6 +269,7 @@ async def test_a_request_that_cannot_be_reduced_can_be_returned_as_it_is(stores:
             await session.fit()
         fitted = await session.fit(may_exceed=True)
         assert fitted.facts[-1] == long
+        assert fitted.reduced, "what can be reduced is: the provider may accept the rest"
         assert fitted.tokens > fitted.limit
         assert check_chat(fitted.to_openai()) == []
         again = await Session.open(store, "demo", **SMALL)

@@ -1,6 +1,6 @@
 """The agent: a loop of model and tools on a session."""
 
-from foveal.agent.agent import INTERRUPTED_RESULT, Agent, HookOccasion, HookVerdict, summariser_for
+from foveal.agent.agent import INTERRUPTED_RESULT, Agent, summariser_for
 from foveal.agent.agent_events import (
     AgentEvent,
     HookFailed,
@@ -11,6 +11,7 @@ from foveal.agent.agent_events import (
     TurnFinished,
     UserMessageStored,
 )
+from foveal.agent.agent_hooks import HookOccasion, HookVerdict
 
 __all__ = [
     "INTERRUPTED_RESULT",

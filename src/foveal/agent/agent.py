@@ -2,7 +2,8 @@
 
 1. Everything is stored before it is used: the user message before the model is called, the whole result of a call
    before it is truncated. After any interruption the session is legal and can continue.
-2. A request that the provider refuses as too large is reduced and sent again; the user does not notice.
+2. A request that the provider refuses as too large is reduced and sent again; the user does not notice. One that
+   it refuses because of an image or a file is sent again with a placeholder in its place (`RefusedMedia`).
 3. Hooks are called in list order, at six points, with one signature; one that fails is reported, with no effect.
 4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
    The output so far of a running call is its result, which is reported before the turn ends.
@@ -16,8 +17,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Literal, Protocol
-
-import msgspec
 
 from foveal.agent.agent_events import (
     AgentEvent,
@@ -35,6 +34,8 @@ from foveal.agent.agent_events import (
     TurnFinished,
     UserMessageStored,
 )
+from foveal.agent.agent_hooks import Hook, HookOccasion, HookVerdict
+from foveal.agent.refused_media import RefusedMedia
 from foveal.agent.running_call import RunningCall, cancel_and_wait
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
@@ -46,7 +47,6 @@ from foveal.core.log.events import (
     CompactionFailed,
     Content,
     Dialect,
-    Event,
     Instructed,
     ModelSaid,
     Noted,
@@ -126,36 +126,8 @@ def _fitted(request: SummaryRequest) -> Fitted:
     )
 
 
-# ── Hooks ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Approval and guidance ─────────────────────────────────────────────────────────────────────────
 
-HookPoint = Literal["before_model", "after_model", "before_tool", "after_tool", "on_reduction", "on_overflow"]
-
-
-class HookOccasion(msgspec.Struct, frozen=True, kw_only=True):
-    """The point at which a hook is called, and what happened there."""
-
-    at: HookPoint
-    session: Session
-    call: Call | None = None
-    """Set before and after a tool."""
-    output: ToolOutput | None = None
-    """Set after a tool."""
-    reply: Reply | None = None
-    """Set after the model."""
-    events: tuple[Event, ...] = ()
-    """The recorded events of a reduction or an overflow."""
-
-
-class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that a hook requests; a hook that returns None requests none."""
-
-    deny: str = ""
-    """Before a tool: the result that the model gets instead of the call being run."""
-    output: ToolOutput | None = None
-    """After a tool: replaces its result. The original is not stored."""
-
-
-Hook = Callable[[HookOccasion], Awaitable[HookVerdict | None]]
 Approve = Callable[[Call, str], Awaitable[bool]]
 """Asks the user about a call, given its description."""
 
@@ -282,6 +254,7 @@ class Agent:
         """Send requests, smaller after each overflow, until the model replies; store the reply."""
         async for event in self._run_hooks(HookOccasion(at="before_model", session=self.session)):
             yield event
+        refused = RefusedMedia(self.session)
         while True:
             first, report = self._reported + 1, await self.session.report()
             if report.mode == "confirm" and report.state == "over":
@@ -306,8 +279,9 @@ class Agent:
                         self._partial_text += piece.text if piece.kind == "text" else ""
                         yield TextStreamed(piece=piece)
                 break
-            except ProviderError:
-                raise
+            except ProviderError as problem:
+                if self._partial_text or not await refused.hide(problem):
+                    raise
             except Exception as error:  # an error of the client library: an overflow, or an unknown one
                 if not await self.session.overflowed(error):
                     raise ProviderError(f"{self.provider.name}: {error}", code="refused") from error

@@ -160,6 +160,13 @@ class Inbox:
     async def entry(self, tenant: str, id: int) -> InboxEntry | None:
         return await self._database.read(lambda db: _select_entry(db, "id = ?", id), tenant=tenant)
 
+    async def find(self, tenant: str, session: str, *, key: str) -> InboxEntry | None:
+        """Return the message with a key."""
+        where = "tenant = ? AND session = ? AND key = ?"
+        return await self._database.read(
+            lambda db: _select_entry(db, where, tenant, session, key), tenant=tenant
+        )
+
     async def newest(self, tenant: str, session: str) -> InboxEntry | None:
         """Return the message of a session that arrived last."""
         return await self._database.read(lambda db: _newest(db, tenant, session), tenant=tenant)

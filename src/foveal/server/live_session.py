@@ -148,6 +148,11 @@ class LiveSession:
         """Return a turn that runs, waits or ended recently in this process."""
         return next((turn for turn in self._turns.values() if turn.id == id), None)
 
+    async def find_turn_of(self, key: str) -> Turn | None:
+        """Return the turn of the message with a key; None if there is no such message."""
+        entry = await self._runtime.inbox.find(self.tenant, self.id, key=self._runtime.storable_key(key))
+        return None if entry is None else await self._attach(entry)
+
     async def find_turn(self, id: str) -> Turn | None:
         """Return a turn that runs, waits or ended recently, in this process or another one."""
         if (known := self.turn(id)) is not None:

@@ -22,7 +22,7 @@ from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log.events import Compacted, CompactionFailed, Event
 from foveal.core.models.budget import Budget
-from foveal.core.policies import foresee
+from foveal.core.policies import Moment, foresee
 from foveal.core.view.request import Fitted
 from foveal.errors import ContextOverflow, StoreError
 from foveal.sessions.background_compaction import BackgroundCompaction
@@ -81,7 +81,8 @@ class RequestFitter:
         for _ in range(MAX_CONFLICTS):
             first = engine.next_seq
             try:
-                fits = await self._reduce(engine, now, may_start_summary=may_start_summary, agreed=agreed)
+                moment = replace(self.requests.moment(engine), agreed=agreed, may_exceed=may_exceed)
+                fits = await self._reduce(engine, moment, now, may_start_summary=may_start_summary)
             except ContextOverflow:
                 if not may_exceed:
                     await self._store_paid(engine, first)
@@ -137,15 +138,12 @@ class RequestFitter:
             return None
         return foresee(engine.view, engine.budget(), self.requests.moment(engine), engine.policy)
 
-    async def _reduce(
-        self, engine: Engine, now: float, *, may_start_summary: bool, agreed: bool = False
-    ) -> bool:
+    async def _reduce(self, engine: Engine, moment: Moment, now: float, *, may_start_summary: bool) -> bool:
         """Reduce until the request fits, or as far as the user has agreed to; return False if a summary is being
         written that it must wait for."""
         outdated = self._background.take_outdated(engine.view)
         if outdated is not None:
             engine.append(outdated, at=now)
-        moment = replace(self.requests.moment(engine), agreed=agreed)
         steps = engine.reduction_steps(moment, at=now)
         outcome: CompactionOutcome | None = None
         while True:
@@ -156,7 +154,7 @@ class RequestFitter:
             outcome = self._take_summary(engine)
             may_ask = may_start_summary and plan.ask
             if outcome is None and may_ask and self._background.may_ask_model(engine.compaction_health):
-                is_forced = agreed or engine.view.units > engine.budget().hard
+                is_forced = moment.agreed or engine.view.units > engine.budget().hard
                 if self._background.is_idle and (is_forced or self._prepares_summaries()):
                     self._background.start(await self.job(engine, plan))
                 if is_forced:

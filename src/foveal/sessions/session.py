@@ -48,6 +48,7 @@ from foveal.core.log.events import (
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
+from foveal.core.policies.ladder.media_limits import mask_refused_media
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, SessionExists, UnknownSession
@@ -214,6 +215,14 @@ class Session:
             if fact is not None:
                 await self._writer.commit([fact])
             return fact is not None
+
+    async def hide_refused_media(self) -> Event | None:
+        """Show placeholders instead of images and files, because a provider refused a request and they may be the
+        reason: first of those that came after the newest answer. Return None if there is nothing to hide."""
+        async with self._lock:
+            engine = await self._writer.refresh()
+            fact = None if engine.policy.ladder == "off" else mask_refused_media(engine.view)
+            return None if fact is None else await self._commit_change(fact)
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -26,6 +26,7 @@ from foveal.server import (
     ChatMessage,
     ChatPlace,
     Chats,
+    LiveSession,
     Pairing,
     Service,
     chat_session_id,
@@ -223,6 +224,23 @@ async def test_an_answer_whose_sending_fails_stays_undelivered(tmp_path: Path) -
         ((again, _),) = await chats.undelivered()
         assert [message.text for message in await collect(again)] == ["The answer."]
         assert await chats.undelivered() == []
+
+
+@run
+async def test_a_message_is_recorded_before_it_is_stored_and_dropped_if_it_never_was(tmp_path: Path) -> None:
+    async with open_service(tmp_path, Scripted("The answer.")) as service:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LiveSession, "submit", crash)
+            replies = await accept(open_chats(service), chat=42, user=42, key="telegram-1", text="Hello.")
+        assert [message.text for message in await collect(replies)] == [f"{texts.NOT_STORED}."]
+        ((late, found),) = await open_chats(service).undelivered()
+        assert found is not None
+        assert (found.key, await collect(late)) == ("telegram-1", [])
+        assert await open_chats(service).undelivered() == []
+
+
+async def crash(*_: object, **__: object) -> None:
+    raise RuntimeError("the process ends here")
 
 
 @run

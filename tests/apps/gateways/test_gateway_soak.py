@@ -51,7 +51,7 @@ MANY_TELEGRAM_FAULTS: Final = {
     "rate limit": 6,
     "unauthorised": 3,
 }
-DISCORD_FAULTS: Final = {"disconnect": 1, "refused": 1, "unavailable": 1, "lost replies": 1}
+DISCORD_FAULTS: Final = {"kill": 1, "disconnect": 1, "refused": 1, "unavailable": 1, "lost replies": 1}
 MANY_DISCORD_FAULTS: Final = {
     "kill": 5,
     "kill after acceptance": 5,

@@ -165,48 +165,62 @@ class ChatSessions:
         content = model_text(message)
         title = one_line(scrub(message.title), width=MAX_CHAT_TITLE_CHARS)
 
-        async def submit(session: str) -> Turn:
-            session = session or await self._chats.session(self.platform, message.place)
+        async def open_session() -> LiveSession:
+            session = await self._chats.session(self.platform, message.place)
             try:
-                live = await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
+                return await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
             except UnknownSession:  # it was deleted, and its id stays in use
                 session = await self._chats.start_next_session(self.platform, message.place, session=session)
-                live = await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
-            # A message that arrives again may differ: its author has another name, a file is gone.
-            return await live.submit(
-                content, key=message.key, dialect=media_dialect(content), checks_text=False
-            )
+                return await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
 
-        answer = await self._start_once(message.key, submit, place=message.place, reply_to=message.reply_to)
+        async def submit(live: LiveSession) -> Turn:
+            # A message that arrives again may differ: its author has another name, a file is gone.
+            dialect = media_dialect(content)
+            return await live.submit(content, key=message.key, dialect=dialect, checks_text=False)
+
+        place, reply_to = message.place, message.reply_to
+        answer = await self._start_once(message.key, open_session, submit, place=place, reply_to=reply_to)
         return answer or PendingAnswer(no_replies())
 
     async def _start_once(
-        self, key: str, start: Callable[[str], Awaitable[Turn]], *, place: ChatPlace, reply_to: int = 0
+        self,
+        key: str,
+        open_session: Callable[[], Awaitable[LiveSession]],
+        start: Callable[[LiveSession], Awaitable[Turn]],
+        *,
+        place: ChatPlace,
+        reply_to: int = 0,
     ) -> PendingAnswer | None:
         """Start the turn of a key, in the session where it started before, if it did.
 
-        Return None if the key was answered, or its answer is being delivered.
+        The key is recorded before the turn starts: a crash in between leaves a record without a turn, which is
+        dropped, and never a turn whose answer is not delivered. Return None if the key was answered, or its answer
+        is being delivered.
         """
         if key in self._delivering:
             return None
         self._delivering.add(key)
-        recorded = False
+        turn = None
         try:
             known = await self._chats.find_message(self.platform, key)
             if known is not None and known.is_done:
                 return None
-            turn = await start(known.session if known is not None else "")
+            live = await self._recorded_session(known) or await open_session()
             now = self.now()
-            message = known or ChatMessage(
-                key=key, place=place, session=turn.session, reply_to=reply_to, at=now
-            )
+            message = known or ChatMessage(key=key, place=place, session=live.id, reply_to=reply_to, at=now)
             await self._chats.record_message(self.platform, message, now=now)
-            recorded = True
+            turn = await start(live)
         finally:
-            if not recorded:
+            if turn is None:
                 self._delivering.discard(key)
         self._turns.add(place, turn)
         return PendingAnswer(errors_as_replies(self._answer(turn, key=key)), message)
+
+    async def _recorded_session(self, message: ChatMessage | None) -> LiveSession | None:
+        """Return the session of a recorded message, unless it was deleted."""
+        with suppress(UnknownSession):
+            return await self._tenant.session(message.session) if message is not None else None
+        return None
 
     async def press_button(self, *, place: ChatPlace, user: int, action: str) -> PendingAnswer:
         """Run the action of a button, which may be an old one."""
@@ -223,11 +237,18 @@ class ChatSessions:
 
     async def _retry(self, failed: str, *, place: ChatPlace) -> PendingAnswer:
         """Ask the model again, once for each failed turn."""
-        live = await self._tenant.session(await self._chats.session(self.platform, place))
-        key = f"{self.platform}-again-{live.id}-{failed}"
+        session = await self._chats.session(self.platform, place)
+        key = f"{self.platform}-again-{session}-{failed}"
         old = PendingAnswer(text_reply(texts.OLD_BUTTON))
+
+        async def open_session() -> LiveSession:
+            return await self._tenant.session(session)
+
+        async def start(live: LiveSession) -> Turn:
+            return await live.retry(key=key)
+
         try:
-            return await self._start_once(key, lambda _: live.retry(key=key), place=place) or old
+            return await self._start_once(key, open_session, start, place=place) or old
         except NothingToAsk:  # the last turn did not fail
             return old
 
@@ -245,13 +266,12 @@ class ChatSessions:
         return [PendingAnswer(errors_as_replies(self._late_answer(message)), message) for message in messages]
 
     async def _late_answer(self, message: ChatMessage) -> Replies:
-        try:
-            live = await self._tenant.session(message.session)
-        except UnknownSession:  # it was deleted meanwhile, and the message with it
+        live = await self._recorded_session(message)
+        turn = None if live is None else await live.find_turn_of(message.key)
+        if turn is None:  # the session was deleted meanwhile, or a crash came before the message was stored
+            self._delivering.discard(message.key)
             await self._chats.mark_done(self.platform, message.key, now=self.now())
             return
-        # The key is known: this finds the turn and adds no message.
-        turn = await live.submit("", key=message.key, checks_text=False)
         async with aclosing(self._answer(turn, key=message.key)) as replies:
             async for reply in replies:
                 yield reply

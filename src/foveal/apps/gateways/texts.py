@@ -29,6 +29,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.cost import UsageTotals
 from foveal.core.policies import AGREED, NO_CONSENT
+from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, FovealError, NotCompacted, ProviderError, StoreError
@@ -62,9 +63,12 @@ async def turn_reductions(session: LiveSession, first_message: str) -> list[Even
 
 def is_reported(fact: AnyFact) -> bool:
     """Return whether a reduction is reported: not one that the user requested or agreed to. A clip or a mask is a
-    detail and reported only in mode `confirm`, where the user is told of all that happens without a yes."""
+    detail and reported only in mode `confirm`, where the user is told of all that happens without a yes, or if it
+    hides a file that the provider refused."""
     if isinstance(fact, Compacted | Dropped):
         return fact.reason != "hand" and not fact.rule.endswith(AGREED)
+    if isinstance(fact, Masked) and fact.reason == REFUSED_MEDIA:
+        return True
     return isinstance(fact, Masked | Clipped) and fact.rule.endswith(NO_CONSENT)
 
 
@@ -327,7 +331,7 @@ def nothing_to_undo(name: str) -> str:
 
 
 def reduction_notes(events: Iterable[Event]) -> list[str]:
-    """Return the reductions that made room for an answer, with the command that undoes each."""
+    """Return the reductions that were made for an answer, with the command that undoes each."""
     return [f"{_reduction_note(event.fact)}. /undo {event.handle} undoes it." for event in events]
 
 
@@ -337,6 +341,9 @@ def _reduction_note(fact: AnyFact) -> str:
             sizes = read_metrics(fact)
             why = " to make further answers cheaper" if fact.reason == "price" else ""
             return f"🗜 Older turns were summarised{why}: {sizes.before:,} → {sizes.after:,} tokens"
+        case Masked() if fact.reason == REFUSED_MEDIA:
+            files = "a file" if len(fact.masks) == 1 else f"{len(fact.masks):,} files"
+            return f"⚠️ The model could not read {files}, and this answer does without"
         case Masked():
             count = len(fact.masks)
             return f"✂️ {count:,} older result{'s were' if count != 1 else ' was'} replaced by placeholders"

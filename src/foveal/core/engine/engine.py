@@ -327,13 +327,13 @@ class Engine:
         """Reduce until the next request fits, or raise `ContextOverflow`.
 
         Where the policy wants a summary, its plan is yielded and the outcome is sent back: the caller decides
-        whether a model or the ledger writes it. Does nothing without new events since the last time, whatever the
-        clock says."""
+        whether a model or the ledger writes it. Does nothing without new events, whatever the clock says."""
         budget = self.budget()
         is_known = self._fitted_at is None and self.past_calls.is_reduced and self._fits(budget)
         if not moment.agreed and (is_known or self._fitted_at == (self.next_seq, budget)):
             return budget
-        check_irreducible(self.view, budget, self.calibration, self.policy)
+        if not moment.may_exceed:
+            check_irreducible(self.view, budget, self.calibration, self.policy)
         self.ledger_index.prepare_newest(self.log if self.policy.compact else (), newest_hidden(self.view))
         refused = self.provider_limits.refusals > 0
         paused = self.compaction_health.is_paused and not moment.agreed

@@ -51,6 +51,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Whether expanded steps stay expanded even if the request does not fit."""
     agreed: bool = False
     """The user has agreed to a reduction, in mode `confirm`."""
+    may_exceed: bool = False
+    """The request is sent even if it does not fit, so everything that can be reduced is."""
     model_switched: bool = False
     """Another model reads this request than the last one."""
 

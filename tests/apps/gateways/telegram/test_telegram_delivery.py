@@ -78,6 +78,17 @@ async def test_owed_answers_are_sent_when_the_bot_connects_again(tmp_path: Path)
 
 
 @run
+async def test_a_page_of_a_proxy_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_bot(tmp_path, "One.") as bot:
+        async with bot.api.outage("bad gateway"):
+            await bot.waited(2.0)
+            problem = bot.gateway.connection.problem
+        assert problem == "answers with an error (NetworkError: Telegram answers with the status 502)"
+    noted = [record for record in caplog.records if record.name.startswith("telegram")]
+    assert [record.getMessage() for record in noted] == []
+
+
+@run
 async def test_an_answer_is_sent_again_after_growing_pauses(tmp_path: Path) -> None:
     async with running_bot(tmp_path, "One.") as bot:
         bot.api.fail("sendMessage", *[Fault(502, "Bad Gateway")] * (ATTEMPTS * 8))

@@ -13,6 +13,7 @@ import pytest
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.chat_files import NOT_FETCHED
 from foveal.core.log import Media, UserSaid, text_of
+from foveal.errors import ProviderError
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
 from support.serve_process import serving
@@ -283,6 +284,19 @@ async def test_in_a_group_an_album_is_read_if_its_caption_mentions_the_bot(tmp_p
         await bot.api.taken()
         (message,) = await user_messages(bot, "telegram--100")
         assert sum(isinstance(part, Media) for part in message.content) == 2
+
+
+@run
+async def test_a_photo_that_the_provider_refuses_does_not_block_the_chat(tmp_path: Path) -> None:
+    refusal = ProviderError("the request was refused (400): could not process image", code="refused")
+    async with running_bot(tmp_path, reader(refusal, "I cannot see it.", "Yes.")) as bot:
+        bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
+        (said,) = await bot.api.said(1)
+        assert said["text"].startswith("I cannot see it.\n\n🟢 Context: ")
+        assert "\n⚠️ The model could not read a file, and this answer does without. /undo e" in said["text"]
+        bot.api.hear("Are you there?", user=USER)
+        assert texts_of(await bot.api.said(2)) == ["I cannot see it.", "Yes."]
+        assert "could not read" not in (await bot.api.said(2))[1]["text"]
 
 
 @run

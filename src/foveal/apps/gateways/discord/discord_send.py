@@ -34,6 +34,8 @@ TRANSIENT_ERRORS: Final = (
 )
 TRANSIENT_STATUSES: Final = (401, 429)
 """A refused token may be accepted again; the connection reports it."""
+EXPIRED_INTERACTION_CODE: Final = 50_027
+"""The token of an interaction is no longer valid; Discord accepts it for 15 minutes."""
 NO_PRIVATE_MESSAGES_CODE: Final = 50_007
 """The user does not accept messages of the bot."""
 CLOSED_CHANNELS: Final = {
@@ -103,10 +105,13 @@ class InteractionSender:
     async def send(self, part: OutgoingPart[str]) -> None:
         try:
             await self._interaction.followup.send(part.content, ephemeral=self._ephemeral, **_options(part))
-        except (discord.NotFound, RuntimeError):  # 15 minutes have passed, or the bot was replaced
+        except (discord.NotFound, RuntimeError):  # the interaction is unknown, or the bot was replaced
             await self._channel.send(part)
         except (discord.DiscordException, *TRANSIENT_ERRORS) as problem:
-            _raise_unless_given_up(problem)
+            if getattr(problem, "code", 0) != EXPIRED_INTERACTION_CODE:
+                _raise_unless_given_up(problem)
+                return
+            await self._channel.send(part)
 
     async def show_typing(self, place: ChatPlace) -> None:
         await self._channel.show_typing(place)

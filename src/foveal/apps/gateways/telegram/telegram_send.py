@@ -66,7 +66,7 @@ UPDATE_KINDS: Final = ("message", "edited_message", "callback_query")
 
 
 class RetryingRequest(HTTPXRequest):
-    """Waits and sends a request again after a `429`."""
+    """Waits and sends a request again after a `429`; an error of Telegram's servers is a failure of the network."""
 
     __slots__ = ("_sleep",)
 
@@ -77,6 +77,8 @@ class RetryingRequest(HTTPXRequest):
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
         for _ in range(MAX_RATE_LIMIT_WAITS):
             status, body = await super().do_request(*args, **kwargs)
+            if status >= 500:  # a page of a proxy, which the library would log
+                raise NetworkError(f"Telegram answers with the status {status}")
             if status != 429:
                 return status, body
             await self._sleep(_retry_after(body))

@@ -21,6 +21,7 @@ from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, counted, d
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.report import over_limit_notice
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
+from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.wire.safe_print import one_line
 
 MAX_PREVIEW_LINES: Final = 3
@@ -128,6 +129,12 @@ def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
             yield (
                 f"clipped {target}: the model sees {clip_size(fact)} · /expand {target}",
                 "dim",
+            )
+        case Masked() if fact.reason == REFUSED_MEDIA:
+            named = _handle_list(list(dict.fromkeys(mask.target for mask in fact.masks)))
+            yield (
+                f"the model cannot read a file of {named} and answers without it · /undo {event.handle}",
+                "fair",
             )
         case Masked():
             seqs = list(dict.fromkeys(mask.target for mask in fact.masks))
