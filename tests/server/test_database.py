@@ -13,8 +13,9 @@ import apsw
 import pytest
 
 from foveal.errors import StoreError, StoreUnusable
-from foveal.server import SessionLocks, SqliteDatabase
+from foveal.server import ChatMessage, ChatPlace, Chats, SessionLocks, SqliteDatabase
 from foveal.server.databases import Act, Transaction
+from foveal.server.databases.sqlite_database import SERVER_APPLICATION_ID
 from foveal.stores import open_store
 from support.gated_provider import run
 
@@ -92,6 +93,66 @@ async def test_a_foreign_file_is_refused_and_left_unchanged(tmp_path: Path) -> N
             await database.read(all_numbers)
         await database.close()
         assert (tmp_path / name).read_bytes() == before
+
+
+FIRST_SCHEMA = """
+    CREATE TABLE chats (face TEXT NOT NULL, chat INTEGER NOT NULL, number INTEGER NOT NULL,
+        PRIMARY KEY (face, chat)) STRICT, WITHOUT ROWID;
+    CREATE TABLE chat_messages (face TEXT NOT NULL, key TEXT NOT NULL, chat INTEGER NOT NULL,
+        session TEXT NOT NULL, state TEXT NOT NULL, at REAL NOT NULL,
+        PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID;
+    INSERT INTO chats VALUES ('telegram', 42, 3);
+    INSERT INTO chat_messages VALUES ('telegram', 'm', 42, 'telegram-42-3', 'open', 1.5)"""
+
+
+def file_of_version_1(path: Path) -> Path:
+    connection = apsw.Connection(str(path))
+    connection.execute(FIRST_SCHEMA)
+    connection.pragma("application_id", SERVER_APPLICATION_ID)
+    connection.pragma("user_version", 1)
+    connection.close()
+    return path
+
+
+async def read_chats(database: SqliteDatabase) -> tuple[str, list[ChatMessage]]:
+    chats = Chats(database)
+    return await chats.session("telegram", ChatPlace(42)), await chats.undelivered("telegram", now=2.0)
+
+
+UPGRADED = (
+    "telegram-42-3",
+    [ChatMessage(key="m", place=ChatPlace(42), session="telegram-42-3", at=1.5)],
+)
+
+
+@run
+async def test_databases_opened_at_once_upgrade_the_file_once(tmp_path: Path) -> None:
+    path = file_of_version_1(tmp_path / "c.db")
+    databases = [SqliteDatabase(path) for _ in range(4)]
+    assert await asyncio.gather(*map(read_chats, databases)) == [UPGRADED] * 4
+    for database in databases:
+        await database.close()
+
+
+@run
+async def test_an_upgraded_file_stays_usable_beside_a_server_of_the_version_before(tmp_path: Path) -> None:
+    path = file_of_version_1(tmp_path / "c.db")
+    upgrading = SqliteDatabase(path)
+    assert await read_chats(upgrading) == UPGRADED
+    await upgrading.write(lambda db: db.execute("PRAGMA user_version = 1"))  # its check whether it can write
+    await upgrading.close()
+    for reading in (SqliteDatabase(path, is_read_only=True), SqliteDatabase(path)):
+        assert await read_chats(reading) == UPGRADED
+        await reading.close()
+
+
+@run
+async def test_the_check_whether_a_file_can_be_written_keeps_its_version(tmp_path: Path) -> None:
+    database = database_with_table(tmp_path / "c.db")
+    await database.write(lambda db: db.execute("PRAGMA user_version = 99"))  # another process has upgraded it
+    await database.check_writable()
+    assert await database.read(lambda db: db.fetch("PRAGMA user_version")) == [(99,)]
+    await database.close()
 
 
 @run

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from foveal.errors import LeaseLost, StoreError
+from foveal.errors import KeyReused, LeaseLost, StoreError
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, TokenCaller
 from foveal.server.databases import Transaction
 from foveal.server.inbox import DONE_KEY_TTL_S
@@ -69,6 +69,34 @@ async def test_a_key_that_arrives_at_the_same_time_is_stored_once(place: Path | 
         results = await asyncio.gather(*puts)
         assert sum(is_new for _, is_new in results) == 1
         assert len({entry.id for entry, _ in results}) == 1
+
+
+@run
+async def test_the_key_of_a_background_run_is_refused_for_another_text(place: Path | str) -> None:
+    async with open_database(place) as database:
+        inbox, queue = Inbox(database), JobQueue(database)
+        await queue.add(new_job("t", "s", key="k", kind="run", prompt="Do it.", now=1.0))
+        other = new_job("t", "s", key="k", kind="run", prompt="Do that.", now=2.0)
+        with pytest.raises(KeyReused):
+            await queue.add(other)
+        with pytest.raises(KeyReused):
+            await inbox.put("t", "s", key="k", content="Do that.", dialect="", now=2.0)
+        entry, is_new = await inbox.put("t", "s", key="k", content="Do it.", dialect="", now=2.0)
+        assert (entry.message, is_new) == ("Do it.", True)
+        with pytest.raises(KeyReused):
+            await queue.add(other)
+
+
+@run
+async def test_of_two_texts_with_one_key_at_the_same_time_one_is_refused(place: Path | str) -> None:
+    async with open_database(place) as one, open_database(place) as other:
+        results = await asyncio.gather(
+            JobQueue(one).add(new_job("t", "s", key="k", kind="run", prompt="Do it.", now=1.0)),
+            JobQueue(other).add(new_job("t", "s", key="k", kind="run", prompt="Do that.", now=1.0)),
+            Inbox(one).put("t", "s", key="k", content="Do nothing.", dialect="", now=1.0),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(result, KeyReused) for result in results) == 2
 
 
 @run

@@ -69,7 +69,9 @@ class SqliteDatabase:
         """Raise `StoreUnusable` if the database cannot be written now."""
 
         async def act(db: Transaction) -> None:
-            await db.execute(f"PRAGMA user_version = {SERVER_SCHEMA_VERSION}")
+            # The version that is there: a process of a later version may have upgraded the file.
+            ((version,),) = await db.fetch("PRAGMA user_version")
+            await db.execute(f"PRAGMA user_version = {int(version)}")
 
         await self.write(act)
 
@@ -142,12 +144,12 @@ class SqliteDatabase:
         connection.pragma("secure_delete", 1)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if before := connection.pragma("user_version"):
+            if before := _schema_version(connection):
                 for version in range(before + 1, SERVER_SCHEMA_VERSION + 1):
                     for statement in SQLITE_UPGRADES[version]:
                         connection.execute(statement)
             connection.pragma("application_id", SERVER_APPLICATION_ID)
-            connection.pragma("user_version", SERVER_SCHEMA_VERSION)
+            connection.pragma("user_version", max(before, SERVER_SCHEMA_VERSION))
             for statement in self._tables:
                 connection.execute(statement)
             connection.execute("COMMIT")
@@ -201,7 +203,7 @@ def _run_to_end(act: Act[T], transaction: Transaction) -> T:
 def _readable_version(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the file's schema, 0 for a new file; raises `StoreUnusable` for a foreign file."""
     connection.execute("BEGIN")  # one snapshot: another process may be creating the file
-    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    application, version = connection.pragma("application_id"), _schema_version(connection)
     tables = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get
     connection.execute("COMMIT")
     if application != SERVER_APPLICATION_ID and (application or tables):
@@ -213,4 +215,12 @@ def _readable_version(connection: apsw.Connection, path: Path) -> int:
             f"{path} was written by a later version of Foveal (its schema is {version}, this version knows "
             f"{SERVER_SCHEMA_VERSION}); it was left unchanged: upgrade Foveal to use it"
         )
-    return int(version)
+    return version
+
+
+def _schema_version(connection: apsw.Connection) -> int:
+    """Return the version of the file's schema. A server of version 1 that still runs writes its own number into a
+    file that was upgraded meanwhile, whenever it checks whether the file can be written."""
+    version = int(connection.pragma("user_version"))
+    upgraded = "SELECT 1 FROM sqlite_schema WHERE name = 'chat_places'"
+    return 2 if version == 1 and connection.execute(upgraded).get else version
