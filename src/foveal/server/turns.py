@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from operator import itemgetter
 from typing import Final, Literal
@@ -336,19 +336,14 @@ async def read_turn(session: Session, entry: InboxEntry) -> list[Event]:
 
 def find_turn_in_log(events: list[Event], entry: InboxEntry) -> tuple[str, ModelAnswered | None]:
     """Return the handle of a message ("" if missing) and its last answer, if that calls no tool."""
-    in_turn = entry.kind == "again"
     handle, answer = "", None
-    for event in events:
+    for event in _events_of_turn(events, entry):
         fact = event.fact
-        if isinstance(fact, Noted) and fact.topic == TURN_NOTE_TOPIC:
-            if in_turn:
-                break  # the next message
-            in_turn = fact.text == entry.turn_id
-        elif in_turn and isinstance(fact, Noted) and fact.topic == "turn":
+        if isinstance(fact, Noted) and fact.topic == "turn":
             answer = None  # the text before such a note is not a final answer
-        elif in_turn and isinstance(fact, UserSaid):
+        elif isinstance(fact, UserSaid):
             handle = event.handle
-        elif in_turn and isinstance(fact, ModelSaid):
+        elif isinstance(fact, ModelSaid):
             calls = len(calls_of(fact.content))
             answered = ModelAnswered(text=text_of(fact.content), calls=calls, handle=event.handle)
             answer = answered if not calls else None
@@ -357,17 +352,23 @@ def find_turn_in_log(events: list[Event], entry: InboxEntry) -> tuple[str, Model
 
 def find_partial_text(events: list[Event], entry: InboxEntry) -> str:
     """Return the text of an answer that was stored although its turn ended early; "" if there is none."""
-    in_turn = entry.kind == "again"
     text = ""
-    for event in events:
-        fact = event.fact
-        if isinstance(fact, Noted) and fact.topic == TURN_NOTE_TOPIC:
-            if in_turn:
-                break  # the next message
-            in_turn = fact.text == entry.turn_id
-        elif in_turn and isinstance(fact, ModelSaid):
-            text = "" if calls_of(fact.content) else text_of(fact.content)
+    for event in _events_of_turn(events, entry):
+        if isinstance(event.fact, ModelSaid):
+            text = "" if calls_of(event.fact.content) else text_of(event.fact.content)
     return text
+
+
+def _events_of_turn(events: list[Event], entry: InboxEntry) -> Iterator[Event]:
+    """Yield the events between the note that begins a turn and the note of the next one."""
+    in_turn = entry.kind == "again"
+    for event in events:
+        if isinstance(event.fact, Noted) and event.fact.topic == TURN_NOTE_TOPIC:
+            if in_turn:
+                return
+            in_turn = event.fact.text == entry.turn_id
+        elif in_turn:
+            yield event
 
 
 def _without_events(report: Report) -> Report:
