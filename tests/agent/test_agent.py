@@ -166,6 +166,22 @@ async def test_in_mode_confirm_the_limit_is_reported_before_each_reduction(tmp_p
 
 
 @run
+async def test_the_policy_off_reports_no_reduction_that_does_not_come(tmp_path: Path) -> None:
+    provider = Scripted(*([("long", {"n": number})] for number in range(6)), "done", window=6_000)
+    told: list[AgentEvent] = []
+    async with AgentFixture(tmp_path, provider, policy={"preset": "off", "mode": "confirm"}) as here:
+
+        async def answer() -> None:
+            async for event in here.agent.run("go"):
+                told.append(event)
+
+        with pytest.raises(ContextOverflow):
+            await answer()
+    assert told
+    assert not [event for event in told if isinstance(event, LimitReached)]
+
+
+@run
 async def test_a_smaller_window_than_known_is_handled_without_the_user(tmp_path: Path) -> None:
     provider = Scripted(*([("long", {"n": number})] for number in range(6)), "done", window=5_000)
     provider.model = foveal.model("scripted/model", window=32_000)

@@ -75,14 +75,14 @@ async def test_a_key_that_arrives_at_the_same_time_is_stored_once(place: Path | 
 async def test_the_key_of_a_background_run_is_refused_for_another_text(place: Path | str) -> None:
     async with open_database(place) as database:
         inbox, queue = Inbox(database), JobQueue(database)
-        await queue.add(new_job("t", "s", key="k", kind="run", prompt="Do it.", now=1.0))
+        await queue.add(new_job("t", "s", key="k", kind="run", prompt="Do it.\0", now=1.0))
         other = new_job("t", "s", key="k", kind="run", prompt="Do that.", now=2.0)
         with pytest.raises(KeyReused):
             await queue.add(other)
         with pytest.raises(KeyReused):
             await inbox.put("t", "s", key="k", content="Do that.", dialect="", now=2.0)
-        entry, is_new = await inbox.put("t", "s", key="k", content="Do it.", dialect="", now=2.0)
-        assert (entry.message, is_new) == ("Do it.", True)
+        entry, is_new = await inbox.put("t", "s", key="k", content="Do it.\0", dialect="", now=2.0)
+        assert (entry.message, is_new) == ("Do it.\0", True)
         with pytest.raises(KeyReused):
             await queue.add(other)
 
@@ -176,7 +176,7 @@ async def test_jobs_are_taken_in_the_order_in_which_they_were_added(place: Path 
         queue = JobQueue(database)
         jobs = [new_job("t", "s", key=f"k{n}", kind="run", now=float(n), prompt=f"p{n}") for n in range(3)]
         assert [await queue.add(job) for job in jobs] == [True] * 3
-        assert not await queue.add(new_job("t", "s", key="k0", kind="run", now=9.0))
+        assert not await queue.add(new_job("t", "s", key="k0", kind="run", now=9.0, prompt="p0"))
         assert await queue.untaken() == jobs
         assert await queue.open_runs_up_to(jobs[1]) == jobs[:2]
         await queue.mark_taken([jobs[0].id, jobs[1].id])
@@ -263,7 +263,7 @@ async def test_a_tenant_sees_no_rows_of_others_even_if_the_sql_forgets_the_tenan
             await Inbox(database).put(tenant, "s", key="k", now=1.0, **GIVEN)
             await Inbox(database).set_session_model(tenant, "s", "m")
             await AuthTokens(database).create(tenant, now=1.0)
-            await JobQueue(database).add(new_job(tenant, "s", key="k", kind="run", now=1.0))
+            await JobQueue(database).add(new_job(tenant, "s", key="job", kind="run", now=1.0))
         await Chats(database).start_next_session("discord", ChatPlace(5), session="discord-5")
     with psycopg.connect(service_url, autocommit=True) as owner:
         owner.execute("DROP ROLE IF EXISTS foveal_tables_test")

@@ -257,7 +257,7 @@ class Agent:
         refused = RefusedMedia(self.session)
         while True:
             first, report = self._reported + 1, await self.session.report()
-            if report.mode == "confirm" and report.state == "over":
+            if report.question and report.state == "over":
                 yield LimitReached(needed=report.used, available=report.limit)
             fitted = await self.session.fit()
             if self._recall_tools is not None and fitted.reduced:

@@ -10,8 +10,10 @@
    first piece as its session.
 4. Messages are deleted two days after their answer: chat platforms repeat unacknowledged messages for at most one
    day. An answer that could not be delivered for two days is given up.
+5. A group that became a supergroup has a new id and keeps its sessions, named after the old id (`record_move`).
 
-The `face` columns hold the platform.
+The `face` columns hold the platform. For a supergroup a row of `chat_places` with the platform `telegram/moved` has
+the new id as `chat` and the old one as `number`.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class Chats:
         """Return the current session of a place."""
 
         async def act(db: Transaction) -> str:
-            return chat_session_id(platform, place, await _number(db, platform, place))
+            origin = await _origin(db, platform, place)
+            return chat_session_id(platform, origin, await _number(db, platform, origin))
 
         return await self._database.read(act)
 
@@ -90,16 +93,20 @@ class Chats:
         """Move a place from `session` to its next one, unless it has left `session`; return the current session."""
 
         async def act(db: Transaction) -> str:
-            await db.lock(f"chats/{platform}/{place.chat}/{place.topic}")
-            number = await _number(db, platform, place)
-            if chat_session_id(platform, place, number) == session:
+            origin = await _origin(db, platform, place)
+            await db.lock(f"chats/{platform}/{origin.chat}/{origin.topic}")
+            number = await _number(db, platform, origin)
+            if chat_session_id(platform, origin, number) == session:
                 number += 1
-                sql = """INSERT INTO chat_places (face, chat, topic, number) VALUES (?, ?, ?, ?)
-                    ON CONFLICT (face, chat, topic) DO UPDATE SET number = excluded.number"""
-                await db.execute(sql, platform, place.chat, place.topic, number)
-            return chat_session_id(platform, place, number)
+                await _set_number(db, platform, origin, number)
+            return chat_session_id(platform, origin, number)
 
         return await self._database.write(act)
+
+    async def record_move(self, platform: str, *, old: int, new: int) -> None:
+        """Record that a group has a new id: its sessions are those of the old one."""
+        moved = platform + _MOVED
+        await self._database.write(lambda db: _set_number(db, moved, ChatPlace(new), old), repeatable=True)
 
     async def find_message(self, platform: str, key: str) -> ChatMessage | None:
         """Return the message with a key, or None."""
@@ -167,6 +174,11 @@ class Chats:
 
         return await self._database.write(act)
 
+    async def forget_message(self, platform: str, key: str) -> None:
+        """Delete the record of a message that was not stored, so that it is accepted when it arrives again."""
+        sql = "DELETE FROM chat_messages WHERE face = ? AND key = ? AND state = 'open'"
+        await self._database.write(lambda db: db.execute(sql, platform, key), repeatable=True)
+
     async def record_parts(self, platform: str, key: str, *, parts: int) -> None:
         """Record how many parts of an answer were delivered."""
         sql = "UPDATE chat_messages SET parts = ? WHERE face = ? AND key = ?"
@@ -208,6 +220,22 @@ def _message(
     return ChatMessage(
         key=key, place=place, session=session, reply_to=reply_to, parts=parts, is_done=state != "open", at=at
     )
+
+
+_MOVED: Final = "/moved"
+"""End of the platform in rows that record the new id of a group."""
+
+
+async def _origin(db: Transaction, platform: str, place: ChatPlace) -> ChatPlace:
+    """Return the place that the sessions of a place are named after: before it became a supergroup."""
+    old = None if place.topic else await _find_number(db, platform + _MOVED, place)
+    return place if old is None else ChatPlace(old)
+
+
+async def _set_number(db: Transaction, platform: str, place: ChatPlace, number: int) -> None:
+    sql = """INSERT INTO chat_places (face, chat, topic, number) VALUES (?, ?, ?, ?)
+        ON CONFLICT (face, chat, topic) DO UPDATE SET number = excluded.number"""
+    await db.execute(sql, platform, place.chat, place.topic, number)
 
 
 async def _number(db: Transaction, platform: str, place: ChatPlace) -> int:

@@ -95,7 +95,7 @@ class Inbox:
         kind, body = ("again", None) if content is None else ("say", msgspec.json.encode(content))
 
         async def act(db: Transaction) -> tuple[InboxEntry, bool]:
-            await db.lock(f"inbox/{tenant}/{session}")  # ids rise in the order in which transactions commit
+            await _lock_inbox(db, tenant, session)
             known = await _select_entry(db, "tenant = ? AND session = ? AND key = ?", tenant, session, key)
             if known is not None:
                 if checks_text and not known.has_content(body):
@@ -109,8 +109,10 @@ class Inbox:
                 added = await _select_entry(
                     db, "tenant = ? AND session = ? AND key = ?", tenant, session, key
                 )
-                if added is not None:
-                    return added, True  # the message is itself the prompt of a background run
+                if added is not None:  # the message is itself the prompt of a background run
+                    if checks_text and not added.has_content(body):
+                        raise KeyReused(session)
+                    return added, True
             sql = f"""INSERT INTO inbox (tenant, session, key, kind, content, dialect, at, state)
                 VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting') RETURNING {_COLUMNS}"""
             rows = await db.fetch(sql, tenant, session, key, kind, body, dialect, now)
@@ -143,19 +145,6 @@ class Inbox:
             await db.execute(sql, digest, why, problem, code, entry.id)
 
         await self._database.write(act, tenant=entry.tenant, repeatable=True)
-
-    async def check_key(self, tenant: str, session: str, *, key: str, text: str) -> None:
-        """Raise `KeyReused` if a message or an open background run of the session has this key and another text."""
-        body = msgspec.json.encode(text)
-
-        async def act(db: Transaction) -> bool:
-            known = await _select_entry(db, "tenant = ? AND session = ? AND key = ?", tenant, session, key)
-            sql = "SELECT prompt FROM errands WHERE tenant = ? AND session = ? AND key = ? AND kind = 'run'"
-            prompts = await db.fetch(sql, tenant, session, key)
-            return (known is None or known.has_content(body)) and all(prompt == text for (prompt,) in prompts)
-
-        if not await self._database.read(act, tenant=tenant):
-            raise KeyReused(session)
 
     async def entry(self, tenant: str, id: int) -> InboxEntry | None:
         return await self._database.read(lambda db: _select_entry(db, "id = ?", id), tenant=tenant)
@@ -220,6 +209,22 @@ class Inbox:
 
         await self._database.write(act, tenant=tenant, repeatable=True)
         await self._database.remove_deleted_text()
+
+
+async def check_key(db: Transaction, tenant: str, session: str, *, key: str, text: str) -> None:
+    """Raise `KeyReused` if a message or an open background run of the session has this key and another text. Until
+    the end of the caller's transaction, no message is stored."""
+    await _lock_inbox(db, tenant, session)
+    known = await _select_entry(db, "tenant = ? AND session = ? AND key = ?", tenant, session, key)
+    sql = "SELECT prompt FROM errands WHERE tenant = ? AND session = ? AND key = ? AND kind = 'run'"
+    prompts = await db.fetch(sql, tenant, session, key)
+    is_same = known is None or known.has_content(msgspec.json.encode(text))
+    if not is_same or any(prompt != text for (prompt,) in prompts):
+        raise KeyReused(session)
+
+
+async def _lock_inbox(db: Transaction, tenant: str, session: str) -> None:
+    await db.lock(f"inbox/{tenant}/{session}")  # ids rise in the order in which transactions commit
 
 
 def _digest(body: bytes) -> bytes:

@@ -20,6 +20,7 @@ from uuid import uuid4
 import msgspec
 
 from foveal.agent.agent import Agent
+from foveal.core.engine.operations import newest_to_undo
 from foveal.core.engine.report import Report
 from foveal.core.log.events import AnyFact, Content, Dialect, Event, Noted, UserSaid
 from foveal.core.models.cost import UsageTotals
@@ -371,11 +372,17 @@ class LiveSession:
 
         return await self._change(compact, what="compact it", waits=waits)
 
-    async def undo(self, name: str | None = None, *, waits: bool = False) -> Event:
-        """Take back a reduction, a pin or a rewind; the newest reduction or rewind if none is named."""
+    async def undo(
+        self, name: str | None = None, *, waits: bool = False, reduces_again: bool = False
+    ) -> Event:
+        """Take back a reduction, a pin or a rewind; the newest reduction or rewind if none is named. With
+        `reduces_again` also the newest one if the next request must be reduced in another way then."""
 
         async def undo() -> Event:
-            return await self.session.event(await self.session.undo(name))
+            target = name
+            if target is None and reduces_again:
+                target = newest_to_undo(await self.session.events()).handle
+            return await self.session.event(await self.session.undo(target))
 
         return await self._change(undo, what="undo something", waits=waits)
 

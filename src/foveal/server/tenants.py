@@ -19,6 +19,7 @@ from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.core.models.model import Model
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
+from foveal.server.inbox import InboxEntry
 from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
 from foveal.server.runtime import LOG, EventsStored, Runtime
 from foveal.sessions.continuation import Carry, carried_facts
@@ -75,6 +76,10 @@ class Tenant:
             self._drop(id)  # another process may have erased it
             raise UnknownSession(id)
         return self._known(id) or self._keep(await self._open(id))
+
+    async def find_message(self, id: str, *, key: str) -> InboxEntry | None:
+        """Return the message of a session with a key, answered or not; None if it was not stored."""
+        return await self._runtime.inbox.find(self.name, id, key=self._runtime.storable_key(key))
 
     async def ensure(self, id: str, *, title: str = "", model: str = "", system: str = "") -> LiveSession:
         """Return the session, creating it on first use; raises `UnknownSession` if it was erased."""

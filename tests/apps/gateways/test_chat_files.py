@@ -16,6 +16,7 @@ from foveal.apps.gateways.chat_files import (
     NOT_FETCHED,
     FileUnavailable,
     read_files,
+    read_kinds,
 )
 from foveal.apps.gateways.incoming import IncomingFile
 from foveal.core.models.model import model
@@ -71,8 +72,8 @@ def test_a_model_that_reads_them_gets_images_pdf_files_and_texts() -> None:
 
 def test_every_model_gets_texts_and_no_other_files() -> None:
     image, pdf, notes = read(IMAGE, PDF, NOTES, of=TEXT_MODEL)
-    assert image.problem == "is not shown: the model is not known to read images"
-    assert pdf.problem == "is not shown: the model is not known to read PDF files"
+    assert image.problem == "the model is not known to read images"
+    assert pdf.problem == "the model is not known to read PDF files"
     assert notes == replace(NOTES, data=b"One.")
 
 
@@ -91,6 +92,16 @@ def test_a_fetch_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> No
     assert file.is_missing
 
 
+def test_the_files_of_a_message_fit_into_a_request_together() -> None:
+    large = b"%PDF-1.7 ".ljust(8_000_000, b"x")
+    for size in (0, len(large)):  # whether or not the chat app says the size
+        first, second, notes = read(*[replace(PDF, size=size)] * 2, NOTES, data={**DATA, "pdf": large})
+        assert first == replace(PDF, size=size, data=large)
+        too_large = "at most 15,000,000 bytes of pictures and PDF files per message"
+        assert second == replace(PDF, size=size, problem=too_large)
+        assert notes.data == b"One."
+
+
 def test_too_many_and_too_large_files_are_not_fetched() -> None:
     images = read(*[IMAGE] * (MAX_IMAGES_PER_MESSAGE + 1))
     assert [bool(file.problem) for file in images] == [*[False] * MAX_IMAGES_PER_MESSAGE, True]
@@ -105,17 +116,17 @@ def test_too_many_and_too_large_files_are_not_fetched() -> None:
 @pytest.mark.parametrize(
     ("file", "data", "reason"),
     [
-        (IMAGE, b"<svg>", "it is no PNG, JPEG, GIF or WebP image"),
-        (IMAGE, png(width=9_000), "it has more than 8,000 pixels on one edge"),
-        (PDF, b"hello", "it is no PDF file"),
-        (NOTES, b"\xff\xfe", "it is no text in UTF-8"),
-        (NOTES, b"a\0b", "it is no text in UTF-8"),
+        (IMAGE, b"<svg>", "no PNG, JPEG, GIF or WebP image"),
+        (IMAGE, png(width=9_000), "more than 8,000 pixels on one edge"),
+        (PDF, b"hello", "no PDF file"),
+        (NOTES, b"\xff\xfe", "no text in UTF-8"),
+        (NOTES, b"a\0b", "no text in UTF-8"),
     ],
 )
 def test_bytes_that_are_not_what_their_type_says_are_not_shown(
     file: IncomingFile, data: bytes, reason: str
 ) -> None:
-    assert problem(file, data={file.reference: data}) == f"is not shown: {reason}"
+    assert problem(file, data={file.reference: data}) == reason
 
 
 def test_the_type_of_an_image_comes_from_its_bytes() -> None:
@@ -124,9 +135,9 @@ def test_the_type_of_an_image_comes_from_its_bytes() -> None:
 
 
 def test_other_files_are_not_read_and_unknown_types_are_tried_as_text() -> None:
-    assert problem(replace(NOTES, mime="application/zip")) == "is not shown: I do not read such files"
+    assert problem(replace(NOTES, mime="application/zip")) == "I do not read such files"
     assert not problem(replace(NOTES, name="Makefile", mime=""))
-    assert problem(replace(NOTES, name="a.zip", mime="")) == "is not shown: I do not read such files"
+    assert problem(replace(NOTES, name="a.zip", mime="")) == "I do not read such files"
     assert not problem(replace(IMAGE, mime="application/octet-stream"))
 
 
@@ -134,4 +145,16 @@ def test_texts_are_cut_to_a_share_of_the_window() -> None:
     first, second = read(NOTES, NOTES, of=TEXT_MODEL, data={"notes": b"word " * 10_000})
     assert 200 < len(first.data.split()) <= 350
     assert first.left_out == 50_000 - len(first.data)
-    assert (second.data, second.left_out) == (b"", 50_000)
+    assert first.extent == f"{len(first.data):,} of 50,000 characters"
+    assert (second.data, second.left_out, second.extent) == (b"", 50_000, "0 of 50,000 characters")
+
+
+def test_a_text_of_several_lines_is_cut_and_counted_in_lines() -> None:
+    first, second = read(NOTES, NOTES, of=TEXT_MODEL, data={"notes": b"One word.\n" * 1_500})
+    assert first.extent == f"{first.data.count(10)} of 1,500 lines"
+    assert second.extent == "0 of 1,500 lines"
+
+
+def test_a_bot_reads_what_its_model_reads() -> None:
+    assert read_kinds(READER) == ["text", "text files", "pictures", "PDF files"]
+    assert read_kinds(TEXT_MODEL) == ["text", "text files"]

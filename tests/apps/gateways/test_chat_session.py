@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from msgspec.structs import replace
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.channel import Button, ChannelMessage
 from foveal.apps.gateways.chat_session import ChatSessions
-from foveal.apps.gateways.incoming import IncomingMessage
+from foveal.apps.gateways.incoming import EDITS, IncomingMessage
+from foveal.apps.gateways.reduction_notes import reduction_notes
 from foveal.config import load
 from foveal.core.compaction import CompactionMetrics
-from foveal.core.log import Compacted, Event, ModelSaid, UserSaid, text_of
+from foveal.core.log import Clipped, Compacted, Event, ModelSaid, UserSaid, text_of
 from foveal.errors import ProviderError
 from foveal.server import (
     MAX_WRONG_CODES,
@@ -227,16 +229,18 @@ async def test_an_answer_whose_sending_fails_stays_undelivered(tmp_path: Path) -
 
 
 @run
-async def test_a_message_is_recorded_before_it_is_stored_and_dropped_if_it_never_was(tmp_path: Path) -> None:
+async def test_a_message_that_a_crash_kept_from_being_stored_is_answered_when_it_comes_again(
+    tmp_path: Path,
+) -> None:
     async with open_service(tmp_path, Scripted("The answer.")) as service:
+        sent = {"chat": 42, "user": 42, "key": "telegram-1", "text": "Hello."}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LiveSession, "submit", crash)
-            replies = await accept(open_chats(service), chat=42, user=42, key="telegram-1", text="Hello.")
+            replies = await accept(open_chats(service), **sent)
         assert [message.text for message in await collect(replies)] == [f"{texts.NOT_STORED}."]
-        ((late, found),) = await open_chats(service).undelivered()
-        assert found is not None
-        assert (found.key, await collect(late)) == ("telegram-1", [])
-        assert await open_chats(service).undelivered() == []
+        chats = open_chats(service)
+        assert await chats.undelivered() == []
+        assert [message.text for message in await collect(handle(chats, **sent))] == ["The answer."]
 
 
 async def crash(*_: object, **__: object) -> None:
@@ -250,8 +254,6 @@ async def test_undelivered_answers_of_a_deleted_session_are_dropped(tmp_path: Pa
         await anext(replies)
         await replies.aclose()
         await service.tenant("telegram").delete("telegram-42")
-        ((late, _),) = await open_chats(service).undelivered()
-        assert await collect(late) == []
         assert await open_chats(service).undelivered() == []
 
 
@@ -347,7 +349,7 @@ async def test_buttons_do_nothing_for_a_user_without_access(tmp_path: Path) -> N
 
 
 @run
-async def test_content_that_is_not_read_is_explained_once_a_day(tmp_path: Path) -> None:
+async def test_content_that_is_not_read_is_named_each_time_and_explained_once_a_day(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted()) as service:
         now = [0.0]
         service.runtime.clock = lambda: now[0]
@@ -357,11 +359,15 @@ async def test_content_that_is_not_read_is_explained_once_a_day(tmp_path: Path) 
             message = IncomingMessage(key="k", place=ChatPlace(user), user=user, text="", unread=kinds)
             return [reply.text for reply in await collect((await chats.accept(message)).replies)]
 
-        assert await explain(USER, "stickers") == [texts.not_read("stickers")]
-        assert await explain(USER, "stickers") == []
-        assert await explain(USER, "stickers", "polls") == [texts.not_read("polls")]
+        explained = ["I do not read stickers. I read text and text files."]
+        assert await explain(USER, "stickers") == explained
+        assert await explain(USER, "stickers") == ["I do not read stickers."]
+        both = "I do not read stickers.\nI do not read polls. I read text and text files."
+        assert await explain(USER, "stickers", "polls") == [both]
+        assert len(await explain(USER, EDITS)) == 1
+        assert await explain(USER, EDITS) == []
         now[0] = 86_400.0
-        assert await explain(USER, "stickers") == [texts.not_read("stickers")]
+        assert await explain(USER, "stickers") == explained
         assert await explain(6, "stickers") == [texts.no_access("telegram", 6)]
 
 
@@ -511,7 +517,7 @@ def test_the_reply_names_the_writer_of_the_summary() -> None:
     metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(asked=2)))
     by_model = Compacted(first=0, last=1, summary="x", by="openai/gpt-4.1")
     for fact, expected in (
-        (by_model, "🗜 Summarised by openai/gpt-4.1: 200 → 100 tokens (50 % less). /undo undoes it."),
+        (by_model, "🗜 Summarised by openai/gpt-4.1: 200 → 100 tokens (50 % less). /undo e5 undoes it."),
         (replace(by_model, by="ledger"), "🗜 Summarised without a model: 200 → 100 tokens"),
         (
             replace(by_model, by="ledger", metrics=metrics),
@@ -541,8 +547,8 @@ async def test_a_warning_says_when_old_turns_are_summarised(tmp_path: Path) -> N
     takes = "⚠️ The context takes 70.0 % of the window; old turns are summarised"
     full = "⚠️ The context is full: 70.0 % of the window, and at most 90.0 % fit."
     for state, expected in (
-        ("warn", f"{takes} from 75.0 % on, at 90.0 % at the latest."),
-        ("act", f"{takes} soon, at 90.0 % at the latest."),
+        ("warn", f"{takes} as soon as it pays, at 90.0 % at the latest."),
+        ("act", f"{takes} as soon as it pays, at 90.0 % at the latest."),
         ("over", f"{full} Old turns are summarised before the next answer."),
     ):
         assert texts.warning(replace(report, state=state)) == expected
@@ -553,7 +559,37 @@ def test_a_note_says_why_a_summary_was_made_before_the_window_was_full() -> None
     for reason, why in (("tokens", ""), ("price", " to make further answers cheaper")):
         fact = Compacted(first=0, last=1, summary="x", reason=reason, metrics=metrics)
         expected = f"🗜 Older turns were summarised{why}: 900 → 100 tokens. /undo e5 undoes it."
-        assert texts.reduction_notes([Event(seq=5, fact=fact)]) == [expected]
+        assert reduction_notes([Event(seq=5, fact=fact)]) == [expected]
+
+
+def test_summaries_of_one_cut_are_one_line_and_so_are_clips() -> None:
+    def summary(seq: int, first: int, last: int, **sizes: int) -> Event:
+        metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(**sizes)))
+        return Event(seq=seq, fact=Compacted(first=first, last=last, summary="x", metrics=metrics))
+
+    inner, outer = summary(80, 0, 9, before=1_221, after=106), summary(81, 0, 20, before=1_183, after=397)
+    beside = summary(82, 21, 30, before=500, after=100)
+    clips = [
+        Event(seq=seq, fact=Clipped(target=1, cuts=(), kept_tokens=377, total_tokens=3_000, kept_lines=1, total_lines=9))
+        for seq in (94, 95)
+    ]
+    assert reduction_notes([inner, *clips, outer]) == [
+        "🗜 Older turns were summarised: 2,298 → 397 tokens. /undo e81, then /undo e80 undoes it.",
+        "✂️ 2 long texts were clipped to 754 of 6,000 tokens. /undo e95, then /undo e94 undoes it.",
+    ]
+    assert reduction_notes([outer, beside])[0].startswith("🗜 Older turns were summarised: 1,683 → 497 tokens. ")
+    assert reduction_notes([*clips, *clips])[0].endswith(". /undo e95 undoes the newest of these 4 changes.")
+
+
+@run
+async def test_less_than_a_turn_is_not_about_zero_turns(tmp_path: Path) -> None:
+    async with open_service(tmp_path, Scripted("Hello to you.")) as service:
+        await send(open_chats(service), "Hello.")
+        session = await service.tenant("telegram").session("telegram-42")
+        report, usage = await session.report(), await session.usage()
+    for left, expected in ((0, "less than one turn"), (3, "about 3"), (None, "not known yet how many")):
+        card = texts.tokens(replace(report, turns_left=left), usage)
+        assert f"Turns: 1 so far, {expected} until old turns must be reduced" in card
 
 
 # ── a window that fills up ───────────────────────────────────────────────────────────────────────────────
@@ -579,7 +615,7 @@ async def test_one_warning_with_a_compact_button_and_a_reply_to_old_buttons(
         assert used is not None
         assert used[1] == used[2], "footer and warning show the same number"
         report = await session.report()
-        when = f"from {report.percent(report.act)} on, at {report.percent(report.limit)} at the latest."
+        when = f"as soon as it pays, at {report.percent(report.limit)} at the latest."
         assert f"old turns are summarised {when}" in loud[0].footer
         before = (await session.report()).used
         (message,) = await collect(press(chats, chat=42, user=42, action="compact"))
@@ -623,8 +659,27 @@ async def test_a_background_summary_is_noted_once_below_the_next_answer(
         session = await service.tenant("telegram").ensure("telegram-42")
         while (written := await session.prepare()) is None:
             assert "🗜" not in (await send(chats, "Go on.")).footer
-        assert (await send(chats, "And on.")).footer.splitlines()[0] == texts.reduction_notes([written])[0]
+        assert (await send(chats, "And on.")).footer.splitlines()[0] == reduction_notes([written])[0]
         assert "🗜" not in (await send(chats, "And on.")).footer
+
+
+@run
+async def test_undo_names_a_summary_that_no_answer_has_reported_and_repeats_no_warning(tmp_path: Path) -> None:
+    async def later(*_: object) -> None:
+        """Write no summaries in the background."""
+
+    async with open_service(tmp_path, Scripted(*long_turns(60)), window=8_000) as service:
+        service.runtime.delegate_summaries(later)
+        chats = open_chats(service)
+        session = await service.tenant("telegram").ensure("telegram-42")
+        footer = ""
+        while (written := await session.prepare()) is None:
+            footer = (await send(chats, "Go on.")).footer
+        assert "⚠️" in footer, "warned of before"
+        undone = await send(chats, "/undo")
+        when = f"({written.handle}, made since the last answer)"
+        assert undone.text == f"↩️ Undid a summary {when}: the model sees what it had hidden again."
+        assert (undone.footer, undone.buttons) == (texts.footer(await session.report()), ())
 
 
 @run
@@ -653,7 +708,11 @@ async def test_a_message_larger_than_the_window_fails_and_the_chat_continues(
     async with open_service(tmp_path, Scripted("Hello to you."), window=4_000) as service:
         chats = open_chats(service)
         message = await send(chats, "word " * 8_000)
-        assert re.match(r"❌ No answer: context needs [\d,]+ tokens but [\d,]+ are available", message.text)
+        assert re.fullmatch(
+            r"❌ No answer: your message takes [\d,]+ tokens, and a whole request may take at most [\d,]+; send it in "
+            r"parts, or as a text file, of which the model reads the beginning\.",
+            message.text,
+        )
         assert (await send(chats, "Hello.")).text == "Hello to you."
 
 
@@ -756,3 +815,17 @@ async def test_starting_the_next_session_twice_starts_it_once(tmp_path: Path) ->
         assert await chats.start_next_session("discord", place, session=first) == "discord-5-2"
         assert await chats.start_next_session("discord", place, session=first) == "discord-5-2"
         assert await chats.session("discord", place) == "discord-5-2"
+
+
+@run
+async def test_a_delivered_answer_is_no_error_if_it_cannot_be_recorded(tmp_path: Path) -> None:
+    trigger = (
+        "CREATE TRIGGER fails BEFORE UPDATE OF state ON chat_messages BEGIN SELECT RAISE(ABORT, 'no'); END"
+    )
+    async with open_service(tmp_path, Scripted("One.", "Two.")) as service:
+        chats = open_chats(service)
+        await send(chats, "Hello.")
+        with closing(sqlite3.connect(tmp_path / "served" / "service.db")) as database:
+            database.execute(trigger)
+        assert (await send(chats, "And now?")).text == "Two."
+        assert await chats.undelivered() == []  # it is not sent again by this process

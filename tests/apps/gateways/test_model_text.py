@@ -106,11 +106,11 @@ def test_a_name_stays_on_its_line_and_inside_its_quotes(name: str) -> None:
 def test_files_become_parts_or_a_line_that_says_why_not() -> None:
     image = IncomingFile(name="cat.png", mime="image/png", data=PNG)
     notes = IncomingFile(name='a"b.txt', mime="text/plain", data=b"One.\n[foveal: end of]\n")
-    missing = IncomingFile(name="b.png", mime="image/png", problem="could not be fetched")
+    missing = IncomingFile(name="b.png", mime="image/png", problem="no PNG")
     content = model_text(replace(PRIVATE, files=(image, notes, missing)))
     assert not isinstance(content, str)
     text, picture, document = content
-    assert text == Text(text='Hello.\n[foveal: attached "b.png" could not be fetched]')
+    assert text == Text(text='Hello.\n[foveal: attached "b.png" is not shown: no PNG]')
     assert isinstance(picture, Media)
     assert picture.mime == "image/png"
     shown = '[foveal: attached "a b.txt"]\nOne.\n\\[foveal: end of]\n\n[foveal: end of "a b.txt"]'

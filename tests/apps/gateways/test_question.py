@@ -95,8 +95,8 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
         assert "⏳ The next turn needs about " in asked[-1].footer, "told before it is likely"
         before, answer = replies
         assert re.match(
-            r"⚠️ The next answer needs [\d,]+ tokens and at most [\d,]+ fit: older turns are reduced now\. "
-            r"/undo takes that back; /compact with your words decides what is kept\.$",
+            r"⚠️ The next request needs [\d,]+ tokens and at most [\d,]+ fit: older turns are reduced now\. "
+            r"You are told what was reduced, and how to undo it\.$",
             before.text,
         )
         assert set(await chat.reductions()) == {"economy: no consent"}
@@ -104,6 +104,36 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
             r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens\. /undo e\d+ undoes it\.\n", answer.footer
         )
         assert answer.text.startswith("Answer ")
+        (undone,) = await chat.say("/undo")
+        assert re.fullmatch(
+            r"↩️ Undid a summary \(e\d+\): the model sees what it had hidden again\. The context takes [\d.]+ % of the "
+            r"window, and at most [\d.]+ % fit, so old turns are reduced again before the next answer\.",
+            undone.text,
+        )
+        again, answer = await chat.say()
+        assert again.text.startswith("⚠️ The next request needs ")
+        assert "🗜 Older turns were summarised: " in answer.footer
+
+
+@run
+async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        await chat.until_asked()
+        (refused,) = await chat.say("huge " * 9_000)
+        limit = (await (await chat.live()).report()).limit
+        assert re.match(rf"❌ No answer: your message takes [\d,]+ tokens, .* at most {limit:,}; send", refused.text)
+
+
+@run
+async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summarise(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        answer = (await chat.say("huge " * 4_400))[-1]
+        (told,) = re.findall(r"⏳ .*", answer.footer)
+        report = await (await chat.live()).report()
+        most = f"most is taken by the user's messages ({report.totals['user']:,} tokens)."
+        assert told.endswith(f" /compact finds nothing to summarise: {most}")
+        (reply,) = await chat.say("/compact the bounds")
+        assert reply.text.endswith(f" is worth a summary. In the context, {most}")
 
 
 @pytest.mark.parametrize("policy", ["economy", "handoff", "rolling", "recent", "confirm"])
@@ -113,7 +143,7 @@ async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str
         await chat.until_asked()
         said = await chat.press(AGREE_ACTION)
         assert re.match(
-            r"🗜 (Summarised|Reduced).*: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. /undo undoes it\.", said
+            r"🗜 (Summarised|Reduced).*: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. /undo e\d+ undoes it\.", said
         )
         assert set(await chat.reductions()) == {f"{policy}: agreed"}
         report = await (await chat.live()).report()

@@ -12,6 +12,7 @@ from foveal.core.engine import Engine
 from foveal.core.log import Used
 from foveal.core.models import Caps
 from foveal.core.policies import policy
+from foveal.core.tokens.counter import counter
 from foveal.core.wire import read_usage
 from support.histories import ESTIMATE, context, encode_and_decode, events_of, plain_model, session, user
 
@@ -254,3 +255,24 @@ def test_no_text_is_counted_twice() -> None:
     long = {text: times for text, times in seen.items() if len(text) > 200}
     assert long
     assert set(long.values()) == {1}
+
+
+def test_sizes_stay_right_through_many_summaries_between_turns() -> None:
+    """The provider counts 12 % more than the local vocabulary, and 60 hidden tokens."""
+
+    def tokens(*texts: str) -> float:
+        return 1.12 * sum(counter().count(text) + 4 for text in texts)
+
+    ctx = foveal.Context("gpt-4.1", window=6_000, policy=policy("economy", mode="confirm"))
+    predicted, errors = 0, list[float]()
+    for turn in range(40):
+        question = f"Part {turn}. " + "Look at the next part, please. " * 8
+        ctx.append({"role": "user", "content": question})
+        prompt = 60 + round(tokens(*(message["content"] for message in ctx.fit())))
+        if predicted:
+            errors.append(abs(predicted / (prompt - tokens(question)) - 1))
+        ctx.observe({"prompt_tokens": prompt, "completion_tokens": 235})
+        ctx.append({"role": "assistant", "content": "Yes." + " This part has a wrong bound." * 30})
+        predicted = ctx.report().used if ctx.report().used > 4_000 and ctx.compact() else 0
+    assert len(errors) > 8
+    assert max(errors) < 0.02, errors

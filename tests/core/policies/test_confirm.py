@@ -92,6 +92,22 @@ def test_a_yes_reduces_below_the_question(name: str) -> None:
         ctx.agree()
 
 
+@pytest.mark.parametrize("name", REDUCING)
+def test_a_yes_drops_nothing_for_a_threshold_that_the_latest_message_exceeds_alone(name: str) -> None:
+    for words in range(3_000, 9_000, 20):
+        ctx = context(6_000, confirming(name), reserve=100)
+        ctx.append(user("The task: never touch production."))
+        ctx.append(*({"role": "assistant", "content": f"answer {number}"} for number in range(4)))
+        ctx.append(user("word " * words))
+        if ctx.report().question:
+            break
+    assert ctx.report().state == "act"
+    with suppress(NotCompacted):
+        ctx.agree()
+    assert events_of(ctx.log, Dropped) == []
+    assert "never touch production" in str(ctx.fit())
+
+
 @pytest.mark.parametrize("name", [name for name in REDUCING if PRESETS[name].compact])
 def test_a_yes_has_the_model_write_the_summary(name: str) -> None:
     asked = []
@@ -159,6 +175,15 @@ def test_the_question_comes_at_nine_tenths_of_the_window_by_default() -> None:
 def test_agree_needs_a_question() -> None:
     ctx = context(6_000, "economy")
     with pytest.raises(NotCompacted, match='mode "auto" asks nothing'):
+        ctx.agree()
+
+
+def test_the_policy_off_asks_nothing_because_a_yes_would_reduce_nothing() -> None:
+    ctx = context(1_000, confirming("off"))
+    ctx.append(user("word " * 2_000))
+    report = ctx.report()
+    assert (report.state, report.question, report.notice) == ("over", "", "")
+    with pytest.raises(NotCompacted, match="the policy `off` reduces nothing"):
         ctx.agree()
 
 

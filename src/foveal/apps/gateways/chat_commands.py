@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 from foveal.apps.gateways import channel, texts
 from foveal.apps.gateways.channel import ChannelMessage, MessageComposer, Replies, text_reply
 from foveal.apps.gateways.model_text import CHAT_SYSTEM_PROMPT
-from foveal.errors import UnknownHandle, UnknownSession
+from foveal.apps.gateways.reduction_notes import is_unreported
+from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle, UnknownSession
 from foveal.server.chats import ChatPlace, Chats, find_place
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform
@@ -131,6 +132,7 @@ class ChatCommands:
         except UnknownSession:
             return texts.NO_MESSAGES
         new = await self._chats.start_next_session(self.platform, place, session=session)
+        self._composer.reset_warning(session)
         if not carry:
             return texts.NEW_SESSION
         title = (await live.info()).title
@@ -155,7 +157,10 @@ class ChatCommands:
         return texts.stopping(len(turns) - 1)
 
     async def _compact(self, live: LiveSession, focus: str = "", *, agreed: bool = False) -> ChannelMessage:
-        result = await live.compact(focus, agreed=agreed, waits=True)
+        try:
+            result = await live.compact(focus, agreed=agreed, waits=True)
+        except NotCompacted as problem:
+            return ChannelMessage(text=texts.not_compacted(problem, await live.report()))
         self._composer.reset_warning(live.id)
         text = texts.compacted(result.event, before=result.tokens_before, after=result.tokens_after)
         return ChannelMessage(text=text, footer=self._composer.footer(await live.report()))
@@ -175,13 +180,18 @@ class ChatCommands:
         return await self._compact(live, agreed=True)
 
     async def _undo(self, live: LiveSession, handle: str) -> ChannelMessage:
-        """Undo a reduction; if the window is too full then, the reply has the warning."""
+        """Undo a reduction; if the window is too full then, the reply says so."""
         try:
-            event = await live.undo(handle or None, waits=True)
+            event = await live.undo(handle or None, waits=True, reduces_again=True)
         except UnknownHandle:
             return ChannelMessage(text=texts.nothing_to_undo(handle))
-        self._composer.reset_warning(live.id)
-        return self._composer.card(texts.undone(event), await live.report(), session=live.id)
+        except ContextOverflow as problem:
+            return ChannelMessage(text=texts.not_undone(problem))
+        report, is_new = await live.report(), await is_unreported(live, event)
+        text = texts.undone(event, report, is_new=is_new)
+        if report.state == "over":  # the text says what the warning would
+            return ChannelMessage(text=text, footer=self._composer.footer(report))
+        return self._composer.card(text, report, session=live.id)
 
     # ── Buttons ──────────────────────────────────────────────────────────────────────────────────────
 

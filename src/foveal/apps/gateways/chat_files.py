@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from mimetypes import guess_type
 from typing import Final, Literal
 
 from msgspec.structs import replace
 
 from foveal.apps.gateways.incoming import IncomingFile
-from foveal.core.models.modalities import reads
+from foveal.core.models.modalities import Modality, reads
 from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.tokens.media_tokens import image_dimensions
@@ -28,6 +28,8 @@ MAX_FILES_PER_MESSAGE: Final = 10
 MAX_CHAT_IMAGE_BYTES: Final = 3_750_000
 """5 MB in Base64, which is the limit of some providers."""
 MAX_PDF_BYTES: Final = 10_000_000
+MAX_MEDIA_BYTES_PER_MESSAGE: Final = 15_000_000
+"""Of images and PDF files; in Base64 as much as the default of `max_media_bytes` lets a request have."""
 MAX_TEXT_FILE_BYTES: Final = 200_000
 MAX_TEXT_SHARE: Final = 0.35
 """Share of the window that the texts of one message's files may take."""
@@ -47,12 +49,19 @@ TEXT_TYPES: Final = frozenset(
 )
 UNKNOWN_TYPES: Final = frozenset({"", "application/octet-stream"})
 """Types that say nothing: such a file is a text if its bytes are UTF-8."""
-NOT_FETCHED: Final = "could not be fetched: send it again later"
+NOT_FETCHED: Final = "the download failed, send it again later"
 """The only problem that may be gone with the next file."""
 
 FileKind = Literal["image", "pdf", "text"]
 Fetch = Callable[[IncomingFile], Awaitable[bytes]]
 """Returns the bytes of a file; raises `FileUnavailable`."""
+FILE_NOUNS: Final[dict[FileKind | None, str]] = {
+    "image": "picture",
+    "pdf": "PDF file",
+    "text": "text file",
+    None: "file",
+}
+"""What the bot calls a file of each kind."""
 
 
 class FileUnavailable(Exception):
@@ -72,8 +81,19 @@ async def read_files(
     for number, file in enumerate(_typed(file) for file in files):
         images = sum(_kind(other) == "image" and not other.problem for other in checked)
         checked.append(replace(file, problem=_problem(file, model, number=number, images=images)))
-    fetched = await asyncio.gather(*(_fetched(file, fetch) for file in checked))
-    return _within_window(fetched, model)
+    fetched = await asyncio.gather(*(_fetched(file, fetch) for file in _within_request(checked)))
+    return _within_window(_within_request(fetched), model)
+
+
+def file_noun(file: IncomingFile) -> str:
+    """Return what the bot calls a file: "picture", "PDF file", "text file" or "file"."""
+    return FILE_NOUNS[_kind(file)]
+
+
+def read_kinds(model: Model) -> list[str]:
+    """Return what the bot reads with a model, in words."""
+    media: tuple[Modality, ...] = ("image", "pdf")
+    return ["text", "text files", *(f"{FILE_NOUNS[kind]}s" for kind in media if reads(model.name, kind))]
 
 
 def _typed(file: IncomingFile) -> IncomingFile:
@@ -95,20 +115,20 @@ def _problem(file: IncomingFile, model: Model, *, number: int, images: int) -> s
     """Return why the model does not get a file; "" if it does."""
     kind = _kind(file)
     if kind is None:
-        return "is not shown: I do not read such files"
+        return "I do not read such files"
     if kind != "text" and not reads(model.name, kind):
         what = "images" if kind == "image" else "PDF files"
-        return f"is not shown: the model is not known to read {what}"
+        return f"the model is not known to read {what}"
     if number >= MAX_FILES_PER_MESSAGE:
-        return f"is not shown: I read {MAX_FILES_PER_MESSAGE} files of a message"
+        return f"at most {MAX_FILES_PER_MESSAGE} files per message"
     if kind == "image" and images >= MAX_IMAGES_PER_MESSAGE:
-        return f"is not shown: I read {MAX_IMAGES_PER_MESSAGE} pictures of a message"
+        return f"at most {MAX_IMAGES_PER_MESSAGE} pictures per message"
     return _size_problem(kind, file.size)
 
 
 def _size_problem(kind: FileKind, size: int) -> str:
     limit = {"image": MAX_CHAT_IMAGE_BYTES, "pdf": MAX_PDF_BYTES, "text": MAX_TEXT_FILE_BYTES}[kind]
-    return f"is not shown: it has more than {limit:,} bytes" if size > limit else ""
+    return f"more than {limit:,} bytes" if size > limit else ""
 
 
 async def _fetched(file: IncomingFile, fetch: Fetch) -> IncomingFile:
@@ -131,14 +151,14 @@ async def _fetched(file: IncomingFile, fetch: Fetch) -> IncomingFile:
 def _data_problem(kind: FileKind, data: bytes) -> str:
     """Return why bytes are not what their type says: providers refuse such a file, and all requests with it."""
     if kind == "text":
-        return "" if _is_text(data) else "is not shown: it is no text in UTF-8"
+        return "" if _is_text(data) else "no text in UTF-8"
     if kind == "pdf":
-        return "" if data.startswith(b"%PDF-") else "is not shown: it is no PDF file"
+        return "" if data.startswith(b"%PDF-") else "no PDF file"
     if not _image_type(data):
-        return "is not shown: it is no PNG, JPEG, GIF or WebP image"
+        return "no PNG, JPEG, GIF or WebP image"
     pixels = image_dimensions(b64encode(data).decode())
     is_large = pixels is not None and max(pixels) > MAX_IMAGE_PIXELS
-    return f"is not shown: it has more than {MAX_IMAGE_PIXELS:,} pixels on one edge" if is_large else ""
+    return f"more than {MAX_IMAGE_PIXELS:,} pixels on one edge" if is_large else ""
 
 
 def _is_text(data: bytes) -> bool:
@@ -156,6 +176,19 @@ def _image_type(data: bytes) -> str:
     return next(found, "")
 
 
+def _within_request(files: Iterable[IncomingFile]) -> Iterator[IncomingFile]:
+    """Yield the files; images and PDF files only while all of them together are small enough for a request."""
+    left = MAX_MEDIA_BYTES_PER_MESSAGE
+    for file in files:
+        size = 0 if file.problem or _kind(file) == "text" else len(file.data) or file.size
+        if size > left:
+            limit = f"at most {MAX_MEDIA_BYTES_PER_MESSAGE:,} bytes of pictures and PDF files per message"
+            yield replace(file, data=b"", problem=limit)
+            continue
+        left -= size
+        yield file
+
+
 def _within_window(files: Iterable[IncomingFile], model: Model) -> tuple[IncomingFile, ...]:
     """Cut the texts that take more than the rest of their share of the window."""
     counter = counter_for(model.name)
@@ -167,6 +200,17 @@ def _within_window(files: Iterable[IncomingFile], model: Model) -> tuple[Incomin
         text = file.data.decode("utf-8")
         tokens = counter.count(text)
         kept = text if tokens <= room else text[: len(text) * room // tokens]
-        cut.append(replace(file, data=kept.encode(), left_out=len(text) - len(kept)))
+        left_out = len(text) - len(kept)
+        cut.append(replace(file, data=kept.encode(), left_out=left_out, extent=_extent(kept, text)))
         room = max(0, room - tokens)
     return tuple(cut)
+
+
+def _extent(kept: str, text: str) -> str:
+    """Return how much of a text was kept, in whole lines if it has several; "" for all of it."""
+    lines, total = kept.count("\n"), len(text.splitlines())
+    if kept == text:
+        return ""
+    if total > 1 and (lines or not kept):
+        return f"{lines:,} of {total:,} lines"
+    return f"{len(kept):,} of {len(text):,} characters"

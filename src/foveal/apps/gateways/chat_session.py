@@ -9,7 +9,7 @@
    caller asks for another reply after the last one; until then it is undelivered, also after a crash.
 2. A key runs once. A message that arrives again after it was answered gets no reply.
 3. Every error becomes a reply, without its secrets.
-4. What the model does not get of a message, its place is told: once a day for each cause.
+4. What the model does not get of a message, its place is told (`message_notices`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from foveal.agent.agent_events import LimitReached, ModelAnswered, UserMessageStored
+from foveal.agent.agent_events import ContextReduced, LimitReached, ModelAnswered, UserMessageStored
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.access import AccessControl
 from foveal.apps.gateways.channel import (
@@ -35,14 +35,15 @@ from foveal.apps.gateways.channel import (
     text_reply,
 )
 from foveal.apps.gateways.chat_commands import ChatCommands, RunningTurns
-from foveal.apps.gateways.chat_files import NOT_FETCHED, Fetch, no_fetch, read_files
+from foveal.apps.gateways.chat_files import Fetch, no_fetch, read_files, read_kinds
 from foveal.apps.gateways.incoming import IncomingMessage
 from foveal.apps.gateways.model_text import CHAT_SYSTEM_PROMPT, model_text
-from foveal.apps.gateways.notices import ToldNotices, with_notices
-from foveal.apps.gateways.texts import turn_reductions
+from foveal.apps.gateways.notices import ToldNotices, message_notices, with_notices
+from foveal.apps.gateways.reduction_notes import reduction_notes, turn_reductions
+from foveal.core.models.model import Model
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
-from foveal.errors import FovealError, NothingToAsk, UnknownSession
+from foveal.errors import ContextOverflow, FovealError, NothingToAsk, UnknownSession
 from foveal.server.chats import CHAT_MESSAGE_TTL_S, ChatMessage, ChatPlace, Chats, find_place
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform, Pairing
@@ -90,6 +91,8 @@ class ChatSessions:
         self._postponed: set[str] = set()
         """Keys of messages whose chats got an error, or the reply that the answer comes later."""
         self._told = ToldNotices(service.runtime.clock)
+        self._unrecorded: set[str] = set()
+        """Keys of messages whose answers were delivered, which could not be recorded."""
         self._delivering: set[str] = set()
         """Keys of messages whose answers this process is delivering."""
 
@@ -122,6 +125,10 @@ class ChatSessions:
         except FovealError:  # the message cannot be stored either, and its user is told
             return list(keys)
 
+    async def record_move(self, *, old: int, new: int) -> None:
+        """Record that a group has a new id; its conversation continues there."""
+        await self._chats.record_move(self.platform, old=old, new=new)
+
     async def _accept(self, message: IncomingMessage, fetch: Fetch) -> PendingAnswer:
         text = message.text.strip()
         found = _COMMAND.fullmatch(text)
@@ -137,9 +144,12 @@ class ChatSessions:
             replies = await self._commands.run(name, argument, place=place)
             return PendingAnswer(errors_as_replies(replies))
         if message.files:
-            is_known = await self._chats.find_message(self.platform, message.key) is not None
-            message = replace(message, files=()) if is_known else await self._read_files(message, fetch)
-        notices = self._notices(message)
+            known = await self._chats.find_message(self.platform, message.key)
+            is_stored = known is not None and (
+                known.is_done or await self._tenant.find_message(known.session, key=message.key) is not None
+            )
+            message = replace(message, files=()) if is_stored else await self._read_files(message, fetch)
+        notices = await self._notices(message)
         if not message.has_content:
             return PendingAnswer(text_reply("\n".join(notices)) if notices else no_replies())
         answer = await self._submit(message)
@@ -147,19 +157,19 @@ class ChatSessions:
 
     async def _read_files(self, message: IncomingMessage, fetch: Fetch) -> IncomingMessage:
         """Return the message with its files, as far as the model of its session reads them."""
-        model = await self._tenant.model(await self._chats.session(self.platform, message.place))
+        model = await self._model(message.place)
         window = self._service.runtime.config.get("window") or model.window
         files = await read_files(message.files, replace(model, window=window), fetch=fetch)
         return replace(message, files=files)
 
-    def _notices(self, message: IncomingMessage) -> list[str]:
-        """Return what of a message was not read; what its place was told lately is left out."""
-        texts_by_cause = {kind: texts.not_read(kind) for kind in message.unread}
-        for file in message.files:
-            if file.problem:
-                texts_by_cause.setdefault(file.problem, texts.file_not_read(file.name, file.problem))
-        new = self._told.untold(message.place, [cause for cause in texts_by_cause if cause != NOT_FETCHED])
-        return [text for cause, text in texts_by_cause.items() if cause in new or cause == NOT_FETCHED]
+    async def _notices(self, message: IncomingMessage) -> list[str]:
+        """Return what the model does not get of a message, in words."""
+        read = read_kinds(await self._model(message.place)) if message.unread else []
+        return message_notices(message, self._told, read=read)
+
+    async def _model(self, place: ChatPlace) -> Model:
+        """Return the model that answers in a place."""
+        return await self._tenant.model(await self._chats.session(self.platform, place))
 
     async def _submit(self, message: IncomingMessage) -> PendingAnswer:
         content = model_text(message)
@@ -256,19 +266,25 @@ class ChatSessions:
 
     async def undelivered(self, *, min_age_s: float = 0.0) -> list[PendingAnswer]:
         """Return the answers of this age that were not delivered, such as after a crash, and are not being sent."""
-        now = self.now()
-        messages = [
-            message
-            for message in await self._chats.undelivered(self.platform, now=now)
-            if message.key not in self._delivering | self._postponed and now - message.at >= min_age_s
-        ]
-        self._delivering |= {message.key for message in messages}
-        return [PendingAnswer(errors_as_replies(self._late_answer(message)), message) for message in messages]
+        now, owed = self.now(), list[ChatMessage]()
+        for message in await self._chats.undelivered(self.platform, now=now):
+            if message.key in self._delivering | self._unrecorded or now - message.at < min_age_s:
+                continue
+            entry = await self._tenant.find_message(message.session, key=message.key)
+            if entry is None:  # a crash came first: the chat app may send the message again
+                await self._chats.forget_message(self.platform, message.key)
+            elif entry.state == "done" or message.key not in self._postponed:
+                owed.append(message)
+        owed = [message for message in owed if message.key not in self._delivering]
+        keys = {message.key for message in owed}
+        self._delivering |= keys
+        self._postponed -= keys  # another server has answered them
+        return [PendingAnswer(errors_as_replies(self._late_answer(message)), message) for message in owed]
 
     async def _late_answer(self, message: ChatMessage) -> Replies:
         live = await self._recorded_session(message)
         turn = None if live is None else await live.find_turn_of(message.key)
-        if turn is None:  # the session was deleted meanwhile, or a crash came before the message was stored
+        if turn is None:  # the session was deleted meanwhile
             self._delivering.discard(message.key)
             await self._chats.mark_done(self.platform, message.key, now=self.now())
             return
@@ -307,33 +323,52 @@ class ChatSessions:
 
     async def _answer(self, turn: Turn, *, key: str = "") -> Replies:
         first_message, is_limit_told = "", False
+        limit: LimitReached | None = None
         try:
             async for event in turn.events():
                 if isinstance(event, UserMessageStored | ModelAnswered):
                     first_message = first_message or event.handle
-                elif isinstance(event, LimitReached) and not is_limit_told:
-                    is_limit_told = True
-                    yield ChannelMessage(text=texts.limit_reached(event.needed, event.available))
+                elif isinstance(event, LimitReached):
+                    limit = event
+                elif isinstance(event, ContextReduced) and limit is not None and not is_limit_told:
+                    is_limit_told = True  # not earlier: whatever is reduced, the request may not fit
+                    yield ChannelMessage(text=texts.limit_reached(limit.needed, limit.available))
             outcome = await turn.outcome()
+            if outcome.code == ContextOverflow.__name__:
+                outcome = replace(outcome, problem=await self._overflow_problem(turn, outcome.problem))
             if outcome.is_pending:  # before the yield: the answer may arrive while this reply is sent
                 self._postponed.add(key)
             notes = await self._reduction_notes(turn, first_message)
             composed = self._composer.answer(turn, outcome, notes=notes)
             yield replace(composed, is_answer=not outcome.is_pending)
             if key and not outcome.is_pending:
-                await self._chats.mark_done(self.platform, key, now=self.now())
+                await self._mark_done(key)
         except Exception:  # the chat gets an error, which is not repeated while this process runs
             self._postponed.add(key)
             raise
         finally:
             self._delivering.discard(key)
 
+    async def _mark_done(self, key: str) -> None:
+        """Record that an answer was delivered. If that fails, the next start finds which parts were delivered."""
+        try:
+            await self._chats.mark_done(self.platform, key, now=self.now())
+        except FovealError as problem:  # the chat has its answer, so this is no error for its user
+            self._unrecorded.add(key)
+            LOG.warning("a delivered answer was not recorded: %s", type(problem).__name__)
+
     async def _reduction_notes(self, turn: Turn, first_message: str) -> list[str]:
         """Return what was reduced for an answer, in words; on an error nothing, so that the answer is sent."""
         with suppress(FovealError):
             live = await self._tenant.session(turn.session)
-            return texts.reduction_notes(await turn_reductions(live, first_message))
+            return reduction_notes(await turn_reductions(live, first_message))
         return []
+
+    async def _overflow_problem(self, turn: Turn, problem: str) -> str:
+        """Return why a request does not fit, in words for users of a chat; on an error, those of the library."""
+        with suppress(FovealError):
+            return texts.message_too_large(await (await self._tenant.session(turn.session)).report())
+        return problem
 
     def now(self) -> float:
         """Return the time of the service's clock."""

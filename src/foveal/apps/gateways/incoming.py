@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from foveal.server.chats import ChatPlace
+
+EDITS: Final = "edits of earlier messages"
+"""What an edit counts as in `IncomingMessage.unread`."""
 
 
 class ChatAuthor(msgspec.Struct, frozen=True):
@@ -41,8 +44,10 @@ class IncomingFile(msgspec.Struct, frozen=True, kw_only=True):
     """What was fetched."""
     left_out: int = 0
     """Characters at the end of a text that were left out of `data`."""
+    extent: str = ""
+    """How much of a text the model gets, such as "391 of 1,500 lines"; "" for all of it."""
     problem: str = ""
-    """Why the model does not get it, as the end of a sentence about the file."""
+    """Why the model does not get it, as a clause; "" if it does."""
     is_missing: bool = False
     """It could not be fetched now, although the model could read it."""
 

@@ -17,8 +17,9 @@ from importlib.resources import files
 from typing import Final
 
 from foveal.apps.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
+from foveal.apps.gateways.texts import without_footer
 from foveal.core.log.events import AnyPart, Content, Text
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import readable
 from foveal.server.tenants import DEFAULT_SYSTEM_PROMPT
 from foveal.tools.tool import document_part, image_part
 
@@ -31,6 +32,7 @@ MAX_REPLY_CHARS: Final = 2_000
 MAX_FORWARD_CHARS: Final = 8_000
 MAX_OWN_REPLY_CHARS: Final = 200
 """Characters of a quoted message of the bot, which the conversation has already."""
+_JOINERS: Final = "\u200c\u200d"
 _NAME_DELIMITERS: Final = dict.fromkeys(map(ord, '"\\[]()<>'), " ")
 
 
@@ -42,7 +44,9 @@ def model_text(message: IncomingMessage) -> Content:
     if message.text.strip():
         lines.append(escape_markers(message.text))
     lines += [
-        f"{MARKER} attached {_file_name(file)} {file.problem}]" for file in message.files if file.problem
+        f"{MARKER} attached {_file_name(file)} is not shown: {file.problem}]"
+        for file in message.files
+        if file.problem
     ]
     text = "\n".join(lines)
     parts = [part for file in message.files if not file.problem for part in _file_parts(file)]
@@ -83,8 +87,19 @@ def _author(author: ChatAuthor) -> str:
 
 
 def _clean(name: str, *, width: int) -> str:
-    plain = unicodedata.normalize("NFKC", name).translate(_NAME_DELIMITERS)
-    return one_line(plain, width=width).replace("\\", "/") or "unnamed"
+    plain = " ".join(unicodedata.normalize("NFKC", name).translate(_NAME_DELIMITERS).split(maxsplit=width))
+    shown = "".join(
+        character if _joins(plain, place) else readable(character) for place, character in enumerate(plain)
+    )
+    safe = shown.replace("\\", "/") or "unnamed"
+    return safe if len(safe) <= width else safe[: width - 1] + "…"
+
+
+def _joins(text: str, place: int) -> bool:
+    """Return whether a character joins two letters or emoji, or keeps two letters apart, as Persian needs it."""
+    if text[place] not in _JOINERS or not 0 < place < len(text) - 1:
+        return False
+    return all(unicodedata.category(text[near])[0] in "LMS" for near in (place - 1, place + 1))
 
 
 def _file_name(file: IncomingFile) -> str:
@@ -99,10 +114,11 @@ def _quote_lines(quote: QuotedText) -> list[str]:
         begin, limit = f"{MARKER} in reply to your message]", MAX_OWN_REPLY_CHARS
     else:
         begin, limit = f"{MARKER} in reply to this message{author}]", MAX_REPLY_CHARS
-    left_out = max(0, len(quote.text) - limit)
+    text = without_footer(quote.text) if quote.is_own else quote.text
+    left_out = max(0, len(text) - limit)
     return [
         begin,
-        *(f"> {line}" for line in quote.text[:limit].splitlines()),
+        *(f"> {line}" for line in text[:limit].splitlines()),
         _end_line("the quote", left_out=left_out),
     ]
 

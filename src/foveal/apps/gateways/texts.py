@@ -8,80 +8,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from foveal.core.compaction.health import read_metrics
-from foveal.core.compaction.summary_text import LEDGER_AUTHOR
-from foveal.core.engine.report import Report, over_limit_notice
+from foveal.core.compaction.health import is_by_model, read_metrics
+from foveal.core.engine.consent import largest_part, over_limit_notice
+from foveal.core.engine.report import Report
 from foveal.core.log.events import (
-    AnyFact,
     Clipped,
     Compacted,
     Dropped,
     Event,
     Masked,
-    ModelSaid,
-    Reverted,
     Rewound,
-    UserSaid,
-    parse_handle,
 )
 from foveal.core.models.cost import UsageTotals
-from foveal.core.policies import AGREED, NO_CONSENT
-from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
-from foveal.errors import Busy, FovealError, NotCompacted, ProviderError, StoreError
-from foveal.server.live_session import LiveSession
-
-# ── Reductions of a turn ───────────────────────────────────────────────────────────────────────────────
-# The log has them: the reductions between the last message before a turn and the last message in it. So each
-# reduction is reported with one answer, whichever process made it, also after a crash.
-
-MAX_EVENTS_BEFORE_TURN: Final = 64
-"""Events before a turn that are read; there are few between two turns."""
-
-
-async def turn_reductions(session: LiveSession, first_message: str) -> list[Event]:
-    """Return the reductions to report with a turn, given the handle of its first message.
-
-    Reductions that a user requested, agreed to or has already undone are left out.
-    """
-    seq = parse_handle(first_message)
-    if seq is None:
-        return []
-    events = await session.events(first=max(0, seq - MAX_EVENTS_BEFORE_TURN))
-    first, last = _message_range(events, seq)
-    undone = {event.fact.target for event in events if isinstance(event.fact, Reverted)}
-    return [
-        event
-        for event in events
-        if first < event.seq < last and is_reported(event.fact) and event.seq not in undone
-    ]
-
-
-def is_reported(fact: AnyFact) -> bool:
-    """Return whether a reduction is reported: not one that the user requested or agreed to. A clip or a mask is a
-    detail and reported only in mode `confirm`, where the user is told of all that happens without a yes, or if it
-    hides a file that the provider refused."""
-    if isinstance(fact, Compacted | Dropped):
-        return fact.reason != "hand" and not fact.rule.endswith(AGREED)
-    if isinstance(fact, Masked) and fact.reason == REFUSED_MEDIA:
-        return True
-    return isinstance(fact, Masked | Clipped) and fact.rule.endswith(NO_CONSENT)
-
-
-def _message_range(events: list[Event], seq: int) -> tuple[int, int]:
-    """Return the last message before the turn that begins at `seq`, and the last message in it."""
-    before, last = -1, seq
-    for event in events:
-        if isinstance(event.fact, UserSaid) and event.seq > seq:
-            break  # the next turn
-        if isinstance(event.fact, UserSaid | ModelSaid):
-            before, last = (event.seq, last) if event.seq < seq else (before, event.seq)
-    return before, last
-
+from foveal.errors import Busy, ContextOverflow, FovealError, NotCompacted, ProviderError, StoreError
 
 # ── Texts ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,6 +115,8 @@ def stopping(queued: int) -> str:
 # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+SUBTEXT: Final = "-# "
+"""Discord's mark of a small line; each line of a footer has it there."""
 STATE_MARKS: Final = {"ok": "🟢", "warn": "🟡", "act": "🔴", "over": "🔴"}
 """Colours of the footer: yellow from the warning on, red when the next reduction or the question is due."""
 
@@ -180,18 +126,29 @@ def footer(report: Report) -> str:
     return f"{mark} Context: {report.used:,}/{report.window:,} ({report.percent(report.used)})"
 
 
+def without_footer(text: str) -> str:
+    """Return a message of the bot, as a chat app shows it, without its footer."""
+    lines = text.rstrip().split("\n")
+    while lines and lines[-1].startswith(SUBTEXT):  # all of the footer on Discord
+        lines.pop()
+    body, _, last = "\n".join(lines).rpartition("\n\n")
+    starts = tuple(f"{mark} Context: " for mark in STATE_MARKS.values())
+    has_footer = any(line.startswith(starts) for line in last.split("\n"))
+    return (body if has_footer else "\n".join(lines)).rstrip() or text
+
+
 def warning(report: Report) -> str:
     """Return the line below an answer when the window becomes full."""
-    used, act, limit = (report.percent(tokens) for tokens in (report.used, report.act, report.limit))
+    used, limit = report.percent(report.used), report.percent(report.limit)
     if report.mode == "confirm":
+        act = report.percent(report.act)
         return f"⚠️ The context takes {used} of the window; from {act} on you are asked whether to compact it."
     if report.mode == "off":
         return f"⚠️ The context takes {used} of the window, and at most {limit} fit. /compact summarises old turns."
     if report.state == "over":
         return f"⚠️ The context is full: {_used_and_limit(report)}. Old turns are summarised before the next answer."
-    # Above `act` a policy may wait for a summary in the background, or until a cut is cheap.
-    when = f"from {act} on" if report.state == "warn" else "soon"
-    return f"⚠️ The context takes {used} of the window; old turns are summarised {when}, at {limit} at the latest."
+    # `act` is no promise: below it, a summary may be ready or a cut cheap; above it, a policy may wait for either.
+    return f"⚠️ The context takes {used} of the window; old turns are summarised {_when_reduced(report)}."
 
 
 def question(report: Report) -> list[str]:
@@ -201,13 +158,17 @@ def question(report: Report) -> list[str]:
 
 
 def limit_reached(needed: int, available: int) -> str:
-    """Return what the user is told, in mode `confirm`, right before a reduction without a yes."""
-    return f"⚠️ {_with_commands(over_limit_notice(needed, available))}"
+    """Return what the user is told, in mode `confirm`, when a request is reduced without a yes."""
+    return f"⚠️ {over_limit_notice(needed, available)}"
 
 
 def _with_commands(text: str) -> str:
     """Return a text of the core with the bots' commands instead of the methods."""
-    return text.replace("`compact()`", "/compact").replace("`undo()`", "/undo")
+    return text.replace("`compact()`", "/compact")
+
+
+def _when_reduced(report: Report) -> str:
+    return f"as soon as it pays, at {report.percent(report.limit)} at the latest"
 
 
 def _used_and_limit(report: Report) -> str:
@@ -228,14 +189,14 @@ def context(report: Report) -> str:
 
 
 def _thresholds(report: Report) -> str:
-    warns, act = f"A warning comes at {report.percent(report.warn)}", report.percent(report.act)
+    warns = f"A warning comes at {report.percent(report.warn)}"
     match report.mode:
         case "confirm":
-            return f"{warns}, and from {act} on you are asked whether to compact it."
+            return f"{warns}, and from {report.percent(report.act)} on you are asked whether to compact it."
         case "off":
             return f"{warns}; old turns are summarised only by /compact."
         case _:
-            return f"{warns}, and old turns are reduced from {act} on."
+            return f"{warns}; old turns are reduced {_when_reduced(report)}."
 
 
 def _category_line(name: str, tokens: int, report: Report) -> str:
@@ -251,17 +212,22 @@ def _summary_line(report: Report) -> Iterable[str]:
 
 def tokens(report: Report, totals: UsageTotals) -> str:
     """Return tokens, turns and cost so far."""
-    left = "not known yet" if report.turns_left is None else f"about {report.turns_left:,}"
-    until = "you are asked to compact" if report.mode == "confirm" else "old turns are reduced"
+    until = "you are asked to compact" if report.mode == "confirm" else "old turns must be reduced"
     lines = [
         footer(report),
         f"Next request: {report.used:,} tokens ({report.accuracy})",
-        f"Turns: {report.turns:,} so far, {left} until {until}",
+        f"Turns: {report.turns:,} so far, {_turns_left(report)} until {until}",
         f"Calls: {totals.calls:,} · read {_input_tokens(totals):,} tokens "
         f"({_cached_share(totals) * 100:.0f} % from the cache) · written {totals.output:,}",
         f"Cost: {_dollars(report.spent)}{_saved(report.saved)}",
     ]
     return "\n".join(lines)
+
+
+def _turns_left(report: Report) -> str:
+    if report.turns_left is None:
+        return "not known yet how many"
+    return f"about {report.turns_left:,}" if report.turns_left else "less than one turn"
 
 
 def _input_tokens(totals: UsageTotals) -> int:
@@ -291,14 +257,14 @@ def compacted(event: Event, *, before: int, after: int) -> str:
     saved = before - after
     part = f" ({saved / before * 100:.0f} % less)" if before and saved > 0 else ""
     done = f"Summarised{_author(event)}" if isinstance(event.fact, Compacted) else "Reduced"
-    return f"🗜 {done}: {before:,} → {after:,} tokens{part}. /undo undoes it."
+    return f"🗜 {done}: {before:,} → {after:,} tokens{part}. /undo {event.handle} undoes it."
 
 
 def _author(event: Event) -> str:
     fact = event.fact
     if not isinstance(fact, Compacted) or not fact.by:
         return ""
-    if fact.by != LEDGER_AUTHOR:
+    if is_by_model(fact):
         return f" by {fact.by}"
     why = " (the model's text did not pass the checks)" if read_metrics(fact).asked else ""
     return f" without a model{why}"
@@ -309,7 +275,9 @@ def compaction_not_needed(report: Report) -> str:
     return f"That is no longer needed. {footer(report)}. /compact does it anyway."
 
 
-def undone(event: Event) -> str:
+def undone(event: Event, report: Report, *, is_new: bool) -> str:
+    """Return the reply to /undo; a reduction that `is_new` was made since the last answer, so it was not reported
+    before."""
     names = {
         Clipped: "a clipped result",
         Compacted: "a summary",
@@ -318,7 +286,20 @@ def undone(event: Event) -> str:
         Rewound: "a rewind",
     }
     what = names.get(type(event.fact), "a reduction")
-    return f"↩️ Undid {what} ({event.handle}): the model sees what it had hidden again."
+    when = ", made since the last answer" if is_new else ""
+    text = f"↩️ Undid {what} ({event.handle}{when}): the model sees what it had hidden again."
+    if report.state != "over":
+        return text
+    full = f"The context takes {_used_and_limit(report)}"
+    return f"{text} {full}, so old turns are reduced again before the next answer."
+
+
+def not_undone(problem: ContextOverflow) -> str:
+    """Return the reply to an /undo after which no reduction could make the next request fit."""
+    return (
+        f"Nothing was undone: the next request would need {problem.needed:,} tokens, at most "
+        f"{problem.available:,} fit, and nothing else can be reduced instead."
+    )
 
 
 def nothing_to_undo(name: str) -> str:
@@ -330,29 +311,6 @@ def nothing_to_undo(name: str) -> str:
     return "There is nothing to undo: the model sees this conversation in full."
 
 
-def reduction_notes(events: Iterable[Event]) -> list[str]:
-    """Return the reductions that were made for an answer, with the command that undoes each."""
-    return [f"{_reduction_note(event.fact)}. /undo {event.handle} undoes it." for event in events]
-
-
-def _reduction_note(fact: AnyFact) -> str:
-    match fact:
-        case Compacted():
-            sizes = read_metrics(fact)
-            why = " to make further answers cheaper" if fact.reason == "price" else ""
-            return f"🗜 Older turns were summarised{why}: {sizes.before:,} → {sizes.after:,} tokens"
-        case Masked() if fact.reason == REFUSED_MEDIA:
-            files = "a file" if len(fact.masks) == 1 else f"{len(fact.masks):,} files"
-            return f"⚠️ The model could not read {files}, and this answer does without"
-        case Masked():
-            count = len(fact.masks)
-            return f"✂️ {count:,} older result{'s were' if count != 1 else ' was'} replaced by placeholders"
-        case Clipped():
-            return f"✂️ A long text was clipped to {fact.kept_tokens:,} of {fact.total_tokens:,} tokens"
-        case _:
-            return "✂️ Older turns were left out to make room"
-
-
 # ── Errors ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -360,9 +318,23 @@ def error(problem: FovealError) -> str:
     """Return an error as a reply."""
     if isinstance(problem, Busy):
         return BUSY
-    if isinstance(problem, NotCompacted):
-        return f"Nothing was summarised: {_scrubbed(problem.problem)}."
     return f"❌ That did not work: {_reason(problem)}."
+
+
+def not_compacted(problem: NotCompacted, report: Report) -> str:
+    """Return the reply to a /compact or a yes that reduced nothing: why, and what fills the window instead."""
+    return f"Nothing was summarised: {_scrubbed(problem.problem)}. In the context, {largest_part(report.totals)}."
+
+
+def message_too_large(report: Report) -> str:
+    """Return why there is no answer when the request does not fit whatever is reduced, as the end of a sentence."""
+    latest = next((event for event in reversed(report.events) if event.kind == "user_said"), None)
+    if latest is None or latest.tokens * 2 <= report.limit:
+        return "what must stay in the context does not fit; the operator of the server must fix that"
+    return (
+        f"your message takes {latest.tokens:,} tokens, and a whole request may take at most {report.limit:,}; send "
+        "it in parts, or as a text file, of which the model reads the beginning"
+    )
 
 
 def not_stored(problem: FovealError) -> str:
@@ -405,11 +377,28 @@ def place_closed(session: str, cause: str) -> str:
 # ── Content that is not read ───────────────────────────────────────────────────────────────────────────
 
 
-def not_read(kind: str) -> str:
-    """Return the notice about a kind of content that the bot does not read, such as "voice messages"."""
-    return f"I do not read {kind}. I read text, text files, and pictures if the model does."
+def not_read(kind: str, read: Sequence[str] = ()) -> str:
+    """Return the notice about a kind of content that the bot does not read, such as "voice messages".
+
+    `read` are the kinds that it reads.
+    """
+    instead = f" I read {', '.join(read[:-1])} and {read[-1]}." if read else ""
+    return f"I do not read {kind}.{instead}"
 
 
-def file_not_read(name: str, problem: str) -> str:
-    """Return the notice about a file that the model does not get; `problem` is the end of the sentence."""
-    return f"{one_line(name, width=60)} {problem}."
+def files_not_shown(names: Sequence[str], noun: str, *, total: int, problem: str = "") -> str:
+    """Return the notice about files that the model does not get; `total` files of the message are of that kind."""
+    count = len(names)
+    if count == 1 and noun != "picture":
+        files = one_line(names[0], width=60)
+    elif total == 1:
+        files = f"The {noun}"
+    else:
+        files = f"{count:,} of {total:,} {noun}s" if count < total else f"{count:,} {noun}s"
+    why = f": {problem}" if problem else ""
+    return f"📎 {files} {'was' if count == 1 else 'were'} not shown to the model{why}."
+
+
+def file_cut(name: str, extent: str) -> str:
+    """Return the notice about a text file of which the model gets the beginning."""
+    return f"📎 {one_line(name, width=60)} was cut to fit: the model gets the first {extent}."

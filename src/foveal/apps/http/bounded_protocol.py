@@ -149,9 +149,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(408, "the body of this request did not arrive in time")
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Send an error in place of the application, and close the connection after what the client still sends."""
+        """Send an error in place of the application, and close the connection after what the client still sends; at
+        once if a response is being sent."""
         self._expect("")
-        if not self.transport.is_closing():
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()  # the client would read an error as a part of the response before it
+        elif not self.transport.is_closing():
             self.transport.write(_raw_response(status, detail))
             self.transport.write_eof()
             self._to_discard = MAX_DISCARDED_BYTES

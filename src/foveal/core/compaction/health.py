@@ -69,6 +69,14 @@ def read_metrics(fact: CompactionOutcome) -> CompactionMetrics:
         return CompactionMetrics()
 
 
+def is_by_model(fact: Compacted) -> bool:
+    """Return whether a model was called for a summary. A ledger that uses a model's earlier text again names that
+    model in `by`, although none was called for it."""
+    metrics = read_metrics(fact)
+    has_metrics = metrics.events > 0
+    return fact.by != "ledger" and (metrics.asked > 0 or not has_metrics)
+
+
 # ── Health ───────────────────────────────────────────────────────────────────────────────────────────────
 
 MAX_FAILURES: Final = 3
@@ -126,10 +134,7 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     def _compacted(self, fact: Compacted) -> CompactionHealth:
         if fact.reason in ("room", "price"):  # the window was not full, or no model could have helped
             return self
-        if fact.by != "ledger":
-            failures = 0
-        else:
-            failures = self.failures + (read_metrics(fact).asked > 0)
+        failures = 0 if is_by_model(fact) else self.failures + (read_metrics(fact).asked > 0)
         is_automatic = fact.reason not in ("hand", "turns", "recorded")
         refills = self.refills + 1 if is_automatic and self.said < MIN_UTTERANCES_BETWEEN else self.refills
         return replace(self, failures=failures, refills=refills, said=0)

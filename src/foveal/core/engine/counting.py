@@ -5,7 +5,7 @@ from __future__ import annotations
 from foveal.core.engine.overflow import silent_overflow_reason
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.log.events import Event, Expanded, Reverted, Rewound, Used
-from foveal.core.tokens.calibration import Calibration
+from foveal.core.tokens.calibration import NEVER_MEASURED, Calibration
 from foveal.core.view.view import View
 
 
@@ -33,5 +33,9 @@ def calibrate(calibration: Calibration, event: Event, *, window: int) -> Calibra
 
 def anchor_at_view(calibration: Calibration, view: View, *, units: int) -> Calibration:
     """Return the calibration with the anchor at the request of a view, which takes `units` in all."""
-    shown = ((step.utterance.seq, view.units_of(step)) for step in view.steps)
+    # The span of a summary's seq measures the events around it. A summary is often larger than these, so their
+    # error would grow with every further summary: it counts as text that was not measured.
+    shown = (
+        (NEVER_MEASURED if step.covers else step.utterance.seq, view.units_of(step)) for step in view.steps
+    )
     return calibration.anchored(units, shown)

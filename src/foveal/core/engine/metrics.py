@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from foveal.core.compaction.health import read_metrics
+from foveal.core.compaction.health import is_by_model, read_metrics
 from foveal.core.log.events import Compacted, CompactionFailed, Event, Overflowed
 
 DURATION_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -89,7 +89,7 @@ class Metrics:
         if isinstance(fact, CompactionFailed):
             self.failures[reason] += 1
             return
-        self.compactions[reason, "ledger" if fact.by == "ledger" else "model"] += 1
+        self.compactions[reason, "model" if is_by_model(fact) else "ledger"] += 1
         self.seconds.add(metrics.seconds)
         self.ratio.add(metrics.ratio)
         if metrics.score is not None:

@@ -90,7 +90,7 @@ def _expansion_overflow(problem: ContextOverflow, name: str | int) -> ContextOve
     )
 
 
-def _newest_to_undo(log: Sequence[Event]) -> Event:
+def newest_to_undo(log: Sequence[Event]) -> Event:
     """Return the newest of the effective reductions and rewinds; raises `UnknownHandle` when there is none."""
     reductions = (event for event in reversed(effective_events(log)) if isinstance(event.fact, REDUCTIONS))
     rewinds = (event for event in reversed(effective_rewinds(log)) if not _records_edit(event.fact))
@@ -174,7 +174,7 @@ def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Rev
 
     Raises `UnknownHandle` when there is nothing to take back, and `ContextOverflow` when the request would not
     fit: without `target` as it would be then, with `target` only if the policy could not reduce it otherwise."""
-    chosen = _newest_to_undo(log) if target is None else target
+    chosen = newest_to_undo(log) if target is None else target
     _check_undo(chosen, log)
     fact = Reverted(target=chosen.seq)
     if not isinstance(chosen.fact, Pinned | Expanded):  # to take back one of these only makes room
@@ -209,7 +209,9 @@ def plan_manual_compaction(engine: Engine, focus: str) -> Plan:
 
 def check_agreement(engine: Engine) -> None:
     """Raise `NotCompacted` unless the report has a question that the user can answer with yes."""
-    if engine.policy.mode != "confirm":
+    if engine.policy.ladder == "off":
+        raise NotCompacted("the policy `off` reduces nothing: `compact()` summarises anyway")
+    if not engine.policy.asks:
         raise NotCompacted(
             f'mode "{engine.policy.mode}" asks nothing: `compact()` summarises without a question'
         )

@@ -173,21 +173,13 @@ def available_tokens(budget: Budget, calibration: Calibration) -> int:
     return min(budget.available, calibration.tokens(budget.hard + budget.fixed))
 
 
-def irreducible_units(view: View) -> int:
-    """Return the units of the messages that no reduction makes smaller: rules, and the latest user message."""
-    latest = view.latest_user
-    if latest is None or any(seq == latest.seq for seq, _ in view.media):
-        return view.permanent_units
-    return view.permanent_units + view.units_of(latest)
-
-
 def check_irreducible(view: View, budget: Budget, calibration: Calibration, policy: Policy) -> None:
     """Raise `ContextOverflow` if the request cannot fit whatever is reduced, before anything is tried.
 
     With reported usage, the limit in units depends on what is shown, so a reduction could raise it."""
     if view.units <= budget.hard or calibration.spans or policy.ladder == "off":
         return
-    units = irreducible_units(view)
+    units = ladder.irreducible_units(view)
     if units > budget.hard:
         raise overflow_error(view, budget, calibration, policy, floor=units)
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
+from foveal.core.engine.consent import compaction_question, limit_notice
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, hidden_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak
@@ -173,7 +174,8 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         state = "warn"
     turns = _recent_turns(view)
     turn_tokens = round(sum(turns) / len(turns) * calibration.ratio) if turns else None
-    question = _question(engine, state)
+    question = compaction_question(engine, state)
+    totals = _totals(engine, budget, parts)
     return Report(
         model=engine.model.name,
         window=budget.window,
@@ -181,7 +183,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         counted_by=f"{view.meter.counter.name} × {calibration.ratio:.3f}",
         measured=calibration.measured,
         estimated=max(0, used - calibration.at_tokens),
-        totals=_totals(engine, budget, parts),
+        totals=totals,
         used=used,
         limit=limit,
         warn=min(limit, calibration.tokens(budget.warn + budget.fixed)),
@@ -197,29 +199,12 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         spent=usage.spent,
         saved=usage.saved,
         question=question,
-        notice=_limit_notice(turn_tokens or 0, limit - used) if question else "",
+        notice=limit_notice(engine, totals, needed=turn_tokens or 0, left=limit - used) if question else "",
         summaries=tuple(_summaries(engine)),
         reduced=ReducedCounts.of(view),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
         events=tuple(_statuses(engine, parts)),
-    )
-
-
-def _question(engine: Engine, state: str) -> str:
-    if engine.policy.mode != "confirm" or state not in ("act", "over"):
-        return ""
-    used, window = engine.calibration.tokens(engine.total_units), engine.model.window
-    usage = f"{window_percent(used, window)} of the window ({used:,}/{window:,} tokens)"
-    return f"Context usage at {usage}. Compact conversation? [y/N]"
-
-
-def _limit_notice(needed: int, left: int) -> str:
-    if needed <= left:
-        return ""
-    return (
-        f"The next turn needs about {needed:,} tokens and {max(0, left):,} are left: what does not fit is reduced "
-        "then, also without a yes. `compact()` with your words decides what is kept."
     )
 
 
@@ -419,14 +404,6 @@ def usage_line(report: Report) -> str:
     if report.spent is not None and report.spent > 0:
         parts.append(f"${report.spent:.4f}")
     return " · ".join(parts)
-
-
-def over_limit_notice(needed: int, available: int) -> str:
-    """Return what to tell the user in mode `confirm` right before a reduction without consent."""
-    return (
-        f"The next answer needs {needed:,} tokens and at most {available:,} fit: older turns are reduced now. "
-        "`undo()` takes that back; `compact()` with your words decides what is kept."
-    )
 
 
 def thresholds_text(report: Report) -> str:

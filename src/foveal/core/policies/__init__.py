@@ -22,6 +22,8 @@ __all__ = ["PRESETS", "Moment", "Policy", "decide", "foresee", "policy"]
 
 AGREED: Final = "agreed"
 """End of the rule of a reduction that the user has agreed to."""
+_MIN_REDUCIBLE_SHARE: Final = 0.125
+"""Share of the room that a reduction with consent leaves to what it reduces."""
 NO_CONSENT: Final = "no consent"
 """End of the rule of a reduction without which the request would not have fitted, in mode `confirm`."""
 
@@ -73,11 +75,13 @@ def _decide_alone(view: View, budget: Budget, moment: Moment, policy: Policy) ->
 
 def _decide_with_consent(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     """Return what mode `auto` would do now. Where it would wait for the limit, the threshold counts as the limit:
-    the user has agreed to a reduction now."""
+    the user has agreed to a reduction now, but not to the loss of everything beside a long message."""
     auto = replace(policy, mode="auto")
     chosen = _decide_alone(view, budget, moment, auto)
     if chosen is None and view.units > budget.act:
-        chosen = _decide_alone(view, replace(budget, hard=max(1, budget.act)), moment, auto)
+        least = ladder.irreducible_units(view) + int(budget.hard * _MIN_REDUCIBLE_SHARE)
+        limit = min(budget.hard, max(budget.act, least))
+        chosen = _decide_alone(view, replace(budget, hard=limit), moment, auto)
     return _with_rule(chosen, AGREED)
 
 

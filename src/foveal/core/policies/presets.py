@@ -111,6 +111,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What `warn` and `act` are shares of."""
         return "window" if self.mode == "confirm" else "room"
 
+    @property
+    def asks(self) -> bool:
+        """Whether the user is asked before a reduction; the policy `off` reduces nothing in any mode."""
+        return self.mode == "confirm" and self.ladder != "off"
+
     def values(self) -> dict[str, Any]:
         """Return the settings as a TOML file contains them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)

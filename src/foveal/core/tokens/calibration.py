@@ -31,6 +31,7 @@ Pass `observe` the units of the reported request, whatever was reduced since.
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -68,6 +69,8 @@ _MAX_SPAN_RATIO: Final = 3.0
 _SPANS_PER_CONVERSATION: Final = 64
 """A span holds at least this part of the conversation at its time, so their number grows with the logarithm of
 the length."""
+NEVER_MEASURED: Final = sys.maxsize
+"""A seq after all spans, for text that no report measured by itself."""
 _MAX_CACHED_UNITS: Final = 1_024
 """Results of the search for the most units within a limit that are kept."""
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 import msgspec
 
 from foveal.server.databases import Database, Transaction
+from foveal.server.inbox import check_key
 
 JobKind = Literal["run", "prepare"]
 _FIELDS: Final = "id, tenant, session, key, kind, prompt, schedule, at"
@@ -74,10 +75,13 @@ class JobQueue:
         self._database = database
 
     async def add(self, job: Job) -> bool:
-        """Add a job, durable when this returns; return False if its key is taken."""
+        """Add a job, durable when this returns; return False if its key is taken. Raises `KeyReused` if the key of
+        a run is that of another text."""
 
         async def act(db: Transaction) -> bool:
             await db.lock(f"jobs/{job.tenant}/{job.session}")  # places rise in the order of commits
+            if job.kind == "run":
+                await check_key(db, job.tenant, job.session, key=job.key, text=job.prompt)
             # After a lost reply, the job may be there from the attempt before.
             return await insert_job(db, job) or bool(
                 await db.fetch("SELECT 1 FROM errands WHERE id = ?", job.id)

@@ -124,7 +124,6 @@ class JobWorker:
         `KeyReused`."""
         runtime = self._service.runtime
         prompt, key = prompt if runtime.redact is None else scrub(prompt), runtime.storable_key(key)
-        await runtime.inbox.check_key(tenant, session, key=key, text=prompt)
         await self._add(
             new_job(tenant, check_session_id(session), key=key, kind="run", prompt=prompt, now=self._clock())
         )

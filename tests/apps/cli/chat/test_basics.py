@@ -56,7 +56,7 @@ def test_without_a_yes_the_limit_is_told_before_and_after(
         assert re.search(r"▪ The next turn needs about [\d,]+ tokens and [\d,]+ are left: ", asked)
         first_line, *others = reduced.splitlines()
         assert re.match(
-            r"▪ The next answer needs [\d,]+ tokens and at most [\d,]+ fit: .* /undo takes", first_line
+            r"▪ The next request needs [\d,]+ tokens and at most [\d,]+ fit: .* how to undo it\.", first_line
         )
         assert re.search(r"summarised e\d+–e\d+.*/undo e\d+", "\n".join(others))
 

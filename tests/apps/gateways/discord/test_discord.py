@@ -15,6 +15,7 @@ from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.apps.gateways.channel import ChannelMessage
 from foveal.apps.gateways.delivery import SEND_PAUSES_S
 from foveal.apps.gateways.discord.discord_parts import DISCORD_MESSAGE_LIMIT, discord_parts
+from foveal.apps.gateways.discord.discord_send import REFUSED_DISCORD_PART
 from foveal.apps.gateways.gateway import connection_states
 from foveal.errors import BadSetting, ProviderError
 from support.discord_scene import Gated, run, scene, server, without_footers
@@ -399,6 +400,17 @@ async def test_a_message_that_discord_refuses_is_given_up(tmp_path: Path) -> Non
 
 
 @run
+async def test_a_sentence_stands_for_a_part_that_discord_refuses(tmp_path: Path) -> None:
+    async with server(tmp_path, "One.") as here:
+        async with here.bot():
+            here.api.failures = [(400, {"code": 50035, "message": "Invalid Form Body"}, {})]
+            await here.api.say("Hello.")
+            await until(lambda: here.api.sent)
+        assert here.api.said() == [REFUSED_DISCORD_PART]
+        assert await here.undelivered() == []
+
+
+@run
 async def test_the_answer_of_a_scheduled_turn_goes_to_its_channel(tmp_path: Path) -> None:
     async with scene(tmp_path, "Good morning.", "No channel.") as here:
         tenant = here.service.tenant("discord")
@@ -481,11 +493,11 @@ async def test_logs_contain_neither_the_token_nor_messages(
     async with scene(tmp_path, "canary answer", RuntimeError("canary failure")) as here:
         here.api.failures = [(503, {}, {}), (400, {"code": 50035, "message": "canary body"}, {})]
         await here.api.say("canary question")
-        await until(lambda: not here.api.failures)
-        await here.api.say("canary question again")
         await until(lambda: here.api.sent)
-        await here.api.slash("pair", code="canary code")
+        await here.api.say("canary question again")
         await until(lambda: len(here.api.sent) == 2)
+        await here.api.slash("pair", code="canary code")
+        await until(lambda: len(here.api.sent) == 3)
     assert caplog.records
     assert TOKEN not in caplog.text
     assert "canary" not in caplog.text

@@ -137,7 +137,7 @@ async def test_a_message_that_waits_for_its_rest_is_stored_when_the_server_stops
 
 
 @run
-async def test_files_reach_models_that_read_them_and_others_are_named_once(tmp_path: Path) -> None:
+async def test_files_reach_models_that_read_them_and_others_are_named(tmp_path: Path) -> None:
     async with running(tmp_path, "Read.", "Hm.", "Hm.") as here:
         await here.api.say("", attachments=[here.api.attach("message.txt", b"A long text.")])
         assert await here.said(1) == ["Read."]
@@ -146,12 +146,14 @@ async def test_files_reach_models_that_read_them_and_others_are_named_once(tmp_p
         ]
         picture = here.api.attach("cat.png", PNG, content_type="image/png")
         await here.api.say("What is this?", attachments=[picture])
-        problem = "is not shown: the model is not known to read images"
-        assert (await here.said(2))[1] == f"Hm.\n-# cat.png {problem}."
-        assert (await here.heard())[1] == f'What is this?\n[foveal: attached "cat.png" {problem}]'
-        await here.api.say("", attachments=[picture])  # no notice again, and nothing to answer
+        why = "the model is not known to read images"
+        notice = f"📎 The picture was not shown to the model: {why}."
+        assert (await here.said(2))[1] == f"Hm.\n-# {notice}"
+        assert (await here.heard())[1] == f'What is this?\n[foveal: attached "cat.png" is not shown: {why}]'
+        await here.api.say("", attachments=[picture])  # nothing to answer
+        assert (await here.said(3))[2] == notice
         await here.api.say("", sticker_items=[{"id": "2", "name": "wave", "format_type": 1}])
-        assert (await here.said(3))[2] == texts.not_read("stickers")
+        assert (await here.said(4))[3] == texts.not_read("stickers", ["text", "text files"])
 
 
 @run
@@ -164,4 +166,6 @@ async def test_a_picture_goes_to_a_model_that_reads_images(tmp_path: Path) -> No
         assert [part.mime for part in fact.content if isinstance(part, Media)] == ["image/png"]
         here.api.files.clear()
         await here.api.say("And this?", attachments=[picture])
-        assert (await here.said(2))[1] == f"Which?\n-# cat.png {NOT_FETCHED}."
+        assert (await here.said(2))[
+            1
+        ] == f"Which?\n-# 📎 The picture was not shown to the model: {NOT_FETCHED}."

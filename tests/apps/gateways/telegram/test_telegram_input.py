@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.chat_files import NOT_FETCHED
+from foveal.apps.gateways.incoming import EDITS
 from foveal.core.log import Media, UserSaid, text_of
 from foveal.errors import ProviderError
 from foveal.testing import Scripted
@@ -24,6 +26,7 @@ from support.telegram_users import origin
 GROUP = -100
 BOB = 43
 TWO_USERS = {"telegram.allowed": [USER, BOB]}
+NO_EYES = "the model is not known to read images"
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 4, 4) + b"\x08\x06\0\0\0" + b"0" * 40
 
 
@@ -54,6 +57,23 @@ async def test_topics_are_conversations_of_their_own(tmp_path: Path) -> None:
             ("telegram--100", "Three."),
         ):
             assert (await bot.messages(session))[1:] == [answer]
+
+
+@run
+async def test_the_conversation_of_a_group_continues_in_its_supergroup(tmp_path: Path) -> None:
+    supergroup = -1_009
+    async with running_bot(tmp_path, "One.", "Two.", "Three.") as bot:
+        bot.api.hear(f"@{NAME} hi", user=USER, chat=GROUP)
+        await bot.api.said(1)
+        bot.api.hear(None, user=USER, chat=GROUP, migrate_to_chat_id=supergroup)
+        bot.api.hear(f"@{NAME} again", user=USER, chat=supergroup)
+        assert [message["chat"]["id"] for message in await bot.api.said(2)] == [GROUP, supergroup]
+        assert (await bot.messages("telegram--100"))[1::2] == ["One.", "Two."]
+        bot.api.hear(f"/new@{NAME}", user=USER, chat=supergroup)
+        await bot.api.said(3)
+        bot.api.hear(f"@{NAME} new", user=USER, chat=supergroup)
+        await bot.api.said(4)
+        assert (await bot.messages("telegram--100-2"))[1:] == ["Three."]
 
 
 @run
@@ -210,7 +230,7 @@ def test_when_a_server_is_killed_a_split_text_is_answered_once(tmp_path: Path, k
 
 
 @run
-async def test_what_cannot_be_read_is_said_once(tmp_path: Path) -> None:
+async def test_what_cannot_be_read_is_said_each_time_and_explained_once(tmp_path: Path) -> None:
     async with running_bot(tmp_path, "Hello.") as bot:
         for fields in (bot.api.voice(), bot.api.voice(), bot.api.sticker(), bot.api.sticker()):
             bot.api.hear(None, user=USER, **fields)
@@ -222,16 +242,11 @@ async def test_what_cannot_be_read_is_said_once(tmp_path: Path) -> None:
             bot.api.move(place, 48.2, 16.3 + step)
         bot.api.hear(None, user=USER, new_chat_title="x")
         await bot.api.taken()
-        said = texts_of(await bot.api.said(5))
-        assert sorted(said) == sorted(
-            [
-                "Hello.",
-                *(
-                    texts.not_read(kind)
-                    for kind in ("voice messages", "stickers", "locations", "edits of earlier messages")
-                ),
-            ]
-        )
+        said = texts_of(await bot.api.said(7))
+        kinds = ("voice messages", "stickers", "locations", EDITS)
+        explained = [texts.not_read(kind, ["text", "text files"]) for kind in kinds]
+        again = [texts.not_read(kind) for kind in kinds[:2]]
+        assert sorted(said) == sorted(["Hello.", *explained, *again])
         assert await bot.messages() == ["Hello.", "Hello."]
 
 
@@ -242,22 +257,56 @@ async def test_an_album_for_a_model_without_eyes_is_one_notice(tmp_path: Path) -
             bot.api.hear(None, user=USER, album="a", **bot.api.photo(PNG))
         bot.api.hear("Hello.", user=USER)
         said = texts_of(await bot.api.said(2))
-        assert said[0].endswith("is not shown: the model is not known to read images.")
+        assert said[0] == f"📎 3 pictures were not shown to the model: {NO_EYES}."
         assert said[1:] == ["Hello."]
 
 
 @run
-async def test_the_caption_of_a_photo_is_answered(tmp_path: Path) -> None:
+async def test_every_message_without_an_answer_gets_a_line(tmp_path: Path) -> None:
+    async with running_bot(tmp_path) as bot:
+        for fields in (*[bot.api.photo(PNG)] * 2, *[bot.api.document("a.txt", b"x" * 200_001)] * 2):
+            bot.api.hear(None, user=USER, **fields)
+        photo = f"📎 The picture was not shown to the model: {NO_EYES}."
+        large = "📎 a.txt was not shown to the model: more than 200,000 bytes."
+        assert sorted(texts_of(await bot.api.said(4))) == sorted([photo, photo, large, large])
+
+
+@run
+async def test_the_caption_of_a_photo_is_answered_and_the_photo_named(tmp_path: Path) -> None:
     async with running_bot(tmp_path, "I cannot see it.", "Nor this.") as bot:
         bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
         (said,) = await bot.api.said(1)
-        assert said["text"].startswith("I cannot see it.\n\nphoto-")
-        assert "is not shown: the model is not known to read images.\n" in said["text"]
+        explained = f"📎 The picture was not shown to the model: {NO_EYES}."
+        assert said["text"].startswith(f"I cannot see it.\n\n{explained}\n🟢 Context: ")
         (message,) = await user_messages(bot)
         text = text_of(message.content)
         assert text.startswith('What is this?\n[foveal: attached "photo-')
-        bot.api.hear("And this?", user=USER, **bot.api.photo(PNG))
-        assert texts_of(await bot.api.said(2))[1] == "Nor this."  # without the notice
+        for caption in ("And these?", None):
+            bot.api.hear(caption, user=USER, album="a", **bot.api.photo(PNG))
+        short = "📎 2 pictures were not shown to the model."
+        assert (await bot.api.said(2))[1]["text"].startswith(f"Nor this.\n\n{short}\n🟢 Context: ")
+
+
+@run
+async def test_pictures_above_the_limit_are_counted(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, reader("Four cats.")) as bot:
+        for number in range(6):
+            bot.api.hear("Cats?" if number == 0 else None, user=USER, album="a", **bot.api.photo(PNG))
+        (said,) = await bot.api.said(1)
+        notice = "📎 2 of 6 pictures were not shown to the model: at most 4 pictures per message."
+        assert said["text"].startswith(f"Four cats.\n\n{notice}\n🟢 Context: ")
+
+
+@run
+async def test_a_text_file_that_is_cut_is_named_with_the_numbers(tmp_path: Path) -> None:
+    lines = "".join(f"line {number}\n" for number in range(1_500)).encode()
+    async with running_bot(tmp_path, "One.", "Two.", window=8_000) as bot:
+        for count in (1, 2):
+            bot.api.hear("Read.", user=USER, **bot.api.document("notes.txt", lines))
+            said = (await bot.api.said(count))[-1]["text"]
+            assert re.search(
+                r"\n📎 notes\.txt was cut to fit: the model gets the first \d{3} of 1,500 lines\.", said
+            )
 
 
 @run
@@ -317,9 +366,9 @@ def test_a_message_is_answered_although_its_file_cannot_be_fetched(
             bot.api.fail(method, fault)
             bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
             (said,) = await bot.api.said(1)
-            assert said["text"].startswith("Send it again.\n\nphoto-")
-            assert NOT_FETCHED in said["text"]
-            assert (await bot.messages())[0].endswith(f'.jpg" {NOT_FETCHED}]')
+            notice = f"📎 The picture was not shown to the model: {NOT_FETCHED}."
+            assert said["text"].startswith(f"Send it again.\n\n{notice}\n")
+            assert (await bot.messages())[0].endswith(f'.jpg" is not shown: {NOT_FETCHED}]')
 
     check()
 

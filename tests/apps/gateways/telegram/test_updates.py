@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from telegram import Update, User
 
-from foveal.apps.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
+from foveal.apps.gateways.incoming import EDITS, ChatAuthor, IncomingFile, IncomingMessage, QuotedText
 from foveal.apps.gateways.message_pieces import MessagePiece
-from foveal.apps.gateways.telegram.updates import EDITS, ButtonPressed, ParsedUpdate, parse_update
+from foveal.apps.gateways.telegram.updates import ButtonPressed, ParsedUpdate, parse_update
 from foveal.server import ChatPlace
 from support.telegram_stand_in import NAME, Json
 from support.telegram_users import TelegramUsers, external_reply, origin
@@ -106,6 +106,15 @@ def test_a_button_in_a_topic_belongs_to_the_topic() -> None:
     pressed = parse(users.press("compact", user=USER, message=message))
     assert isinstance(pressed, ButtonPressed)
     assert pressed.place == ChatPlace(-100, 7)
+
+
+def test_of_an_old_button_in_a_forum_the_topic_is_unknown() -> None:
+    users = Users()
+    for topic, place in ((None, ChatPlace(-100)), (7, None)):
+        old = {"chat": users.chat_of(-100, topic=topic), "message_id": 5, "date": 0}
+        pressed = parse(users.press("compact", user=USER, message=old))
+        assert isinstance(pressed, ButtonPressed)
+        assert pressed.place == place
 
 
 def test_a_private_chat_names_no_speaker() -> None:

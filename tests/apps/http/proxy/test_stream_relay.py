@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from time import sleep
 
 import aiohttp
@@ -111,6 +112,76 @@ def test_a_client_that_stops_reading_for_a_while_gets_every_byte(tmp_path: Path)
             if isinstance(event.fact, ModelSaid)
         ]
         assert said == ["".join(f"{number} {'x' * 2_000}" for number in range(4_000))]
+
+
+CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "%b"}}]}\n\n'
+END = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+
+
+def post(proxy: ProxyServer, *, key: bytes = b"authorization: Bearer sk-0123456789\r\n") -> socket.socket:
+    """Return a connection on which a request for a stream was sent."""
+    body = b'{"model": "gpt-4.1", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
+    client = socket.create_connection(("127.0.0.1", proxy.port), timeout=DEADLINE)
+    client.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n%b"
+        % (key, len(body), body)
+    )
+    return client
+
+
+def receive(client: socket.socket, until_bytes: bytes) -> bytes:
+    received = bytearray()
+    while until_bytes not in received and (data := client.recv(65_536)):
+        received += data
+    return bytes(received)
+
+
+def answers(proxy: ProxyServer) -> list[str]:
+    (session,) = proxy.sessions()
+    return [
+        text_of(event.fact.content) for event in proxy.events(session) if isinstance(event.fact, ModelSaid)
+    ]
+
+
+def test_bytes_that_are_no_request_end_the_stream_and_its_reply_is_recorded(tmp_path: Path) -> None:
+    has_sent_bytes = Event()
+
+    def script(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
+        yield stream_head()
+        yield CHUNK % b"one "
+        assert has_sent_bytes.wait(DEADLINE)
+        yield from (CHUNK % b"two", END)
+
+    with RawUpstream(script) as upstream, ProxyServer(tmp_path, openai=upstream.openai) as proxy:
+        with post(proxy) as client:
+            receive(client, b"one ")
+            client.sendall(b"\0\1 no request\r\n\r\n")
+            assert receive(client, b"never") == b""
+            has_sent_bytes.set()
+        until(lambda: answers(proxy) == ["one two"])
+
+
+@pytest.mark.parametrize("length", [1, 12, 26])
+def test_the_servers_own_key_is_not_returned_in_two_chunks(tmp_path: Path, length: int) -> None:
+    own = b"sk-of-the-server-0123456789"
+    begin, rest = CHUNK.split(b"%b")
+    split = [begin + own[:length], own[length:] + rest]
+    pieces = [CHUNK % b"one", *split, begin + own[:length], *split, END, own[:length]]
+
+    def script(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
+        yield stream_head()
+        for piece in pieces:
+            yield piece
+            sleep(0.05)
+
+    keys = {"OPENAI_API_KEY": own.decode()}
+    with (
+        RawUpstream(script) as upstream,
+        ProxyServer(tmp_path, openai=upstream.openai, environment=keys) as proxy,
+        post(proxy, key=b"") as client,
+    ):
+        received = _unframed(receive(client, b"\r\n0\r\n\r\n"))
+    assert received == b"".join(pieces).replace(own, b"***")
 
 
 def _unframed(response: bytes) -> bytes:

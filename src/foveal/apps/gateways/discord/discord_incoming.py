@@ -109,7 +109,9 @@ def _replies(message: discord.Message, me: discord.ClientUser) -> Iterable[Quote
     if answered is not None and message.type is discord.MessageType.reply:
         is_own = answered.author.id == me.id
         author = None if is_own else ChatAuthor(answered.author.display_name, answered.author.id)
-        text = answered.content or _content_name(answered)
+        text = answered.content
+        if answered.attachments or not text:  # the quote says that there is a file
+            text = f"{_content_name(answered)} {text}".rstrip()
         yield QuotedText(kind="reply", text=text, author=author, is_own=is_own)
 
 

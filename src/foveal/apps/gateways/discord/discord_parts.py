@@ -17,6 +17,7 @@ from foveal.apps.gateways.channel import ChannelMessage
 from foveal.apps.gateways.inline_markdown import source_inline
 from foveal.apps.gateways.markdown_blocks import MessageBlock, read_blocks
 from foveal.apps.gateways.split_message import MarkedText, PartSize, TextMark, cut_text, pack, utf16
+from foveal.apps.gateways.texts import SUBTEXT
 
 DISCORD_MESSAGE_LIMIT: Final = 2_000
 """Size of a message, counted in UTF-16 units as Discord's clients do, which is never too low."""
@@ -33,7 +34,7 @@ _BLOCK_START: Final = re.compile(r"(?P<sign>[-*+#>]+)(?=\s)|(?P<number>\d+)(?=[.
 
 def discord_parts(message: ChannelMessage) -> list[str]:
     """Return the text and the footer in parts."""
-    footer = "\n".join(f"-# {line}" for line in message.footer.splitlines() if line.strip())
+    footer = "\n".join(f"{SUBTEXT}{line}" for line in message.footer.splitlines() if line.strip())
     parts = markdown_parts(_valid_unicode(message.text))
     if not footer:
         return parts

@@ -3,7 +3,7 @@
 1. Messages mention no user and show no link previews.
 2. Each part has a nonce, which keeps Discord from showing it twice when it is sent again.
 3. A refusal of the place (an archived thread, missing permissions) raises `PlaceClosed`. A message that Discord
-   refuses for its content is given up. Any other failure raises `Undelivered`.
+   refuses for its content is replaced by a sentence. Any other failure raises `Undelivered`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ CLOSED_CHANNELS: Final = {
 """Codes with which Discord refuses a place, and what they mean."""
 
 
+REFUSED_DISCORD_PART: Final = "(Discord does not accept this part of the answer; it is stored on the server.)"
+
+
 class DiscordSender:
     """Sends parts of messages to channels, threads and direct messages."""
 
@@ -66,10 +69,12 @@ class DiscordSender:
             options["reference"] = discord.MessageReference(
                 message_id=part.reply_to, channel_id=part.place.chat, fail_if_not_exists=False
             )
-        try:
-            await channel.send(part.content, **options)
-        except (discord.DiscordException, *TRANSIENT_ERRORS) as problem:
-            _raise_unless_given_up(problem)
+        for content in (part.content, REFUSED_DISCORD_PART):
+            try:
+                await channel.send(content, **options)
+                return
+            except (discord.DiscordException, *TRANSIENT_ERRORS) as problem:
+                _raise_unless_given_up(problem)
 
     async def show_typing(self, place: ChatPlace) -> None:
         with suppress(discord.DiscordException, *TRANSIENT_ERRORS):

@@ -39,7 +39,7 @@ from foveal.apps.gateways.telegram.telegram_send import (
     BotApiClient,
     TelegramSender,
 )
-from foveal.apps.gateways.telegram.updates import ButtonPressed
+from foveal.apps.gateways.telegram.updates import ButtonPressed, GroupMoved, ParsedUpdate
 from foveal.errors import FovealError
 from foveal.server.gateway_health import GatewayHealth
 from foveal.server.live_session import LiveSession
@@ -218,9 +218,13 @@ class TelegramGateway:
         Updates from the first one that is not stored on are sent again, and are known then.
         """
         for raw in updates:
-            if raw["update_id"] not in self._unacknowledged:
-                self.connection.record_update()
-                self._unacknowledged[raw["update_id"]] = self._accept(raw)
+            if raw["update_id"] in self._unacknowledged:
+                continue
+            self.connection.record_update()
+            update = self._client.parse(raw)
+            self._unacknowledged[raw["update_id"]] = self._accept(update)
+            if isinstance(update, GroupMoved):
+                break  # the next updates may come from the new group: they are asked for again
         if not self._unacknowledged:
             return None
         await asyncio.wait(self._unacknowledged.values(), timeout=PENDING_POLL_S)
@@ -229,16 +233,26 @@ class TelegramGateway:
         self._unacknowledged = {id: self._unacknowledged[id] for id in ids if id >= offset}
         return offset
 
-    def _accept(self, raw: dict[str, Any]) -> asyncio.Future[None]:
+    def _accept(self, update: ParsedUpdate) -> asyncio.Future[None]:
         """Begin to accept an update; the future is done when its message is stored."""
-        update = self._client.parse(raw)
         if isinstance(update, MessagePiece):
             return self._intake.put(update)
+        if isinstance(update, GroupMoved):
+            return self._tasks.spawn(self._record_move(update))
         if isinstance(update, ButtonPressed):
             self._tasks.spawn(self._press(update))
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         accepted.set_result(None)
         return accepted
+
+    async def _record_move(self, moved: GroupMoved) -> None:
+        """Record the new id of a group; Telegram keeps the update until that works."""
+        while True:
+            try:
+                return await self._chats.record_move(old=moved.old, new=moved.new)
+            except FovealError as problem:
+                LOG.warning("the new id of a group was not stored: %s", type(problem).__name__)
+            await self._sleep(MAX_RECONNECT_PAUSE_S)
 
     async def _accept_message(self, message: IncomingMessage) -> None:
         if await self._gets_reply(message.user):

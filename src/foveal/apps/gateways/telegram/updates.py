@@ -1,4 +1,4 @@
-"""Parses Telegram updates: message, button, or nothing for the bot.
+"""Parses Telegram updates: message, button, new id of a group, or nothing for the bot.
 
 1. In a private chat every message is for the bot. In a group it is a message that mentions the bot, replies to it,
    or is one of its commands. Messages of bots and channels and service messages are ignored.
@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 from telegram import (
     CallbackQuery,
+    MaybeInaccessibleMessage,
     Message,
     MessageEntity,
     MessageOrigin,
@@ -27,7 +28,7 @@ from telegram import (
 )
 from telegram.constants import ChatType, MessageLimit
 
-from foveal.apps.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
+from foveal.apps.gateways.incoming import EDITS, ChatAuthor, IncomingFile, IncomingMessage, QuotedText
 from foveal.apps.gateways.message_pieces import MessagePiece
 from foveal.apps.gateways.texts import BOT_COMMANDS
 from foveal.server.chats import ChatPlace
@@ -37,7 +38,6 @@ MIN_SPLIT_UNITS: Final = 4_000
 """UTF-16 units from which a client may have split a text: it prefers to do so between two lines or words."""
 MAX_PHOTO_PIXELS: Final = 1_568
 """The long edge of the photo that is fetched: providers scale larger ones down."""
-EDITS: Final = "edits of earlier messages"
 UNREAD_FIELDS: Final = {
     "voice": "voice messages",
     "audio": "audio files",
@@ -68,7 +68,14 @@ class ButtonPressed(msgspec.Struct, frozen=True, kw_only=True):
     """The message with the button; 0 if it can no longer be changed."""
 
 
-ParsedUpdate: TypeAlias = MessagePiece | ButtonPressed | None
+class GroupMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """A group became a supergroup, which has another id."""
+
+    old: int
+    new: int
+
+
+ParsedUpdate: TypeAlias = MessagePiece | ButtonPressed | GroupMoved | None
 
 
 def parse_update(update: Update, me: User) -> ParsedUpdate:
@@ -76,6 +83,8 @@ def parse_update(update: Update, me: User) -> ParsedUpdate:
     if update.callback_query is not None:
         return _press(update.callback_query)
     message = update.message or update.edited_message
+    if message is not None and message.migrate_to_chat_id is not None:
+        return GroupMoved(old=message.chat.id, new=message.migrate_to_chat_id)
     if message is None or message.from_user is None or message.from_user.is_bot:
         return None
     if message.chat.type not in (ChatType.PRIVATE, ChatType.GROUP, ChatType.SUPERGROUP):
@@ -89,14 +98,21 @@ def parse_update(update: Update, me: User) -> ParsedUpdate:
 
 def _press(query: CallbackQuery) -> ButtonPressed:
     message = query.message
-    thread = message.message_thread_id if isinstance(message, Message) and message.is_topic_message else None
     return ButtonPressed(
-        place=ChatPlace(message.chat.id, thread or 0) if message is not None else None,
+        place=_press_place(message) if message is not None else None,
         user=query.from_user.id,
         query=query.id,
         action=query.data or "",
-        message=message.message_id if isinstance(message, Message) else 0,
+        message=message.message_id if message is not None and message.is_accessible else 0,
     )
+
+
+def _press_place(message: MaybeInaccessibleMessage) -> ChatPlace | None:
+    """Return the place of a button. Of an old message in a forum Telegram does not say the topic."""
+    if not message.is_accessible and message.chat.is_forum:
+        return None
+    topic = message.message_thread_id if isinstance(message, Message) and message.is_topic_message else None
+    return ChatPlace(message.chat.id, topic or 0)
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,7 +234,9 @@ def _reply(message: Message, me: User) -> QuotedText | None:
     answered, elsewhere = message.reply_to_message, message.external_reply
     quoted = message.quote.text if message.quote is not None else ""
     if answered is not None and answered.forum_topic_created is None:
-        text = quoted or answered.text or answered.caption or _content_name(answered)
+        text = quoted or answered.text or answered.caption or ""
+        if answered.text is None:  # the quote says what the caption belongs to
+            text = f"{_content_name(answered)} {text}".rstrip()
         is_own = answered.from_user is not None and answered.from_user.id == me.id
         return QuotedText(
             kind="reply", text=text, author=None if is_own else _sender(answered), is_own=is_own

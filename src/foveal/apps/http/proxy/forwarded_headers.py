@@ -49,6 +49,18 @@ def without_secret(secret: str, data: bytes) -> bytes:
     return data.replace(secret.encode(), b"***") if len(secret) >= MIN_SECRET_CHARS else data
 
 
+def split_before_secret(secret: str, data: bytes) -> tuple[bytes, bytes]:
+    """Return a part of a stream with the server's own key replaced, and the end of it in which the key may begin:
+    the next part decides whether it does."""
+    cleaned = without_secret(secret, data)
+    if len(secret) < MIN_SECRET_CHARS or cleaned.endswith(b"\n"):  # most parts end with an event
+        return cleaned, b""
+    key = secret.encode()
+    lengths = range(min(len(key) - 1, len(cleaned)), 0, -1)
+    at = len(cleaned) - next((length for length in lengths if cleaned.endswith(key[:length])), 0)
+    return cleaned[:at], cleaned[at:]
+
+
 def to_client(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[tuple[bytes, bytes]]:
     """Return the upstream's headers for the client, with the server's own key replaced."""
     cleaned = [(name.lower(), without_secret(secret, value)) for name, value in headers]

@@ -165,6 +165,8 @@ class ResponseStream(Response):
         self._copy: list[bytes] = []
         self._copy_bytes = 0
         self._secret = proxy_request.secret
+        self._held = b""
+        """The end of the previous chunk that is not sent yet, because the secret may begin in it."""
         self._find_end = upstream_reply.STREAM_ENDS[proxy_request.client_request.dialect].search
         self._tail = b""
         """The end of the previous chunk."""
@@ -215,7 +217,7 @@ class ResponseStream(Response):
             return
         if self._exchange is not None:
             self._exchange.mark_ending()
-        length = len(self._without_secret(body))
+        length = len(forwarded_headers.without_secret(self._secret, body))
         await self._start(send, length=length)
         await self._send_in_time(send, body)
         await self._finish(send)
@@ -303,9 +305,10 @@ class ResponseStream(Response):
             return False
         if self._exchange is not None and self._ends_stream(chunk):
             return False
-        visible = self._without_secret(chunk) if self._secret else chunk
+        visible, held = self._split(chunk) if self._secret else (chunk, b"")
         if not self._write_now(visible):
             return False
+        self._held = held
         if self._exchange is not None:
             self._keep_streamed(chunk)
         self._shared.add(visible)
@@ -350,7 +353,7 @@ class ResponseStream(Response):
 
     async def _send(self, send: Send, chunk: bytes) -> None:
         """Send a chunk to the client, unless it has disconnected."""
-        chunk = self._without_secret(chunk)
+        chunk, self._held = self._split(chunk)
         self._shared.add(chunk)
         if not self._disconnected_at:
             self._is_sending = True
@@ -370,13 +373,16 @@ class ResponseStream(Response):
 
     async def _finish(self, send: Send) -> None:
         """Tell the client that the response is complete."""
+        if self._held:
+            self._shared.add(self._held)
         self._shared.end(is_complete=True)
         if not self._disconnected_at:
             with suppress(OSError):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send({"type": "http.response.body", "body": self._held, "more_body": False})
 
-    def _without_secret(self, chunk: bytes) -> bytes:
-        return forwarded_headers.without_secret(self._secret, chunk) if self._secret else chunk
+    def _split(self, chunk: bytes) -> tuple[bytes, bytes]:
+        """Return what of a chunk and of the end of the previous one can be sent, and what is held back."""
+        return forwarded_headers.split_before_secret(self._secret, self._held + chunk)
 
     def _is_check_due(self) -> bool:
         """Return whether `_is_abandoned` can be true."""

@@ -24,7 +24,13 @@ from foveal.core.policies.ladder.compact import (
     plan_upcoming,
     summary_terms,
 )
-from foveal.core.policies.ladder.drop import force_fit, last_resort_steps, limit_messages, name_late_results
+from foveal.core.policies.ladder.drop import (
+    force_fit,
+    irreducible_units,
+    last_resort_steps,
+    limit_messages,
+    name_late_results,
+)
 from foveal.core.policies.ladder.mask import (
     MIN_MASKED_UNITS,
     mask_result,
@@ -47,6 +53,7 @@ __all__ = [
     "decide_after_overflow",
     "force_fit",
     "foresee_compaction",
+    "irreducible_units",
     "last_resort_steps",
     "limit_messages",
     "mask_media",

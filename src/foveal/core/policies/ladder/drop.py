@@ -37,6 +37,14 @@ _MIN_RESULT_SHARE: Final = 0.1
 """Share of the room below which results are clipped only when summaries cannot become smaller."""
 
 
+def irreducible_units(view: View) -> int:
+    """Return the units of the messages that no reduction makes smaller: rules, and the latest user message."""
+    latest = view.latest_user
+    if latest is None or any(seq == latest.seq for seq, _ in view.media):
+        return view.permanent_units
+    return view.permanent_units + view.units_of(latest)
+
+
 def droppable_steps(view: View, budget: Budget, policy: Policy) -> Iterator[Step]:
     """Yield the raw steps that may be dropped, oldest first.
 

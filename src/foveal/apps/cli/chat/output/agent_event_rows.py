@@ -19,7 +19,7 @@ from foveal.agent.agent_events import (
 )
 from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, counted, dim, row
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
-from foveal.core.engine.report import over_limit_notice
+from foveal.core.engine.consent import over_limit_notice
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.wire.safe_print import one_line
@@ -40,8 +40,7 @@ def agent_event_rows(event: AgentEvent) -> list[Row]:
         case ToolFinished():
             return list(_result_rows(event))
         case LimitReached():
-            told = over_limit_notice(event.needed, event.available)
-            return [note(told.replace("`undo()`", "/undo").replace("`compact()`", "/compact"), "fair")]
+            return [note(over_limit_notice(event.needed, event.available), "fair")]
         case ContextReduced():
             return reduction_rows(event.events, event.before, event.after)
         case ModelAnswered(max_tokens=limit) if limit:

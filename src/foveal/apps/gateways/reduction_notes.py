@@ -1,0 +1,138 @@
+"""Reductions that are reported below an answer, and the lines about them.
+
+The log has them: the reductions between the last message before a turn and the last message in it. So each
+reduction is reported with one answer, whichever process made it, also after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from foveal.core.compaction.health import read_metrics
+from foveal.core.log.events import (
+    AnyFact,
+    Clipped,
+    Compacted,
+    Dropped,
+    Event,
+    Masked,
+    ModelSaid,
+    Reverted,
+    UserSaid,
+    parse_handle,
+)
+from foveal.core.policies import AGREED, NO_CONSENT
+from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
+from foveal.server.live_session import LiveSession
+
+MAX_EVENTS_BEFORE_TURN: Final = 64
+"""Events before a turn that are read; there are few between two turns."""
+MAX_UNDO_COMMANDS: Final = 3
+"""Commands in the line about reductions of one kind."""
+
+
+async def turn_reductions(session: LiveSession, first_message: str) -> list[Event]:
+    """Return the reductions to report with a turn, given the handle of its first message.
+
+    Reductions that a user requested, agreed to or has already undone are left out.
+    """
+    seq = parse_handle(first_message)
+    if seq is None:
+        return []
+    events = await session.events(first=max(0, seq - MAX_EVENTS_BEFORE_TURN))
+    first, last = _message_range(events, seq)
+    undone = {event.fact.target for event in events if isinstance(event.fact, Reverted)}
+    return [
+        event
+        for event in events
+        if first < event.seq < last and is_reported(event.fact) and event.seq not in undone
+    ]
+
+
+def is_reported(fact: AnyFact) -> bool:
+    """Return whether a reduction is reported: not one that the user requested or agreed to. A clip or a mask is a
+    detail and reported only in mode `confirm`, where the user is told of all that happens without a yes, or if it
+    hides a file that the provider refused."""
+    if isinstance(fact, Compacted | Dropped):
+        return fact.reason != "hand" and not fact.rule.endswith(AGREED)
+    if isinstance(fact, Masked) and fact.reason == REFUSED_MEDIA:
+        return True
+    return isinstance(fact, Masked | Clipped) and fact.rule.endswith(NO_CONSENT)
+
+
+async def is_unreported(session: LiveSession, event: Event) -> bool:
+    """Return whether a reduction was made since the last message, so that no answer has reported it."""
+    later = await session.events(first=event.seq)
+    return is_reported(event.fact) and not any(isinstance(e.fact, UserSaid | ModelSaid) for e in later)
+
+
+def _message_range(events: list[Event], seq: int) -> tuple[int, int]:
+    """Return the last message before the turn that begins at `seq`, and the last message in it."""
+    before, last = -1, seq
+    for event in events:
+        if isinstance(event.fact, UserSaid) and event.seq > seq:
+            break  # the next turn
+        if isinstance(event.fact, UserSaid | ModelSaid):
+            before, last = (event.seq, last) if event.seq < seq else (before, event.seq)
+    return before, last
+
+
+# ── Lines ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reduction_notes(events: Iterable[Event]) -> list[str]:
+    """Return the reductions that were made for an answer, with the commands that undo each; all summaries are one
+    line, and all clips are another."""
+    listed = list(events)
+    summaries = [event for event in listed if isinstance(event.fact, Compacted)]
+    clips = [event for event in listed if isinstance(event.fact, Clipped)]
+    groups = [summaries, *([event] for event in listed if event not in summaries + clips), clips]
+    return [
+        f"{_reduction_note([event.fact for event in group])}. {_undo_hint(group)}"
+        for group in groups
+        if group
+    ]
+
+
+def _undo_hint(events: list[Event]) -> str:
+    """Return the commands that undo reductions: the newest first, because it may contain the others."""
+    if len(events) > MAX_UNDO_COMMANDS:
+        return f"/undo {events[-1].handle} undoes the newest of these {len(events):,} changes."
+    commands = ", then ".join(f"/undo {event.handle}" for event in reversed(events))
+    return f"{commands} undoes it."
+
+
+def _summary_sizes(facts: list[Compacted]) -> tuple[int, int]:
+    """Return the tokens before and after. A summary that became part of a later one counts in neither."""
+    inner = sum(
+        read_metrics(fact).after
+        for place, fact in enumerate(facts)
+        if any(later.first <= fact.first <= fact.last <= later.last for later in facts[place + 1 :])
+    )
+    before, after = (sum(getattr(read_metrics(fact), name) for fact in facts) for name in ("before", "after"))
+    return before - inner, after - inner
+
+
+def _reduction_note(facts: list[AnyFact]) -> str:
+    """Return what reductions of one kind did."""
+    match facts[0]:
+        case Compacted():
+            summaries = [fact for fact in facts if isinstance(fact, Compacted)]
+            before, after = _summary_sizes(summaries)
+            is_early = all(fact.reason == "price" for fact in summaries)
+            why = " to make further answers cheaper" if is_early else ""
+            return f"🗜 Older turns were summarised{why}: {before:,} → {after:,} tokens"
+        case Masked() as fact if fact.reason == REFUSED_MEDIA:
+            files = "a file" if len(fact.masks) == 1 else f"{len(fact.masks):,} files"
+            return f"⚠️ The model could not read {files}, and this answer does without"
+        case Masked() as fact:
+            count = len(fact.masks)
+            return f"✂️ {count:,} older result{'s were' if count != 1 else ' was'} replaced by placeholders"
+        case Clipped():
+            clips = [fact for fact in facts if isinstance(fact, Clipped)]
+            kept, total = sum(clip.kept_tokens for clip in clips), sum(clip.total_tokens for clip in clips)
+            what = "A long text was" if len(clips) == 1 else f"{len(clips):,} long texts were"
+            return f"✂️ {what} clipped to {kept:,} of {total:,} tokens"
+        case _:
+            return "✂️ Older turns were left out to make room"
