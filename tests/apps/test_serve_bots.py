@@ -33,6 +33,7 @@ WELL = GatewayHealth(
     owed=0,
     owed_oldest_at=None,
     given_up=0,
+    refused=0,
     last_error="",
 )
 
@@ -88,7 +89,7 @@ def test_metrics_tell_how_a_bot_is() -> None:
     metrics = PrometheusMetrics()
     assert gauges(metrics.text().decode()) == {}
     metrics.set_gateways(
-        [gateway(last_update=1_500.0, owed=3, owed_oldest_at=1_900.0, given_up=1)], now=2_000.0
+        [gateway(last_update=1_500.0, owed=3, owed_oldest_at=1_900.0, given_up=1, refused=2)], now=2_000.0
     )
     found = gauges(metrics.text().decode())
     assert found == {
@@ -99,6 +100,7 @@ def test_metrics_tell_how_a_bot_is() -> None:
         "owed_answers": 3.0,
         "owed_oldest_seconds": 100.0,
         "given_up_answers": 1.0,
+        "refused_answers": 2.0,
     }
     assert found.keys() == GATEWAY_GAUGES.keys()
 

@@ -15,10 +15,12 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
     last_update: float | None
     """When the newest message arrived; None if none did since the start."""
     owed: int
-    """Answers that are ready and not delivered."""
+    """Answers that are ready and not delivered, without those that their place refuses."""
     owed_oldest_at: float | None
     """When the oldest one became ready."""
     given_up: int
     """Answers that were not delivered within two days."""
+    refused: int
+    """Answers that their place refused, such as a closed topic; they are sent if it opens within two days."""
     last_error: str
     """What failed last, also if it works again; "" for nothing."""

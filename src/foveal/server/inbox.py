@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -25,6 +26,18 @@ DONE_KEY_TTL_S: Final = 7 * 86_400.0
 _DELETING: Final = "inbox/deleting"
 """The lock of transactions that delete several rows: two of them at once could wait for each other."""
 _COLUMNS: Final = "id, tenant, session, key, kind, content, dialect, state, since, why, problem, sort"
+_SCHEDULE_KEY: Final = re.compile(r"schedule/([A-Za-z0-9._-]{1,64})/.+")
+
+
+def schedule_key(name: str, when: str) -> str:
+    """Return the key of a schedule's prompt for one of its times."""
+    return f"schedule/{name}/{when}"
+
+
+def schedule_of_key(key: str) -> str:
+    """Return the name of the schedule that a prompt's key belongs to; "" for the key of another message."""
+    found = _SCHEDULE_KEY.fullmatch(key)
+    return found[1] if found else ""
 
 
 class InboxEntry(NamedTuple):

@@ -34,6 +34,7 @@ from foveal.server import (
     chat_session_id,
     find_place,
 )
+from foveal.server.inbox import schedule_key
 from foveal.server.pairing import WRONG_CODE_WINDOW_S
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
@@ -207,7 +208,7 @@ async def test_the_next_process_delivers_an_undelivered_answer_once(
     provider = Scripted()
     async with open_service(tmp_path, provider) as service:
         chats = open_chats(service)
-        ((replies, found),) = await chats.undelivered()
+        ((replies, found, _),) = await chats.undelivered()
         assert await chats.undelivered() == []  # the delivery has begun
         (message,) = await collect(replies)
         assert found is not None
@@ -223,7 +224,7 @@ async def test_an_answer_whose_sending_fails_stays_undelivered(tmp_path: Path) -
         replies = await accept(chats, chat=42, user=42, key="telegram-1", text="Hello.")
         assert (await anext(replies)).text == "The answer."
         await replies.aclose()  # sending it did not work
-        ((again, _),) = await chats.undelivered()
+        ((again, _, _),) = await chats.undelivered()
         assert [message.text for message in await collect(again)] == ["The answer."]
         assert await chats.undelivered() == []
 
@@ -273,12 +274,12 @@ async def test_the_answer_of_a_scheduled_turn_goes_to_its_chat(tmp_path: Path) -
         chats = open_chats(service)
         tenant = service.tenant("telegram")
         session = await tenant.ensure("telegram--7-2")
-        turn = await session.submit("Say good morning.", key="schedule-1")
+        turn = await session.submit("Say good morning.", key=schedule_key("morning", "2026-01-01T08:00:00Z"))
         expected = await chats.unrequested_answer(session, turn)
         assert expected is not None
         assert expected.message is not None
         said = [message.text for message in await collect(expected.replies)]
-        assert (expected.message.place, said) == (ChatPlace(-7), ["Good morning."])
+        assert (expected.message.place, said) == (ChatPlace(-7), ["⏰ `morning`\n\nGood morning."])
         asked = await session.submit("Hello.", key="telegram-9")
         await asked.outcome()
         assert await chats.unrequested_answer(session, asked) is None
@@ -570,14 +571,16 @@ def test_summaries_of_one_cut_are_one_line_and_so_are_clips() -> None:
     inner, outer = summary(80, 0, 9, before=1_221, after=106), summary(81, 0, 20, before=1_183, after=397)
     beside = summary(82, 21, 30, before=500, after=100)
     clips = [
-        Event(seq=seq, fact=Clipped(target=1, cuts=(), kept_tokens=377, total_tokens=3_000, kept_lines=1, total_lines=9))
+        Event(seq=seq, fact=Clipped(target=1, pieces=(), kept_tokens=377, total_tokens=3_000))
         for seq in (94, 95)
     ]
     assert reduction_notes([inner, *clips, outer]) == [
         "🗜 Older turns were summarised: 2,298 → 397 tokens. /undo e81, then /undo e80 undoes it.",
         "✂️ 2 long texts were clipped to 754 of 6,000 tokens. /undo e95, then /undo e94 undoes it.",
     ]
-    assert reduction_notes([outer, beside])[0].startswith("🗜 Older turns were summarised: 1,683 → 497 tokens. ")
+    assert reduction_notes([outer, beside])[0].startswith(
+        "🗜 Older turns were summarised: 1,683 → 497 tokens. "
+    )
     assert reduction_notes([*clips, *clips])[0].endswith(". /undo e95 undoes the newest of these 4 changes.")
 
 
@@ -664,7 +667,9 @@ async def test_a_background_summary_is_noted_once_below_the_next_answer(
 
 
 @run
-async def test_undo_names_a_summary_that_no_answer_has_reported_and_repeats_no_warning(tmp_path: Path) -> None:
+async def test_undo_names_a_summary_that_no_answer_has_reported_and_repeats_no_warning(
+    tmp_path: Path,
+) -> None:
     async def later(*_: object) -> None:
         """Write no summaries in the background."""
 
@@ -709,8 +714,8 @@ async def test_a_message_larger_than_the_window_fails_and_the_chat_continues(
         chats = open_chats(service)
         message = await send(chats, "word " * 8_000)
         assert re.fullmatch(
-            r"❌ No answer: your message takes [\d,]+ tokens, and a whole request may take at most [\d,]+; send it in "
-            r"parts, or as a text file, of which the model reads the beginning\.",
+            r"❌ No answer: your message takes [\d,]+ tokens, and a whole request may take at most [\d,]+; send it "
+            r"in parts, or as a text file, of which the model reads the beginning\.",
             message.text,
         )
         assert (await send(chats, "Hello.")).text == "Hello to you."

@@ -81,6 +81,21 @@ def test_a_message_of_the_bot_is_quoted_briefly() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "footer",
+    [
+        "\n\n🟢 Context: 170/128,000 (0.1 %)",
+        "\n\n📎 The picture was not shown to the model.\n🔴 Context: 7,170/8,000 (89.6 %)\n⚠️ It is full.",
+        "\n-# 📎 The picture was not shown to the model.\n-# 🟡 Context: 6,170/8,000 (77.1 %)",
+    ],
+)
+def test_a_quoted_message_of_the_bot_has_no_footer(footer: str) -> None:
+    quote = QuotedText(kind="reply", text=f"One.\n\nTwo.{footer}", is_own=True)
+    assert lines_of(replace(PRIVATE, quotes=(quote,)))[1:-2] == ["> One.", "> ", "> Two."]
+    other = replace(quote, is_own=False)
+    assert lines_of(replace(PRIVATE, quotes=(other,)))[3:5] != ["> Two.", "[foveal: end of the quote]"]
+
+
 def test_a_long_quote_is_cut_visibly() -> None:
     quote = QuotedText(kind="reply", text="x" * (MAX_REPLY_CHARS + 1))
     assert lines_of(replace(PRIVATE, quotes=(quote,)))[2].endswith("quote, 1 more characters are left out]")
@@ -101,6 +116,20 @@ def test_a_name_stays_on_its_line_and_inside_its_quotes(name: str) -> None:
     assert 0 < len(shown) <= 64
     assert not set(shown) & set('"[]()\n')
     assert text == "Hello."
+
+
+@pytest.mark.parametrize("name", ["می\u200cخواهم", "Ana 👩\u200d🔬", "❤️\u200d🔥"])
+def test_a_name_keeps_the_joiners_between_its_letters_and_emoji(name: str) -> None:
+    assert (
+        lines_of(replace(GROUP, speaker=ChatAuthor(name, 42)))[0]
+        == f'[foveal: message from "{name}" (id 42)]'
+    )
+
+
+@pytest.mark.parametrize("name", ["\u200dAna", "Ana\u200c", "A\u200d\u200dna", "A\u200d na", "A\u202ena"])
+def test_other_characters_that_cannot_be_seen_are_named(name: str) -> None:
+    (line, _) = lines_of(replace(GROUP, speaker=ChatAuthor(name, 42)))
+    assert line.isprintable()
 
 
 def test_files_become_parts_or_a_line_that_says_why_not() -> None:

@@ -106,8 +106,8 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
         assert answer.text.startswith("Answer ")
         (undone,) = await chat.say("/undo")
         assert re.fullmatch(
-            r"↩️ Undid a summary \(e\d+\): the model sees what it had hidden again\. The context takes [\d.]+ % of the "
-            r"window, and at most [\d.]+ % fit, so old turns are reduced again before the next answer\.",
+            r"↩️ Undid a summary \(e\d+\): the model sees what it had hidden again\. The context takes [\d.]+ % of "
+            r"the window, and at most [\d.]+ % fit, so old turns are reduced again before the next answer\.",
             undone.text,
         )
         again, answer = await chat.say()
@@ -121,7 +121,9 @@ async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(tmp_path
         await chat.until_asked()
         (refused,) = await chat.say("huge " * 9_000)
         limit = (await (await chat.live()).report()).limit
-        assert re.match(rf"❌ No answer: your message takes [\d,]+ tokens, .* at most {limit:,}; send", refused.text)
+        assert re.match(
+            rf"❌ No answer: your message takes [\d,]+ tokens, .* at most {limit:,}; send", refused.text
+        )
 
 
 @run

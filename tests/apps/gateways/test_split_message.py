@@ -61,6 +61,12 @@ def test_code_is_cut_between_lines_and_keeps_its_indentation() -> None:
     assert texts("if a:\n    b()\n    c()", 12, is_monospace=True) == ["if a:", "    b()", "    c()"]
 
 
+def test_code_is_cut_at_a_blank_line_in_the_last_quarter() -> None:
+    code = "a1\n\na2\na3\na4\n\na5\na6\n"
+    assert texts(code, 17, is_monospace=True) == ["a1\n\na2\na3\na4", "a5\na6"]
+    assert texts("a1\n\na2\na3\na4\na5", 14, is_monospace=True) == ["a1\n\na2\na3\na4", "a5"]
+
+
 def test_a_mark_that_spans_a_cut_continues_in_the_next_piece() -> None:
     whole = MarkedText("see the long text", (TextMark("link", 4, 17, "https://a.example"),))
     assert pieces(whole, 9) == [

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.compaction import CompactionMetrics, SummaryRequest
+from foveal.core.compaction.health import is_by_model
 from foveal.core.engine import COMPACTION_REASONS, DURATION_BUCKETS_S, Histogram, Metrics
 from foveal.core.engine.metrics import SHARE_BUCKETS
 from foveal.core.log import AnyFact, Compacted, CompactionFailed, Event, Overflowed, UserSaid, raw
@@ -93,6 +94,15 @@ def test_summaries_are_counted_by_trigger_and_author() -> None:
     assert sample(samples, "foveal_compactions_total", reason="tokens", by="model") == 2
     assert sample(samples, "foveal_compactions_total", reason="hand", by="ledger") == 1
     assert sample(samples, "foveal_compactions_total", reason="turns", by="model") == 1
+
+
+def test_a_ledger_with_a_models_earlier_text_counts_as_a_ledger() -> None:
+    samples, _ = counted(
+        summary_fact("tokens", by="gpt-4.1", events=9, asked=1),
+        summary_fact("tokens", by="gpt-4.1", events=9),
+    )
+    assert sample(samples, "foveal_compactions_total", reason="tokens", by="model") == 1
+    assert sample(samples, "foveal_compactions_total", reason="tokens", by="ledger") == 1
 
 
 def test_failures_rejected_drafts_and_their_tokens_are_counted() -> None:
@@ -187,7 +197,7 @@ def test_the_text_parsed_back_is_what_the_events_say(facts: list[AnyFact]) -> No
     by_kind = Counter(
         (
             fact.reason if fact.reason in COMPACTION_REASONS else "other",
-            "ledger" if fact.by == "ledger" else "model",
+            "model" if is_by_model(fact) else "ledger",
         )
         for fact in summaries
     )

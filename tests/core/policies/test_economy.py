@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from foveal import Context
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.engine import Engine
-from foveal.core.log import Clipped, Compacted, Dropped, Mask, Masked, text_of
-from foveal.core.policies import policy
+from foveal.core.log import Clipped, Compacted, Dropped, Mask, Masked, ModelSaid, UserSaid, text_of
+from foveal.core.models.budget import Caps
+from foveal.core.policies import Moment, foresee, policy
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import Estimate
 from foveal.core.view import View, line_index
@@ -530,3 +531,14 @@ def test_the_effective_log_is_kept_up_to_date_by_cuts_rewinds_and_undo() -> None
         assert ctx._engine.effective_log == effective_events(ctx.log)
     ctx.undo(events_of(ctx.log, Compacted)[-1].handle)
     assert ctx._engine.effective_log == effective_events(ctx.log)
+
+
+@pytest.mark.parametrize(("answer", "is_planned"), [("Yes.", False), ("word " * 300, True)])
+def test_a_summary_in_advance_must_make_the_request_smaller(answer: str, is_planned: bool) -> None:
+    engine = Engine(plain_model(16_000), policy("economy"), Caps(), ESTIMATE)
+    # The long messages of the user stay, so a summary would replace little but the answers.
+    for words in (3_300, 1_040, 1_250, 1_250, *(20,) * 12, 5_300, 40, 60):
+        engine.append(UserSaid(content="text " * words))
+        engine.append(ModelSaid(content=answer))
+    planned = foresee(engine.view, engine.budget(), Moment(), engine.policy)
+    assert (planned is not None) == is_planned

@@ -106,7 +106,7 @@ def test_after_new_the_answer_and_replies_to_it_share_a_session(tmp_path: Path, 
             message = answer.message
             assert message is not None
             assert (message.place, message.session) == (chat, f"{first}-2")
-            assert [reply.text async for reply in answer.replies] == ["Rain."]
+            assert [reply.text async for reply in answer.replies] == ["⏰ `daily`\n\nRain."]
             assert await say("3", "Really?") == ["Yes, rain."]
             live = await service.tenant("telegram").session(f"{first}-2")
             facts = [event.fact for event in await live.events()]

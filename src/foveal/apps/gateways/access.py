@@ -28,8 +28,11 @@ class AccessControl:
 
     async def count_users(self) -> int:
         """Return how many users have access."""
-        paired = {entry.user for entry in await self._pairing.list() if entry.platform == self._platform}
-        return len(self._allowed | paired)
+        return len(self._allowed.union(await self.paired_users()))
+
+    async def paired_users(self) -> list[int]:
+        """Return the users who have claimed a code, earliest first."""
+        return [entry.user for entry in await self._pairing.list() if entry.platform == self._platform]
 
     async def pair(self, user: int, code: str, *, now: float) -> str:
         """Pair a user who sent a code, and return the reply."""

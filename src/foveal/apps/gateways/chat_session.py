@@ -45,6 +45,7 @@ from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import ContextOverflow, FovealError, NothingToAsk, UnknownSession
 from foveal.server.chats import CHAT_MESSAGE_TTL_S, ChatMessage, ChatPlace, Chats, find_place
+from foveal.server.inbox import schedule_of_key
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform, Pairing
 from foveal.server.service import Service
@@ -62,6 +63,8 @@ class PendingAnswer(NamedTuple):
     replies: Replies
     message: ChatMessage | None = None
     """The recorded message that they answer; None for a command, whose output is sent once and not kept."""
+    user: int = 0
+    """Who wrote it; 0 if that is not known."""
 
 
 class ChatSessions:
@@ -102,6 +105,12 @@ class ChatSessions:
     async def count_users(self) -> int:
         """Return how many users have access."""
         return await self._access.count_users()
+
+    async def users_to_tell(self, author: int) -> list[int]:
+        """Return who may be told what the bot cannot deliver to the author of a message, in the order of trials."""
+        paired = await self._access.paired_users()
+        authors = [author] if author in paired else []
+        return list(dict.fromkeys([*self.owners, *authors, *paired]))
 
     # ── Input ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +161,7 @@ class ChatSessions:
         notices = await self._notices(message)
         if not message.has_content:
             return PendingAnswer(text_reply("\n".join(notices)) if notices else no_replies())
-        answer = await self._submit(message)
+        answer = (await self._submit(message))._replace(user=message.user)
         return answer._replace(replies=with_notices(answer.replies, notices)) if notices else answer
 
     async def _read_files(self, message: IncomingMessage, fetch: Fetch) -> IncomingMessage:
@@ -340,7 +349,8 @@ class ChatSessions:
                 self._postponed.add(key)
             notes = await self._reduction_notes(turn, first_message)
             composed = self._composer.answer(turn, outcome, notes=notes)
-            yield replace(composed, is_answer=not outcome.is_pending)
+            text = texts.scheduled(composed.text, name=schedule_of_key(turn.key))
+            yield replace(composed, text=text, is_answer=not outcome.is_pending)
             if key and not outcome.is_pending:
                 await self._mark_done(key)
         except Exception:  # the chat gets an error, which is not repeated while this process runs

@@ -5,8 +5,8 @@
 2. An answer that could not be sent stays first in its queue. It is sent again after growing pauses, and as soon as
    the chat app can be reached again, for two days; then it is given up and counted.
 3. The number of accepted parts of an answer is recorded after each part, and a restart continues with the next one.
-4. An answer to a place where the bot can no longer write stays on the server, and an owner of the bot is told:
-   once for each place and cause.
+4. An answer that its place refuses, such as a closed topic, waits in the same way, and a user of the bot is told
+   (`ClosedPlaces`). If the place is gone for good, the answer stays in the session on the server.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from contextlib import aclosing, nullcontext
 from typing import Any, Final, Generic, NamedTuple
 from weakref import WeakValueDictionary
 
-from foveal.apps.gateways import texts
 from foveal.apps.gateways.channel import ChannelMessage, Replies, Undelivered
 from foveal.apps.gateways.chat_session import ChatSessions, PendingAnswer
+from foveal.apps.gateways.closed_places import ClosedPlaces
 from foveal.apps.gateways.part_sender import (
     OutgoingPart,
     PartSender,
@@ -82,8 +82,7 @@ class Delivery(Generic[PartT]):
         self._typing = TypingStatus(sender.show_typing, interval_s=typing_interval_s)
         self._queues: WeakValueDictionary[ChatPlace, PlaceQueue] = WeakValueDictionary()
         self._closing = asyncio.Event()
-        self._told: set[tuple[ChatPlace, str]] = set()
-        """Places and causes of which an owner was told."""
+        self._closed_places = ClosedPlaces(chats, self._tell)
         self._rescan: asyncio.TimerHandle | None = None
         self._has_read = False
         """Whether the answers that were undelivered at the start were read."""
@@ -106,7 +105,7 @@ class Delivery(Generic[PartT]):
             queue = self._queues[place] = PlaceQueue()
         if answer.message is not None:
             position = queue.join()
-            self.tasks.spawn(self._deliver(answer.replies, answer.message, queue, position, sender))
+            self.tasks.spawn(self._deliver(answer, answer.message, queue, position, sender))
         else:
             origin = ReplyTarget(place, reply_to, key)
             self.tasks.spawn(self._send_unrecorded(answer.replies, origin, queue, sender, typing=typing))
@@ -138,8 +137,14 @@ class Delivery(Generic[PartT]):
             queue.retry.set()
 
     def owed(self) -> OwedAnswers:
+        """Return what is ready and not delivered, without answers that their place refuses."""
         ready = [at for queue in list(self._queues.values()) for at in queue.ready_times()]
         return OwedAnswers(len(ready), min(ready, default=None))
+
+    @property
+    def refused(self) -> int:
+        """Answers since the start that their place refused."""
+        return self._closed_places.refused
 
     async def close(self, *, seconds: float) -> None:
         """Finish what is being sent, within this time; what waits for another attempt stays undelivered."""
@@ -152,7 +157,7 @@ class Delivery(Generic[PartT]):
 
     async def _deliver(
         self,
-        replies: Replies,
+        answer: PendingAnswer,
         message: ChatMessage,
         queue: PlaceQueue,
         position: QueuePosition,
@@ -160,13 +165,13 @@ class Delivery(Generic[PartT]):
     ) -> None:
         """Send an answer when it is first in its queue, and leave the queue."""
         try:
-            async with aclosing(replies):
-                while (reply := await self._next(replies, message.place)) is not None:
+            async with aclosing(answer.replies):
+                while (reply := await self._next(answer.replies, message.place)) is not None:
                     position.ready_at = position.ready_at or self._chats.now()
                     if not position.is_first.is_set():
                         queue.retry.set()  # the user writes, so the first answer may arrive now
                     await position.is_first.wait()
-                    await self._send_reply(reply, message, queue, sender)
+                    await self._send_reply(reply, answer, message, queue, sender)
                     position.ready_at = None
         except Undelivered:
             pass  # it stays recorded, for the next start or another server
@@ -174,7 +179,12 @@ class Delivery(Generic[PartT]):
             queue.leave(position)
 
     async def _send_reply(
-        self, reply: ChannelMessage, message: ChatMessage, queue: PlaceQueue, sender: PartSender[PartT]
+        self,
+        reply: ChannelMessage,
+        answer: PendingAnswer,
+        message: ChatMessage,
+        queue: PlaceQueue,
+        sender: PartSender[PartT],
     ) -> None:
         """Send a reply until it is accepted, cannot be accepted, or has expired."""
         origin = ReplyTarget(message.place, message.reply_to, message.key)
@@ -182,21 +192,23 @@ class Delivery(Generic[PartT]):
         while True:
             try:
                 await self._send_parts(parts, queue, sender, message if reply.is_answer else None)
-                self._on_place_open(message.place, queue)
+                queue.failures = 0
+                self._closed_places.on_open(message.place, queue)
                 return
             except PlaceClosed as problem:
-                queue.failures = 0
-                await self._on_place_closed(message, problem)
-                return
-            except Undelivered as problem:
-                queue.failures += 1
-                if queue.failures == 1:
-                    LOG.warning("an answer could not be delivered and is kept: %s", problem)
-                if self._chats.is_expired(message):
-                    self._count_given_up(1)
+                await self._closed_places.on_refused(answer, problem, queue)
+                if not problem.may_reopen:
+                    queue.failures = 0
                     return
-                if self._closing.is_set() or not self._may_retry():
-                    raise
+            except Undelivered as problem:
+                if queue.failures == 0:
+                    LOG.warning("an answer could not be delivered and is kept: %s", problem)
+            queue.failures += 1
+            if self._chats.is_expired(message):
+                self._count_given_up(1)
+                return
+            if self._closing.is_set() or not self._may_retry():
+                raise Undelivered("the answer is kept for the next start or another server")
             await self._wait_for_retry(queue)
 
     async def _send_parts(
@@ -235,10 +247,6 @@ class Delivery(Generic[PartT]):
         except FovealError as problem:  # after a restart this part is sent again
             LOG.warning("a delivered part was not recorded: %s", type(problem).__name__)
 
-    def _on_place_open(self, place: ChatPlace, queue: PlaceQueue) -> None:
-        queue.failures = 0
-        self._told = {told for told in self._told if told[0] != place}
-
     def _on_sent(self) -> None:
         """Wake places that have failed once; a place that failed again has a problem of its own, and pauses."""
         for queue in list(self._queues.values()):
@@ -269,6 +277,7 @@ class Delivery(Generic[PartT]):
                     )
                     await self._send_parts(outgoing_parts(reply, numbered, sender), queue, sender, None)
                     count += 1
+                    queue.retry.set()  # the place accepts messages, so the first answer may arrive now
         except Undelivered as problem:
             LOG.warning("a reply could not be delivered: %s", problem)
         except PlaceClosed as problem:
@@ -286,23 +295,6 @@ class Delivery(Generic[PartT]):
         if count:
             self.given_up += count
             LOG.error("%d undelivered answers were given up after two days; the sessions hold them", count)
-
-    async def _on_place_closed(self, message: ChatMessage, problem: PlaceClosed) -> None:
-        """Log why an answer cannot be sent, and tell an owner."""
-        if problem.is_gone:
-            LOG.info("a chat is gone: its answers stay on the server")
-            return
-        if (message.place, problem.cause) in self._told:
-            return
-        self._told.add((message.place, problem.cause))
-        LOG.warning("answers to %s cannot be sent: %s", message.session, problem.cause)
-        notice = ChannelMessage(text=texts.place_closed(message.session, problem.cause))
-        for user in self._chats.owners:
-            if await self._tell(user, notice, message):
-                return
-        LOG.warning(
-            "no user of the allow-list could be told that answers to %s cannot be sent", message.session
-        )
 
     async def _tell(self, user: int, notice: ChannelMessage, message: ChatMessage) -> bool:
         """Send a notice about a message to a user in private; return whether that worked."""

@@ -165,6 +165,7 @@ def gateway_health(
         owed=owed.number,
         owed_oldest_at=owed.oldest_at,
         given_up=delivery.given_up,
+        refused=delivery.refused,
         last_error=max(connection.last_error, delivery.last_error)[1],
     )
 

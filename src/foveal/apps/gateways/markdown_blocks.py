@@ -8,7 +8,7 @@ its links follow below it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -21,6 +21,12 @@ from foveal.apps.gateways.split_message import MarkedText
 _MAX_LANGUAGE_CHARS: Final = 30
 _LEAVES: Final = ("paragraph_open", "heading_open", "fence", "code_block", "table_open", "hr")
 _URL: Final = re.compile(r"https?://\S+")
+_WIDE_ITEM: Final = re.compile(r" {0,2}\d{2,9}[.)] {1,4}(?=\S)")
+"""The marker of a numbered item from 10 on."""
+_SUB_ITEM: Final = re.compile(r" *(?:[-*+]|\d{1,9}[.)]) ")
+_FENCE: Final = re.compile(r" *(`{3,}|~{3,})")
+_ITEM_INDENT: Final = 3
+"""Spaces with which models indent the items below a numbered item."""
 _LANGUAGE: Final = re.compile(r"[\w+#.-]+", re.ASCII)
 
 
@@ -72,11 +78,33 @@ def read_blocks(
     if not has_references:
         parser.disable("reference")
     environment: dict[str, Any] = {}
-    tokens = parser.parse(markdown, environment)
+    tokens = parser.parse("\n".join(_nested_items(markdown)), environment)
     reader = _BlockReader(inline, max_table_width)
     for token in tokens:
         reader.read(token)
     return [*reader.blocks, *_unused_references(environment, tokens)]
+
+
+def _nested_items(markdown: str) -> Iterator[str]:
+    """Yield the lines of a document; items below a numbered item from 10 on are indented by as much as it requires.
+
+    CommonMark requires four spaces there, and models write three, as below the items before it.
+    """
+    fence, width, shift = "", 0, 0
+    for line in markdown.split("\n"):
+        text = line.strip()
+        indent = len(line) - len(line.lstrip(" "))
+        if fence:
+            fence = "" if text.startswith(fence) and not text.strip(fence[0]) else fence
+        else:
+            if text and indent < _ITEM_INDENT:
+                item = _WIDE_ITEM.match(line)
+                width, shift = item.end() if item else 0, 0
+            elif not shift and _SUB_ITEM.match(line):
+                shift = max(0, width - indent)
+            found = _FENCE.match(line)
+            fence = found[1] if found else ""
+        yield " " * (shift if text and indent >= _ITEM_INDENT else 0) + line
 
 
 def _unused_references(environment: dict[str, Any], tokens: Sequence[Token]) -> list[MessageBlock]:

@@ -16,13 +16,15 @@ PartT = TypeVar("PartT")
 
 
 class PlaceClosed(Exception):
-    """The bot can no longer write in a place; the text says why, as a clause."""
+    """The bot cannot write in a place; the text says why, as a clause."""
 
-    def __init__(self, cause: str, *, is_gone: bool = False) -> None:
-        """`is_gone`: the user has left or blocked the bot, which no owner can change."""
+    def __init__(self, cause: str, *, is_gone: bool = False, may_reopen: bool = True) -> None:
+        """`is_gone`: the user has left or blocked the bot, which no owner can change. `may_reopen`: the place may
+        accept messages again."""
         super().__init__(cause)
         self.cause = cause
         self.is_gone = is_gone
+        self.may_reopen = may_reopen and not is_gone
 
 
 class OutgoingPart(msgspec.Struct, Generic[PartT], frozen=True, kw_only=True):

@@ -17,6 +17,8 @@ class QueuePosition:
         self.is_first = asyncio.Event()
         self.ready_at: float | None = None
         """Since when the answer is ready and not delivered."""
+        self.is_refused = False
+        """Whether the place refuses the answer, or the answer before it."""
 
 
 class PlaceQueue:
@@ -42,7 +44,24 @@ class PlaceQueue:
             self._positions[0].is_first.set()
 
     def ready_times(self) -> list[float]:
-        return [position.ready_at for position in self._positions if position.ready_at is not None]
+        """Return since when each answer is ready; without answers that the place refuses."""
+        waiting = (position.ready_at for position in self._positions if not position.is_refused)
+        return [at for at in waiting if at is not None]
+
+    def mark_refused(self) -> int:
+        """Record that the place refuses the answers that are ready; return how many were not recorded before."""
+        before = self.count_refused()
+        for position in self._positions:
+            position.is_refused = position.ready_at is not None
+        return self.count_refused() - before
+
+    def mark_open(self) -> None:
+        """Record that the place accepts answers."""
+        for position in self._positions:
+            position.is_refused = False
+
+    def count_refused(self) -> int:
+        return sum(position.is_refused for position in self._positions)
 
 
 class TypingStatus:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from foveal.core.compaction.health import is_by_model, read_metrics
-from foveal.core.engine.consent import largest_part, over_limit_notice
+from foveal.core.engine.confirm_texts import largest_part, over_limit_notice
 from foveal.core.engine.report import Report
 from foveal.core.log.events import (
     Clipped,
@@ -104,6 +104,11 @@ def help_text() -> str:
 
 def unknown_command(word: str) -> str:
     return f"There is no command {one_line(word, width=40)}; /help lists the commands."
+
+
+def scheduled(text: str, *, name: str) -> str:
+    """Return an answer that a schedule asked for with the name of the schedule; "" for no schedule."""
+    return f"⏰ `{name}`\n\n{text}" if name else text
 
 
 def stopping(queued: int) -> str:
@@ -367,10 +372,13 @@ def _scrubbed(problem: str) -> str:
 # ── Owners ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def place_closed(session: str, cause: str) -> str:
-    """Return what an owner of the bot is told when answers cannot be sent to their chat."""
+def place_closed(session: str, cause: str, *, count: int, may_reopen: bool) -> str:
+    """Return what a user of the bot is told when answers cannot be sent to their chat."""
+    answers = "1 answer" if count == 1 else f"{count:,} answers"
+    later = "The bot sends them when that works again, within two days. " if may_reopen else ""
     return (
-        f"⚠️ Answers of the session `{session}` cannot be sent: {cause}. The session on the server holds them."
+        f"⚠️ {answers} of the session `{session}` cannot be sent: {cause}. {later}"
+        "The session on the server holds them."
     )
 
 

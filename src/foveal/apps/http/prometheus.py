@@ -77,6 +77,7 @@ GATEWAY_GAUGES: Final = {
     "owed_answers": "Answers that are ready and not delivered.",
     "owed_oldest_seconds": "Age of the oldest answer that is ready and not delivered.",
     "given_up_answers": "Answers since the start that were not delivered within two days.",
+    "refused_answers": "Answers since the start that their place refused, such as a closed topic.",
 }
 """The metrics of a chat bot: name after `foveal_gateway_`, and description."""
 
@@ -164,6 +165,7 @@ class PrometheusMetrics:
                 "owed_answers": gateway.owed,
                 "owed_oldest_seconds": max(0.0, now - oldest_at),
                 "given_up_answers": gateway.given_up,
+                "refused_answers": gateway.refused,
             }
             for name, value in values.items():
                 self._gateways[name].labels(gateway.platform).set(value)

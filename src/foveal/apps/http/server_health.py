@@ -87,6 +87,7 @@ class Health:
             "owed": gateway.owed,
             "owed_oldest_s": self._age_s(gateway.owed_oldest_at),
             "given_up": gateway.given_up,
+            "refused": gateway.refused,
             "last_error": gateway.last_error,
         }
 

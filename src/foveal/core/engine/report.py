@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
-from foveal.core.engine.consent import compaction_question, limit_notice
+from foveal.core.engine.confirm_texts import compaction_question, limit_notice
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, hidden_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak

@@ -112,7 +112,9 @@ def foresee(view: View, budget: Budget, moment: Moment, policy: Policy) -> Plan 
         planned = economy.foresee_cut(view, budget, moment, policy)
     else:
         planned = ladder.plan_upcoming(view, budget, policy, reason=reason) if reason else None
-    return None if planned is None or ladder.covers_reverted_summary(view, planned) else planned
+    if planned is None or ladder.covers_reverted_summary(view, planned):
+        return None
+    return None if ladder.saves_too_little(view, planned) else planned
 
 
 def _choose(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:

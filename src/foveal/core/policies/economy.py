@@ -38,8 +38,6 @@ MIN_SHOWN_SHARE: Final = 0.5
 """Share of all that was said above which a request is worth a cut if nothing forces it."""
 MIN_CUT_SHARE: Final = 1 / 3
 """Share of the messages that a cut must remove, unless the request would not fit."""
-MIN_FORESEEN_SHARE: Final = 0.1
-"""Share of the messages that a cut in advance must remove: the first one also adds the schemas of recall tools."""
 FULL_SHARE: Final = 0.85
 """Share of `act` from which a cut is worthwhile whatever was said before."""
 
@@ -62,10 +60,7 @@ def foresee_cut(view: View, budget: Budget, moment: Moment, policy: Policy) -> P
     """Return the plan of a summary that a model can write in advance; None if none will be needed soon."""
     if view.units <= budget.warn:
         return None
-    planned = _plan(view, budget, moment, policy, reason="tokens")
-    if planned is None or planned.before - planned.room < view.units * MIN_FORESEEN_SHARE:
-        return None
-    return planned
+    return _plan(view, budget, moment, policy, reason="tokens")
 
 
 def _full(budget: Budget) -> float:

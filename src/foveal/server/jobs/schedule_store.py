@@ -20,6 +20,7 @@ import msgspec
 from foveal.errors import BadSetting, FovealError
 from foveal.server.chats import current_session
 from foveal.server.databases import Database, Transaction
+from foveal.server.inbox import schedule_key
 from foveal.server.jobs.queue import Job, delete_job, has_open_job, insert_job, new_job
 from foveal.server.jobs.schedule import Schedule, check_schedule, due_run, format_time, next_run
 
@@ -228,7 +229,7 @@ def _new_run(schedule: Schedule, session: str, when: str, *, now: float) -> Job:
     return new_job(
         schedule.tenant,
         session,
-        key=f"schedule/{schedule.name}/{when}",
+        key=schedule_key(schedule.name, when),
         kind="run",
         prompt=schedule.prompt,
         schedule=schedule.name,

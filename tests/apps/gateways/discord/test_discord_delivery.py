@@ -94,7 +94,7 @@ async def test_a_restart_continues_with_the_part_that_was_not_delivered(tmp_path
 
 
 @run
-async def test_the_owner_is_told_once_that_a_thread_is_archived(
+async def test_answers_to_an_archived_thread_are_told_and_sent_when_it_opens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     archived = (400, {"code": 50083, "message": "This thread is archived"}, {})
@@ -108,9 +108,9 @@ async def test_the_owner_is_told_once_that_a_thread_is_archived(
         await here.api.say(f"<@{BOT}> Third", channel=thread, mentions=[mention_of_bot()])
         await until(lambda: here.api.said(thread))
         (notice,) = here.api.said(DM)
-        assert f"`discord-{thread}` cannot be sent: the thread is archived." in notice
-        assert without_footers(here.api.said(thread)) == ["Three."]
+        assert f"1 answer of the session `discord-{thread}` cannot be sent: the thread is archived." in notice
         await delivered(here)
+        assert without_footers(here.api.said(thread)) == ["One.", "Two.", "Three."]
     assert caplog.text.count(f"answers to discord-{thread} cannot be sent: the thread is archived") == 1
 
 

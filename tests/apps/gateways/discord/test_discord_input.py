@@ -100,7 +100,7 @@ async def test_replies_and_forwards_reach_the_model_as_quotes(tmp_path: Path) ->
             "[foveal: end of the quote]",
             "five?",
         ]
-        own = here.api.new_message("One.", DM, bot())
+        own = here.api.new_message("One.\n-# 🟢 Context: 170/128,000 (0.1 %)", DM, bot())
         await here.api.say("Really?", reply_to=own)
         await here.said(1)
         await here.api.say("", forward=here.api.new_message("/new", CHANNEL, here.api.user(ANA)))
@@ -109,6 +109,16 @@ async def test_replies_and_forwards_reach_the_model_as_quotes(tmp_path: Path) ->
             "[foveal: in reply to your message]\n> One.\n[foveal: end of the quote]\nReally?",
             "[foveal: forwarded message]\n> /new\n[foveal: end of the quote]",
         ]
+
+
+@run
+async def test_the_quote_of_a_file_names_the_file(tmp_path: Path) -> None:
+    async with running(tmp_path, "One.") as here:
+        picture = {"attachments": [here.api.attach("cat.png", PNG, content_type="image/png")]}
+        theirs = here.api.new_message("My cat.", CHANNEL, here.api.user(ANA)) | picture
+        await here.api.say(f"<@{BOT}> sweet", guild=True, reply_to=theirs, **ME)
+        await here.said(1, CHANNEL)
+        assert (await here.heard(f"discord-{CHANNEL}"))[0].splitlines()[2] == "> (cat.png) My cat."
 
 
 @run

@@ -199,7 +199,7 @@ async def test_the_compact_button_works_once_for_users_with_access(tmp_path: Pat
             bot.api.hear("Go on.", user=USER)
             said = await bot.api.said(len(said) + 1)
         warning = said[-1]
-        assert "of the window; old turns are summarised from" in warning["text"]
+        assert "of the window; old turns are summarised as soon as it pays, at " in warning["text"]
         ((button,),) = warning["reply_markup"]["inline_keyboard"]
         assert button["text"] == "Compact now"
         session = await bot.service.tenant("telegram").session("telegram-42")

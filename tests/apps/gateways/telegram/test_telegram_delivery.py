@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from foveal.apps.gateways.closed_places import CLOSED_NOTICE_INTERVAL_S
 from foveal.apps.gateways.delivery import MIN_ORPHAN_AGE_S, REDELIVERY_PAUSES_S, SEND_PAUSES_S
+from foveal.server import Pairing
 from foveal.server.chats import CHAT_MESSAGE_TTL_S, Chats
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
@@ -226,35 +228,117 @@ async def test_an_answer_to_the_topic_general_is_sent_without_a_topic(tmp_path: 
         assert [said["chat"]["id"] for said in await bot.api.said(2)] == [FORUM] * 2
 
 
+class RefusingApi(BotApi):
+    """Refuses messages to the forum while `refusal` is set."""
+
+    refusal = ""
+
+    async def _sendMessage(self, method: str, parameters: Json) -> Json:
+        if self.refusal and parameters["chat_id"] == FORUM:
+            raise Fault(400, self.refusal)
+        return await super()._sendMessage(method, parameters)
+
+
+def ask_in_topic(api: BotApi, text: str) -> None:
+    api.hear(f"@{NAME} {text}", user=USER, chat=FORUM, topic=7)
+
+
+async def refused(bot: Bot, count: int) -> None:
+    """Wait until a place has refused this many answers."""
+    while bot.gateway.health().refused < count:
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     ("refusal", "cause"),
     [
         ("Bad Request: TOPIC_CLOSED", "the topic is closed"),
-        ("Bad Request: message thread not found", "the topic was deleted"),
         ("Bad Request: not enough rights to send text messages to the chat", "the bot may not write there"),
         ("Bad Request: CHAT_WRITE_FORBIDDEN", "the bot may not write there"),
     ],
 )
-def test_the_owner_is_told_once_that_answers_cannot_be_sent_to_a_place(
+def test_answers_to_a_closed_place_are_told_each_hour_and_sent_when_it_opens(
     refusal: str, cause: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     @run
     async def check() -> None:
-        async with running_bot(tmp_path, "One.", "Two.", "Three.") as bot:
-            for text in ("First", "Second"):
-                bot.api.fail("sendMessage", Fault(400, refusal))
-                bot.api.hear(f"@{NAME} {text}", user=USER, chat=FORUM, topic=7)
-                await bot.api.until(lambda: not bot.api._faults["sendMessage"])
-                (notice,) = await bot.api.said(1)
-            assert notice["chat"]["id"] == USER
-            assert f"telegram-{FORUM}.7 cannot be sent: {cause}." in notice["text"]
-            bot.api.hear(f"@{NAME} Third", user=USER, chat=FORUM, topic=7)
-            assert texts_of(await bot.api.said(2))[1] == "Three."
+        answers = ("One.", "Two.", "Three.", "Four.")
+        async with RefusingApi() as api, Bot(tmp_path, api, Scripted(*answers)) as bot:
+            bot.later.clear()
+            api.refusal = refusal
+            told = f"of the session telegram-{FORUM}.7 cannot be sent: {cause}. The bot sends them when"
+            ask_in_topic(api, "First")
+            (notice,) = await api.said(1)
+            assert (notice["chat"]["id"], notice["text"][:12]) == (USER, "⚠️ 1 answer ")
+            assert told in notice["text"]
+            ask_in_topic(api, "Second")
+            await refused(bot, 2)
+            assert (len(api.messages), bot.gateway.health().owed) == (1, 0)
+            bot.seconds_passed = CLOSED_NOTICE_INTERVAL_S + 1
+            ask_in_topic(api, "Third")
+            assert f"⚠️ 3 answers {told}" in (await api.said(2))[1]["text"]
+            api.refusal = ""
+            ask_in_topic(api, "Fourth")
+            assert texts_of(await api.said(6))[2:] == list(answers)
             await delivered(bot)
-            assert (await bot.messages(f"telegram-{FORUM}.7"))[1] == "One."
+            assert bot.gateway.health().refused == 3
 
     check()
-    assert caplog.text.count(f"answers to telegram-{FORUM}.7 cannot be sent: {cause}") == 1
+    assert caplog.text.count(f"answers to telegram-{FORUM}.7 cannot be sent: {cause}") == 2
+
+
+@run
+async def test_answers_to_a_closed_place_are_sent_after_a_restart(tmp_path: Path) -> None:
+    async with RefusingApi() as api:
+        api.refusal = "Bad Request: TOPIC_CLOSED"
+        async with Bot(tmp_path, api, Scripted("One.", "Two.")) as bot:
+            bot.later.clear()
+            for count, text in enumerate(("First", "Second"), 1):
+                ask_in_topic(api, text)
+                await refused(bot, count)
+        api.refusal = ""
+        async with Bot(tmp_path, api, Scripted()) as bot:
+            assert texts_of(await api.said(3))[1:] == ["One.", "Two."]
+            await delivered(bot)
+
+
+@run
+async def test_answers_to_a_deleted_topic_stay_on_the_server(tmp_path: Path) -> None:
+    async with RefusingApi() as api, Bot(tmp_path, api, Scripted("One.")) as bot:
+        bot.later.clear()
+        api.refusal = "Bad Request: message thread not found"
+        ask_in_topic(api, "First")
+        (notice,) = await api.said(1)
+        assert notice["text"].endswith("the topic was deleted. The session on the server holds them.")
+        await delivered(bot)
+        assert bot.gateway.health().refused == 1
+        assert (await bot.messages(f"telegram-{FORUM}.7"))[1] == "One."
+
+
+@run
+async def test_the_output_of_a_command_shows_that_a_place_is_open(tmp_path: Path) -> None:
+    async with RefusingApi() as api, Bot(tmp_path, api, Scripted("One.")) as bot:
+        bot.later.clear()
+        api.refusal = "Bad Request: TOPIC_CLOSED"
+        ask_in_topic(api, "First")
+        await bot.waited(REDELIVERY_PAUSES_S[0])
+        api.refusal = ""
+        api.hear(f"/help@{NAME}", user=USER, chat=FORUM, topic=7)
+        assert texts_of(await api.said(3))[2] == "One."
+
+
+@run
+async def test_without_an_allow_list_the_paired_user_who_wrote_is_told(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"telegram.allowed": []}
+    async with RefusingApi() as api, Bot(tmp_path, api, Scripted("One."), **settings) as bot:
+        bot.later.clear()
+        pairing = Pairing(bot.service.runtime.database)
+        for user in (7, USER):
+            code = await pairing.create_code("telegram", now=bot.clock())
+            assert await pairing.claim("telegram", code, user, now=bot.clock())
+        api.refusal = "Bad Request: TOPIC_CLOSED"
+        ask_in_topic(api, "First")
+        assert [said["chat"]["id"] for said in await api.said(1)] == [USER]
 
 
 @run

@@ -70,6 +70,14 @@ def test_any_text_has_legal_parts(text: str) -> None:
         assert_legal(part)
 
 
+def test_items_below_a_numbered_item_with_two_digits_need_three_spaces() -> None:
+    written = "9. a\n   - b\n10. c\n   - d\n      - e\n11. f\n\n   - g\n12. h"
+    (part,) = parts_of(written)
+    assert part.text == "9. a\n  • b\n10. c\n  • d\n    • e\n11. f\n  • g\n12. h"
+    code = "10. c\n   - d"
+    assert parts_of(f"```\n{code}\n```")[0].text == code
+
+
 def test_each_part_of_a_table_has_its_header_and_is_monospaced() -> None:
     rows = list(numbered(300, "| name {0} | value {0} |"))
     parts = parts_of("Values:\n\n| Name | Value |\n|:--|--:|\n" + "\n".join(rows) + "\n\nEnd.")

@@ -151,6 +151,14 @@ def test_a_reply_to_a_message_without_text_says_what_it_is() -> None:
     assert found == ["(photo)", "(voice messages)"]
 
 
+def test_a_reply_to_a_file_with_a_caption_names_both() -> None:
+    users = Users()
+    photo = users.hear("My cat.", user=7, chat=-100, **users.photo(b"x" * 99))
+    file = users.hear("My notes.", user=7, chat=-100, **users.document("a.txt", b"One."))
+    found = [heard("?", chat=-100, users=users, reply_to=one).message.quotes[0].text for one in (photo, file)]
+    assert found == ["(photo) My cat.", "(file) My notes."]
+
+
 @pytest.mark.parametrize(
     ("kind", "author"),
     [

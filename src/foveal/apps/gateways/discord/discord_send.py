@@ -38,8 +38,9 @@ EXPIRED_INTERACTION_CODE: Final = 50_027
 """The token of an interaction is no longer valid; Discord accepts it for 15 minutes."""
 NO_PRIVATE_MESSAGES_CODE: Final = 50_007
 """The user does not accept messages of the bot."""
+DELETED_CHANNEL_CODE: Final = 10_003
 CLOSED_CHANNELS: Final = {
-    10_003: "the channel was deleted",
+    DELETED_CHANNEL_CODE: "the channel was deleted",
     50_001: "the bot cannot see the channel",
     50_013: "the bot may not write there",
     50_083: "the thread is archived",
@@ -143,6 +144,7 @@ def _failure(problem: Exception) -> Undelivered | PlaceClosed | None:
     if isinstance(problem, discord.DiscordServerError) or problem.status in TRANSIENT_STATUSES:
         return Undelivered(f"Discord answers with the status {problem.status}")
     if cause := CLOSED_CHANNELS.get(problem.code):
-        return PlaceClosed(cause, is_gone=problem.code == NO_PRIVATE_MESSAGES_CODE)
+        is_gone, may_reopen = problem.code == NO_PRIVATE_MESSAGES_CODE, problem.code != DELETED_CHANNEL_CODE
+        return PlaceClosed(cause, is_gone=is_gone, may_reopen=may_reopen)
     LOG.warning("Discord refused a message: %s (%s)", problem.status, problem.code)
     return None

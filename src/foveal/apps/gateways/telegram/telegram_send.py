@@ -171,8 +171,6 @@ GENERAL_TOPIC: Final = 1
 """Telegram's id of the topic General, which requests must not name."""
 CLOSED_PLACES: Final = {
     "topic_closed": "the topic is closed",
-    "topic_deleted": "the topic was deleted",
-    "message thread not found": "the topic was deleted",
     "chat_write_forbidden": "the bot may not write there",
     "not enough rights": "the bot may not write there",
     "have no rights to send": "the bot may not write there",
@@ -180,6 +178,8 @@ CLOSED_PLACES: Final = {
     "chat_send_plain_forbidden": "the bot may not write there",
 }
 """What Telegram's refusals of a place contain, and what they mean."""
+DELETED_TOPICS: Final = ("topic_deleted", "message thread not found")
+"""What its refusals of a deleted topic contain."""
 
 
 class TelegramSender:
@@ -256,7 +256,10 @@ def _raise_if_closed(problem: TelegramError, place: ChatPlace) -> None:
     """Raise `PlaceClosed` if an error refuses the place and not the message."""
     words = problem.message.casefold()
     if "chat not found" in words:
-        raise PlaceClosed("the chat does not exist any more", is_gone=place.chat > 0) from None
+        is_private = place.chat > 0
+        raise PlaceClosed("the chat does not exist any more", is_gone=is_private, may_reopen=False) from None
+    if any(text in words for text in DELETED_TOPICS):
+        raise PlaceClosed("the topic was deleted", may_reopen=False) from None
     for text, cause in CLOSED_PLACES.items():
         if text in words:
             raise PlaceClosed(cause) from None

@@ -22,6 +22,7 @@ from foveal.core.policies.ladder.compact import (
     foresee_compaction,
     plan_compaction,
     plan_upcoming,
+    saves_too_little,
     summary_terms,
 )
 from foveal.core.policies.ladder.drop import (
@@ -64,6 +65,7 @@ __all__ = [
     "newest_excess",
     "plan_compaction",
     "plan_upcoming",
+    "saves_too_little",
     "squeeze_results",
     "summary_terms",
 ]

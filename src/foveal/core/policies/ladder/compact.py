@@ -18,6 +18,9 @@ from foveal.core.view.view import View
 
 PREPARE_AT_MESSAGE_SHARE: Final = 0.8
 """At this share of the allowed number of messages, a summary of the oldest is prepared."""
+MIN_SAVED_SHARE: Final = 0.1
+"""Share of the messages that a summary in advance must save. The first reduction also makes the request larger: an
+agent offers the recall tools from then on."""
 
 
 def summary_terms(policy: Policy) -> RangeTerms:
@@ -59,6 +62,11 @@ def covers_reverted_summary(view: View, plan: Plan) -> bool:
     """Return whether a summary of some of this range was reverted: another is made only when there is no other
     way."""
     return bool(intersect_ranges(((plan.first, plan.last),), view.reverted_summaries))
+
+
+def saves_too_little(view: View, plan: Plan) -> bool:
+    """Return whether a summary in advance, for want of tokens, would hardly make the request smaller."""
+    return plan.reason == "tokens" and plan.before - plan.room < view.units * MIN_SAVED_SHARE
 
 
 def foresee_compaction(view: View, budget: Budget, policy: Policy) -> str:

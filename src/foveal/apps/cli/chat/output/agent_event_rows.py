@@ -19,7 +19,7 @@ from foveal.agent.agent_events import (
 )
 from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, counted, dim, row
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
-from foveal.core.engine.consent import over_limit_notice
+from foveal.core.engine.confirm_texts import over_limit_notice
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.wire.safe_print import one_line
