@@ -571,17 +571,18 @@ def test_summaries_of_one_cut_are_one_line_and_so_are_clips() -> None:
     inner, outer = summary(80, 0, 9, before=1_221, after=106), summary(81, 0, 20, before=1_183, after=397)
     beside = summary(82, 21, 30, before=500, after=100)
     clips = [
-        Event(seq=seq, fact=Clipped(target=1, pieces=(), kept_tokens=377, total_tokens=3_000))
-        for seq in (94, 95)
+        Event(seq=seq, fact=Clipped(target=target, pieces=(), kept_tokens=kept, total_tokens=3_000))
+        for seq, target, kept in ((93, 1, 900), (94, 1, 377), (95, 2, 377))  # text 1 was clipped twice
     ]
     assert reduction_notes([inner, *clips, outer]) == [
         "🗜 Older turns were summarised: 2,298 → 397 tokens. /undo e81, then /undo e80 undoes it.",
-        "✂️ 2 long texts were clipped to 754 of 6,000 tokens. /undo e95, then /undo e94 undoes it.",
+        "✂️ 2 long texts were clipped to 754 of 6,000 tokens. "
+        "/undo e95, then /undo e94, then /undo e93 undoes it.",
     ]
     assert reduction_notes([outer, beside])[0].startswith(
         "🗜 Older turns were summarised: 1,683 → 497 tokens. "
     )
-    assert reduction_notes([*clips, *clips])[0].endswith(". /undo e95 undoes the newest of these 4 changes.")
+    assert reduction_notes([*clips, *clips])[0].endswith(". /undo e95 undoes the newest of these 6 changes.")
 
 
 @run

@@ -132,8 +132,8 @@ async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summari
         answer = (await chat.say("huge " * 4_400))[-1]
         (told,) = re.findall(r"⏳ .*", answer.footer)
         report = await (await chat.live()).report()
-        most = f"most is taken by the user's messages ({report.totals['user']:,} tokens)."
-        assert told.endswith(f" /compact finds nothing to summarise: {most}")
+        most = f"the largest part are your messages ({report.totals['user']:,} tokens)."
+        assert told.endswith(f" No turn is left to summarise, only long texts can be clipped: {most}")
         (reply,) = await chat.say("/compact the bounds")
         assert reply.text.endswith(f" is worth a summary. In the context, {most}")
 
@@ -200,3 +200,11 @@ async def test_without_confirm_no_text_speaks_of_a_question(tmp_path: Path) -> N
         )
         (context,) = await chat.say("/context")
         assert "old turns are summarised only by /compact." in context.text
+
+
+@run
+async def test_a_clipped_message_of_the_user_is_always_told(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        await chat.say("A gigantic text. " * 4_000)
+        replies = await chat.say("Hello.")
+        assert "✂️ A long text was clipped to " in replies[-1].footer

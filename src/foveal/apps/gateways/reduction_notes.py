@@ -6,7 +6,7 @@ reduction is reported with one answer, whichever process made it, also after a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Final
 
 from foveal.core.compaction.health import read_metrics
@@ -43,11 +43,19 @@ async def turn_reductions(session: LiveSession, first_message: str) -> list[Even
     events = await session.events(first=max(0, seq - MAX_EVENTS_BEFORE_TURN))
     first, last = _message_range(events, seq)
     undone = {event.fact.target for event in events if isinstance(event.fact, Reverted)}
+    said = {event.seq for event in events if isinstance(event.fact, UserSaid)}
     return [
         event
         for event in events
-        if first < event.seq < last and is_reported(event.fact) and event.seq not in undone
+        if first < event.seq < last
+        and (is_reported(event.fact) or _is_clip_of(event.fact, said))
+        and event.seq not in undone
     ]
+
+
+def _is_clip_of(fact: AnyFact, said: Set[int]) -> bool:
+    """Return whether a message of the user was clipped, which is always reported."""
+    return isinstance(fact, Clipped) and fact.target in said and not fact.rule.endswith(AGREED)
 
 
 def is_reported(fact: AnyFact) -> bool:
@@ -131,8 +139,10 @@ def _reduction_note(facts: list[AnyFact]) -> str:
             return f"✂️ {count:,} older result{'s were' if count != 1 else ' was'} replaced by placeholders"
         case Clipped():
             clips = [fact for fact in facts if isinstance(fact, Clipped)]
-            kept, total = sum(clip.kept_tokens for clip in clips), sum(clip.total_tokens for clip in clips)
-            what = "A long text was" if len(clips) == 1 else f"{len(clips):,} long texts were"
+            newest = {clip.target: clip for clip in clips}  # a text may be clipped again and again
+            kept = sum(clip.kept_tokens for clip in newest.values())
+            total = sum({clip.target: clip.total_tokens for clip in reversed(clips)}.values())
+            what = "A long text was" if len(newest) == 1 else f"{len(newest):,} long texts were"
             return f"✂️ {what} clipped to {kept:,} of {total:,} tokens"
         case _:
             return "✂️ Older turns were left out to make room"

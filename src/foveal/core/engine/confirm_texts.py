@@ -13,16 +13,16 @@ from foveal.core.engine.engine import Engine
 from foveal.core.models.budget import window_percent
 
 PART_NAMES: Final = {
-    "system": "the system text",
+    "system": "system texts",
     "instructions": "instructions",
     "tools": "tools",
     "pinned": "pinned messages",
     "summaries": "summaries",
-    "user": "the user's messages",
+    "user": "your messages",
     "assistant": "answers",
     "results": "tool results",
     "placeholders": "placeholders",
-    "overhead": "text that the provider adds",
+    "overhead": "texts that the provider adds",
 }
 """What the categories of the report are called in a sentence; without those that no request contains."""
 
@@ -41,7 +41,7 @@ def limit_notice(engine: Engine, totals: Mapping[str, int], *, needed: int, left
     if needed <= left:
         return ""
     if isinstance(engine.plan_summary(reason="hand"), NoPlan):
-        advice = f"`compact()` finds nothing to summarise: {largest_part(totals)}."
+        advice = f"No turn is left to summarise, only long texts can be clipped: {largest_part(totals)}."
     else:
         advice = "`compact()` with your words decides what is kept."
     return (
@@ -60,6 +60,6 @@ def over_limit_notice(needed: int, available: int) -> str:
 
 
 def largest_part(totals: Mapping[str, int]) -> str:
-    """Return what takes most of the request, such as "most is taken by answers (3,450 tokens)"."""
+    """Return what takes most of the request, such as "the largest part are answers (3,450 tokens)"."""
     category = max(PART_NAMES, key=lambda name: totals.get(name, 0))
-    return f"most is taken by {PART_NAMES[category]} ({totals.get(category, 0):,} tokens)"
+    return f"the largest part are {PART_NAMES[category]} ({totals.get(category, 0):,} tokens)"
