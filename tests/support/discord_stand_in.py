@@ -12,7 +12,8 @@
    (10003) and closed threads (50083), and responses to expired interactions (10062, 50027). It answers a repeated
    nonce with the existing message, and echoes the bot's own messages through the gateway.
 2. Events that the bot missed are sent when it resumes its session; a new session begins without them.
-3. `failures` are the next responses to new messages. `outage` makes all requests fail for a while.
+3. `failures` are the next responses to new messages (`None`: success). `outage` makes all requests fail for a
+   while.
 
 It runs in the event loop of the test.
 """
@@ -116,7 +117,7 @@ class DiscordApi:
     logins: int = 0
     identified: list[Json] = field(default_factory=list)
     resumed: int = 0
-    failures: list[tuple[int, Json | str, dict[str, str]]] = field(default_factory=list)
+    failures: list[tuple[int, Json | str, dict[str, str]] | None] = field(default_factory=list)
     """Status, body and headers of the next responses to new messages, instead of success."""
     refusal_code: int = 0
     """The code with which every IDENTIFY is refused."""
@@ -461,8 +462,9 @@ class DiscordApi:
 
     async def _message(self, request: web.Request) -> web.Response:
         body = await request.json()
-        if self.failures:
-            status, answer, headers = self.failures.pop(0)
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            status, answer, headers = failure
             return _json(answer, status=status, headers=headers)
         return await self._posted(body, channel=int(request.match_info["channel"]), way="channel")
 
