@@ -19,7 +19,7 @@ chat: $(VENV)/.chat
 serve: $(VENV)/.serve
 	@$(PY) -m foveal.apps serve
 
-test: $(VENV)/.test
+test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
@@ -28,7 +28,7 @@ test: $(VENV)/.test
 bench: $(VENV)/.bench
 	@$(PY) -m bench
 
-soak: $(VENV)/.test
+soak: $(VENV)/.test $(VENV)/.frameworks
 	@FOVEAL_SOAK=1 $(CACHED) $(PY) -m pytest -n 2 --dist worksteal -o faulthandler_timeout=7200
 
 refresh-models: $(VENV)/.chat
@@ -53,6 +53,11 @@ $(VENV)/.serve: $(VENV)/.chat
 $(VENV)/.test: $(VENV)/.chat
 	@echo "installing what the tests use …"
 	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,llamacpp,test,lint]'
+	@touch $@
+
+$(VENV)/.frameworks: tests/adapters/isolated/constraints/google_adk.txt $(VENV)/.test
+	@echo "making an environment for the frameworks that need other versions …"
+	@PYTHONPATH=tests $(PY) -m support.framework_environments
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.chat $(VENV)/.peers

@@ -2,8 +2,9 @@
 
     python -m bench.loopback        prints its port and serves until standard input ends
 
-It implements the part of OpenAI chat completions that the benchmarks need. A streamed answer has `PIECES` pieces,
-one every `PAUSE` seconds.
+It implements the parts of OpenAI chat completions and of Gemini's `generateContent` that the benchmarks need. An
+answer reports usage, estimated from the size of the request. A streamed answer has `PIECES` pieces, one every
+`PAUSE` seconds, and no usage.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Any, Final
 PIECES: Final = 40
 PAUSE: Final = 0.05
 WORDS: Final = "a word and another one "
+REPLY_TOKENS: Final = 120
+BYTES_PER_TOKEN: Final = 4
 
 
-def reply() -> dict[str, Any]:
+def reply(prompt_tokens: int = 0) -> dict[str, Any]:
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -32,6 +35,23 @@ def reply() -> dict[str, Any]:
                 "finish_reason": "stop",
             }
         ],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": REPLY_TOKENS,
+            "total_tokens": prompt_tokens + REPLY_TOKENS,
+        },
+    }
+
+
+def gemini_reply(prompt_tokens: int) -> dict[str, Any]:
+    content = {"role": "model", "parts": [{"text": WORDS * 20}]}
+    return {
+        "candidates": [{"index": 0, "content": content, "finishReason": "STOP"}],
+        "usageMetadata": {
+            "promptTokenCount": prompt_tokens,
+            "candidatesTokenCount": REPLY_TOKENS,
+            "totalTokenCount": prompt_tokens + REPLY_TOKENS,
+        },
     }
 
 
@@ -52,9 +72,6 @@ def streamed_text(name: str) -> str:
     return "".join(f"{name}:{number} " for number in range(PIECES))
 
 
-_WHOLE: Final = json.dumps(reply()).encode()
-
-
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
@@ -63,8 +80,10 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if b'"stream":true' in body:
                 await _stream(writer, json.loads(body)["messages"][-1]["content"])
             else:
-                length = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_WHOLE)
-                writer.write(b"HTTP/1.1 200 OK\r\n" + length + _WHOLE)
+                make = gemini_reply if b":generatecontent " in head.lower() else reply
+                whole = json.dumps(make(len(body) // BYTES_PER_TOKEN)).encode()
+                length = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(whole)
+                writer.write(b"HTTP/1.1 200 OK\r\n" + length + whole)
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
     finally:

@@ -12,9 +12,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 CHECKOUT: Final = Path(__file__).parents[1]
 MAX_STOP_S: Final = 60
@@ -119,19 +120,25 @@ def postgres_database() -> Iterator[str]:
     """Yield the URL of an empty database; raises `PostgresMissing`, or `ImportError` without psycopg.
 
     The server is that of the tests, but it writes to the disk at each commit as SQLite does."""
-    sys.path.append(str(CHECKOUT / "tests"))
-    try:
-        from support.postgres_server import drop_database, fresh_database, own_server, why_not
-    finally:
-        sys.path.remove(str(CHECKOUT / "tests"))
-    if problem := why_not():
+    tests = import_from_tests("support.postgres_server")
+    if problem := tests.why_not():
         raise PostgresMissing(problem)
     if os.environ.get("FOVEAL_TEST_POSTGRES"):
-        url = fresh_database()
+        url = tests.fresh_database()
         try:
             yield url
         finally:
-            drop_database(url)
+            tests.drop_database(url)
     else:
-        with own_server() as own:
+        with tests.own_server() as own:
             yield own.url
+
+
+def import_from_tests(name: str) -> Any:
+    """Return a module of the tests, which are no package of the project."""
+    folder = str(CHECKOUT / "tests")
+    sys.path.append(folder)
+    try:
+        return import_module(name)
+    finally:
+        sys.path.remove(folder)

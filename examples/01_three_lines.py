@@ -5,10 +5,11 @@ OpenAI-compatible provider: set OPENAI_BASE_URL and OPENAI_API_KEY.
 """
 
 import openai
+from openai.types.chat import ChatCompletionToolParam
 
 import foveal
 
-TOOLS = [
+TOOLS: list[ChatCompletionToolParam] = [
     {
         "type": "function",
         "function": {
@@ -27,7 +28,7 @@ def search(query: str) -> str:
 
 
 ctx = foveal.Context("gpt-4.1", window=8_000)  # 1
-messages = [{"role": "system", "content": "You find things in logs."}]
+messages: list[object] = [{"role": "system", "content": "You find things in logs."}]
 
 with openai.OpenAI() as client:
     for task in ("Which request was the slowest?", "How many were there?", "Did any of them fail?"):
@@ -43,7 +44,7 @@ with openai.OpenAI() as client:
             message = reply.choices[0].message
             messages.append(message)
             for call in message.tool_calls or ():
-                result = search(call.function.arguments)
+                result = search(call.function.arguments) if call.type == "function" else "no such tool"
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
             if not message.tool_calls:
                 break

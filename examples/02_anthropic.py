@@ -5,11 +5,12 @@ ANTHROPIC_BASE_URL for another provider.
 """
 
 import anthropic
+from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
 
 import foveal
 
 RULES = "You find things in logs."
-TOOLS = [
+TOOLS: list[ToolParam] = [
     {
         "name": "search",
         "description": "Search the logs.",
@@ -25,7 +26,7 @@ def search(query: str) -> str:
 
 
 ctx = foveal.Context("claude-sonnet-4-6", window=8_000)
-messages = []
+messages: list[MessageParam] = []
 
 with anthropic.Anthropic() as client:
     for task in ("Which request was the slowest?", "How many were there?", "Did any of them fail?"):
@@ -44,7 +45,7 @@ with anthropic.Anthropic() as client:
             calls = [block for block in reply.content if block.type == "tool_use"]
             if not calls:
                 break
-            results = [
+            results: list[ToolResultBlockParam] = [
                 {"type": "tool_result", "tool_use_id": call.id, "content": search(str(call.input))}
                 for call in calls
             ]

@@ -4,16 +4,18 @@ The items of each reply go into the history unchanged, including reasoning items
 """
 
 import openai
+from openai.types.responses import ToolParam
 
 import foveal
 
 RULES = "You find things in logs."
-TOOLS = [
+TOOLS: list[ToolParam] = [
     {
         "type": "function",
         "name": "search",
         "description": "Search the logs.",
         "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+        "strict": False,
     }
 ]
 
@@ -25,7 +27,7 @@ def search(query: str) -> str:
 
 
 ctx = foveal.Context("gpt-5.1", window=8_000, reserve=900)
-items = []
+items: list[object] = []
 
 with openai.OpenAI() as client:
     for task in ("Which request was the slowest?", "How many were there?", "Did any of them fail?"):

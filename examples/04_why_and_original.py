@@ -3,10 +3,12 @@
 Every placeholder has a handle. `why` returns the rule that hid the text, `original` the whole text.
 """
 
+from typing import Any
+
 import foveal
 
 ctx = foveal.Context("gpt-4.1", window=4_000, policy="rolling")
-messages = [{"role": "user", "content": "Find the failing test."}]
+messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the failing test."}]
 for number in range(12):
     call = {
         "id": f"call_{number}",

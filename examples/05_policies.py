@@ -1,12 +1,14 @@
 """Runs the same conversation under several presets and a custom policy."""
 
+from typing import Any
+
 import foveal
 
-messages = [
+messages: list[object] = [
     {"role": "system", "content": "Never push to main."},
     {"role": "user", "content": "Make the build green."},
 ]
-requests = []
+requests: list[int] = []
 for number in range(40):
     call = {
         "id": f"call_{number}",
@@ -20,7 +22,13 @@ for number in range(40):
         {"role": "tool", "tool_call_id": f"call_{number}", "content": log},
     ]
 
-mine = {"preset": "economy", "name": "mine", "keep_last": 1, "target": 0.3, "summary_tokens": 1_000}
+mine: dict[str, Any] = {
+    "preset": "economy",
+    "name": "mine",
+    "keep_last": 1,
+    "target": 0.3,
+    "summary_tokens": 1_000,
+}
 for policy in ("economy", "rolling", "recent", mine):
     ctx = foveal.Context("gpt-4.1", window=12_000, policy=policy)
     for end in requests:

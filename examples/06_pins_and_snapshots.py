@@ -28,7 +28,7 @@ print("in the request:", len(request), "messages,", ctx.report().used, "tokens")
 for message in request[:3]:
     print("  ", message["role"] + ":", message["content"])
 
-snapshots = [event for event in ctx.log if isinstance(event.fact, foveal.core.log.events.SnapshotTaken)]
-print("snapshots, never sent:", [bytes(event.fact.data).decode() for event in snapshots])
+snapshots = [event.fact for event in ctx.log if isinstance(event.fact, foveal.events.SnapshotTaken)]
+print("snapshots, never sent:", [bytes(snapshot.data).decode() for snapshot in snapshots])
 assert "db-7" in str(request)
 assert "Never touch the public API." in str(request)

@@ -9,7 +9,7 @@ LOG = "\n".join(
 )
 
 
-def tool_call(call_id: str, tool: str) -> list[dict]:
+def tool_call(call_id: str, tool: str) -> list[object]:
     call = {"id": call_id, "type": "function", "function": {"name": tool, "arguments": "{}"}}
     return [
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -24,7 +24,7 @@ policy = foveal.policy(
 )
 ctx = foveal.Context("gpt-4.1", policy=policy)
 ctx.limit("call_3", Limits(strategy="both", bytes=400, lines=20))
-history = [{"role": "user", "content": "What went wrong?"}]
+history: list[object] = [{"role": "user", "content": "What went wrong?"}]
 history += tool_call("call_1", "backup") + tool_call("call_2", "tail") + tool_call("call_3", "backup")
 
 for message in ctx.fit(history):

@@ -9,7 +9,7 @@ from foveal import transcripts
 from foveal.core.log import kind
 from foveal.stores import MemoryStore
 
-SESSION = [  # a Claude Code session in which the user went back to the first message
+SESSION: list[dict[str, object]] = [  # a Claude Code session in which the user went back to the first message
     {
         "uuid": "1",
         "parentUuid": None,

@@ -1,5 +1,7 @@
 """Compacts a conversation, expands the summary, and undoes it. The log only grows."""
 
+from typing import Any
+
 import foveal
 from foveal.core.log import kind
 
@@ -17,13 +19,13 @@ Changing the tests: the user forbade it.
 </summary>"""
 
 
-def write(request):
+def write(request: foveal.SummaryRequest) -> str:
     """A scripted model. Send `request.messages` to a real one, with at most `request.max_tokens` of output."""
     print(f"the model is asked: {request.form}, {len(request.messages)} messages, stage {request.stage!r}")
     return RECORD
 
 
-def tool_step(number, command, output):
+def tool_step(number: int, command: str, output: str) -> list[object]:
     function = {"name": "bash", "arguments": f'{{"command": "{command}"}}'}
     call = {"id": f"call_{number}", "type": "function", "function": function}
     return [
@@ -32,7 +34,7 @@ def tool_step(number, command, output):
     ]
 
 
-def show(title):
+def show(title: str) -> list[Any]:
     """Print the log with the level of each event; return the request."""
     request = ctx.fit(history)
     print(f"\n{title}: {len(ctx.log)} events in the log, {len(request)} messages, {ctx.report().used} tokens")
@@ -43,7 +45,7 @@ def show(title):
 
 
 passed = "\n".join(["the price list: a case passed"] * 90)
-history = [
+history: list[object] = [
     {"role": "user", "content": "Make CI green, and leave the tests as they are."},
     *tool_step(1, "pytest", passed + "\ntests/test_price.py::test_bound FAILED\nexit code: 1"),
     {"role": "assistant", "content": "The bound in src/price.py is wrong: `<` instead of `<=`."},
@@ -73,5 +75,5 @@ ctx.undo(summary)  # even after later turns
 after = show("after undo")
 assert after[: len(before)] == before
 
-(event,) = [event for event in ctx.log if event.handle == summary]
-print(f"\n{summary} is still in the log: {event.fact.first} to {event.fact.last}, by {event.fact.by}")
+(fact,) = [event.fact for event in ctx.log if isinstance(event.fact, foveal.events.Compacted)]
+print(f"\n{summary} is still in the log: {fact.first} to {fact.last}, by {fact.by}")

@@ -27,7 +27,7 @@ class Refused(Exception):
     status_code = 400
 
 
-async def write(request):
+async def write(request: foveal.SummaryRequest) -> str:
     """A scripted model that takes some time; the session does not wait for it."""
     print(f"    a summary begins ({request.form}, {len(request.messages)} messages)")
     await asyncio.sleep(0.05)
@@ -35,7 +35,7 @@ async def write(request):
     return RECORD
 
 
-async def run(session, part):
+async def run(session: foveal.Session, part: int) -> None:
     """Run one step of an agent: append a call and its result, fit the next request, and wait for the answer."""
     call = Call(id=f"call_{part}", name="bash", arguments=f'{{"command": "pytest part{part}"}}')
     log = f"part{part} passed\n" * 200
@@ -47,7 +47,7 @@ async def run(session, part):
     await asyncio.sleep(0.03)
 
 
-async def main():
+async def main() -> None:
     async with MemoryStore() as store:
         session = await foveal.Session.open(
             store, "demo", model=MODEL, policy="recent-summary", summarise=write

@@ -276,7 +276,7 @@ def test_a_malformed_first_message_does_not_decide_the_dialect() -> None:
 
 def test_malformed_system_text_is_reported_as_system() -> None:
     with pytest.raises(foveal.FovealError, match="system"):
-        context().fit([user("hi")], system=[{"text": "no type"}])
+        context().fit([user("hi")], system=[{"title": "no type"}])
 
 
 def test_an_append_of_several_messages_is_all_or_nothing() -> None:
@@ -351,7 +351,7 @@ def test_handles_are_accepted_in_several_spellings(name: Any) -> None:
 ODD = "line one\r\nline two\n\n  indented\u2028separated\x0cpage\x1bend\n"
 
 
-@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic"])
+@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic", "bedrock"])
 def test_the_original_of_a_result_of_several_texts_is_exact(dialect: Any) -> None:
     history: dict[str, list[Json]] = {
         "openai_chat": [call_message("a"), result_message("a", [{"type": "text", "text": ODD}])],
@@ -362,6 +362,10 @@ def test_the_original_of_a_result_of_several_texts_is_exact(dialect: Any) -> Non
         "anthropic": [
             {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
             user([{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": ODD}]}]),
+        ],
+        "bedrock": [
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a", "name": "f", "input": {}}}]},
+            user([{"toolResult": {"toolUseId": "a", "content": [{"text": ODD}]}}]),
         ],
     }
     ctx = context()

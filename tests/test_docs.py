@@ -39,10 +39,14 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The names that a reader has at hand: a client of either provider."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with (
-        StandIn(script=lambda number: Answer(text="Because of a bound.")) as provider,
+        StandIn(script=lambda number: Answer(text="Because of a bound."), keep_alive=False) as provider,
         openai.OpenAI(base_url=provider.openai, api_key="none") as client,
         anthropic.Anthropic(base_url=provider.anthropic, api_key="none") as claude,
     ):
+        # The agents of frameworks make their own clients.
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.openai)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
         yield {"client": client, "claude": claude}
         assert provider.faults == []
 

@@ -92,11 +92,9 @@ SAYS = {
 """What each of them must print, in parts."""
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    wanted = {**os.environ, "NO_PROXY": "127.0.0.1", "PYTHONIOENCODING": "utf-8", **environment}
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=wanted, capture_output=True, encoding="utf-8", timeout=120
-    )
+def run_example(example: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    wanted = {**os.environ, "NO_PROXY": "127.0.0.1", **environment}
+    return warm_start.run([example], cwd=ROOT, env=wanted, encoding="utf-8", timeout=120)
 
 
 def run_demo(*options: object) -> subprocess.CompletedProcess[str]:
@@ -111,8 +109,8 @@ def test_the_examples_are_numbered_without_a_gap_and_each_is_checked() -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_and_says_what_it_should(example: Path) -> None:
     with StandIn(window=8_000) as provider:
-        done = run(
-            str(example),
+        done = run_example(
+            example,
             OPENAI_BASE_URL=provider.openai,
             OPENAI_API_KEY="none",
             ANTHROPIC_BASE_URL=provider.anthropic,
@@ -128,7 +126,8 @@ def test_an_example_runs_and_says_what_it_should(example: Path) -> None:
 
 
 def test_the_demo_shows_reductions_and_that_nothing_is_lost() -> None:
-    done = run("-m", "foveal.apps.cli.demo")
+    command = [sys.executable, "-m", "foveal.apps.cli.demo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     for part in (

@@ -6,10 +6,11 @@ import json
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from foveal import ContextOverflow, FovealError
-from foveal.core.log import Clipped, Masked
+from foveal.core.log import Clipped, Event, Masked, Rewound, UserSaid, decode, encode
 from support.effort import bounded, seconds
 from support.histories import (
     CHECKS,
@@ -46,6 +47,10 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_odd_characters_are_unchanged_after_a_reload(odd: str, dialect: Any) -> None:
+    if odd == ODD["lone surrogate"]:
+        pytest.skip("replaced on reading; see the tests below")
+    if not odd and dialect == "bedrock":
+        pytest.skip("Bedrock refuses an empty result, so a text says that it is empty")
     history: dict[str, list[Json]] = {
         "openai_chat": [call_message("a", command=odd), result_message("a", odd)],
         "openai_responses": [
@@ -59,8 +64,25 @@ def test_odd_characters_are_unchanged_after_a_reload(odd: str, dialect: Any) -> 
             },
             user([{"type": "tool_result", "tool_use_id": "a", "content": odd}]),
         ],
+        "gemini": [
+            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"c": odd}}}]},
+            {
+                "role": "user",
+                "parts": [{"functionResponse": {"name": "f", "response": {"result": odd}}}],
+            },
+        ],
+        "bedrock": [
+            {
+                "role": "assistant",
+                "content": [{"toolUse": {"toolUseId": "a", "name": "f", "input": {"c": odd}}}],
+            },
+            user([{"toolResult": {"toolUseId": "a", "content": [{"text": odd}]}}]),
+        ],
     }
-    messages = [user("q: " + odd), *history[dialect]]
+    asked = {"text": "q: " + odd}
+    other_forms = {"bedrock": user([asked]), "gemini": {"role": "user", "parts": [asked]}}
+    question = other_forms.get(dialect, user("q: " + odd))
+    messages = [question, *history[dialect]]
     ctx = context(dialect=dialect)
     request = ctx.fit(messages)
     assert request == messages
@@ -70,6 +92,74 @@ def test_odd_characters_are_unchanged_after_a_reload(odd: str, dialect: Any) -> 
     assert log == list(ctx.log)
     assert wire_bytes(render_log(log, dialect)) == wire_bytes(request)
     json.loads(ctx.report().json())
+
+
+LONE, REPLACED = "a\ud800b\udfff", "a\ufffdb\ufffd"
+
+
+def _with_surrogates(text: str, dialect: str) -> list[Json]:
+    """Return a history with a text in every kind of field."""
+    if dialect == "openai_chat":
+        return [
+            {"role": "user", "content": text, "name": text},
+            call_message("a" + text, command="ls"),
+            result_message("a" + text, text),
+        ]
+    if dialect == "openai_responses":
+        return [
+            {"role": "user", "content": [{"type": "input_text", "text": text}]},
+            {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": text}]},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": text},
+            {"type": "function_call_output", "call_id": "a", "output": text},
+        ]
+    if dialect == "gemini":
+        thought = {"text": text, "thought": True, "thoughtSignature": text}
+        result = {"name": "f" + text, "response": {text: [text]}}
+        return [
+            {"role": "user", "parts": [{"text": text, "partMetadata": {text: text}}]},
+            {
+                "role": "model",
+                "parts": [thought, {"functionCall": {"name": "f" + text, "args": {text: text}}}],
+            },
+            {"role": "user", "parts": [{"functionResponse": result}]},
+        ]
+    return [
+        user([{"type": "text", "text": text, "cache_control": {"type": "ephemeral", "note": text}}]),
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": text, "signature": text},
+                {"type": "tool_use", "id": "a", "name": "f", "input": {text: [text]}},
+            ],
+        },
+        user([{"type": "tool_result", "tool_use_id": "a", "content": text}]),
+    ]
+
+
+@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic", "gemini"])
+def test_lone_surrogates_are_replaced_in_all_that_a_caller_gives(dialect: Any) -> None:
+    ctx = context(dialect=dialect)
+    given = _with_surrogates(LONE, dialect)
+    tools = [{"name": "f", "description": LONE}]
+    for _ in range(2):  # recognised as the same messages
+        request = ctx.fit(given, tools=tools, system=LONE)
+        assert [message for message in _with_surrogates(REPLACED, dialect) if message not in request] == []
+    assert events_of(ctx.log, Rewound) == []
+    ctx.pin(LONE)
+    request = ctx.fit(given, tools=tools, system=LONE)
+    msgspec.json.encode((request, ctx.log, ctx.report()))  # raises where UTF-8 cannot hold a text
+    assert b"\\ud" not in b"".join(map(encode, ctx.log))
+    assert encode_and_decode(ctx.log) == list(ctx.log)
+
+
+def test_a_fact_with_a_lone_surrogate_is_stored_as_it_is() -> None:
+    assert decode(encode(Event(0, UserSaid(content=LONE)))) == Event(0, UserSaid(content=LONE))
+
+
+def test_two_halves_of_a_surrogate_pair_become_its_character() -> None:
+    ctx = context()
+    ctx.append(user("\ud83d\ude00"))
+    assert ctx.fit() == [user("\U0001f600")]
 
 
 def test_a_lone_surrogate_beside_opaque_fields_survives_a_reload() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveal import Context, ContextOverflow, Report
@@ -27,6 +27,7 @@ from foveal.core.log import (
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import View, advance, effective_events
 from foveal.core.view.fold import fold
+from support.effort import examples
 from support.histories import (
     CHECKS,
     DIALECTS,
@@ -52,7 +53,7 @@ from support.histories import (
 )
 from support.report_checks import adds_up
 
-few = settings(max_examples=200)
+few = examples(75)
 policies = st.sampled_from(POLICIES)
 windows = st.sampled_from(WINDOWS)
 
@@ -404,7 +405,7 @@ def test_the_request_after_a_reload_is_the_request_before_it(
             assert wire_bytes(render_log(again, story.dialect)) == wire_bytes(call.request)
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(logs())
 @example(("openai_chat", [Event(0, UserSaid(content="a")), Event(1, Rewound(to=0))]))
 def test_a_view_advanced_event_by_event_equals_the_folded_view(drawn: tuple[Any, list[Event]]) -> None:

@@ -30,11 +30,12 @@ from bench.survival_cases import (
 )
 from bench.survival_checks import Coverage, kept_faults, room_of, share_of, unaccounted, user_events
 from bench.survival_writer import MarkedWriter, account_for_summaries, shown_summaries
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import Context, ContextOverflow
 from foveal.core.log import Clipped, Compacted, Dropped, Event
+from support.effort import examples
 from support.histories import (
     ESTIMATE,
     TOOLS,
@@ -182,7 +183,7 @@ def test_the_notice_of_a_drop_names_ranges_that_recall_reads() -> None:
 
 # ── 9. Kept ──────────────────────────────────────────────────────────────────────────────────────────────
 
-some = settings(max_examples=60)
+some = examples(30)
 kept_presets = st.sampled_from((*KEEPING, "confirm"))
 accounting_presets = st.sampled_from((*KEEPING, "confirm", "rolling", "recent"))
 windows = st.sampled_from((2_000, 4_000, 8_000, 16_000))

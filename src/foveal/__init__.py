@@ -3,17 +3,26 @@
 `import foveal` is fast: each name loads its module when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from foveal import adapters as adapters
+    from foveal import errors as errors
+    from foveal import ports as ports
+    from foveal import recall as recall
+    from foveal import stores as stores
+    from foveal import testing as testing
+    from foveal import transcripts as transcripts
+    from foveal import transport as transport
     from foveal.context import Context
-    from foveal.core.compaction.summariser import Summariser
+    from foveal.core.compaction.summariser import Summariser, SummaryRequest
     from foveal.core.engine.report import Report
+    from foveal.core.log import events as events
     from foveal.core.log.events import Event, Instructed, ModelSaid, ToolReturned, UserSaid
     from foveal.core.models.model import Model, model
     from foveal.core.policies.presets import PRESETS, Policy, policy
     from foveal.core.reduction.truncation import Limits
+    from foveal.core.reduction.truncation import clip as clip
     from foveal.errors import (
         BadSetting,
         Conflict,
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "core.reduction.truncation": ("Limits",),
+    "core.reduction.truncation": ("Limits", "clip"),
     "context": ("Context",),
     "errors": (
         "BadSetting",
@@ -58,9 +67,21 @@ _MODULES = {
     "core.engine.report": ("Report",),
     "sessions.session": ("Session",),
     "stores": ("open_store",),
-    "core.compaction.summariser": ("Summariser",),
+    "core.compaction.summariser": ("Summariser", "SummaryRequest"),
 }
 _MODULE_OF = {name: f"foveal.{module}" for module, names in _MODULES.items() for name in names}
+_SUBMODULES = {
+    "adapters": "foveal.adapters",
+    "errors": "foveal.errors",
+    "events": "foveal.core.log.events",
+    "ports": "foveal.ports",
+    "recall": "foveal.recall",
+    "stores": "foveal.stores",
+    "testing": "foveal.testing",
+    "transcripts": "foveal.transcripts",
+    "transport": "foveal.transport",
+}
+"""Modules that are attributes after `import foveal`. A type checker reads the imports above instead."""
 
 __all__ = [
     "PRESETS",
@@ -84,6 +105,7 @@ __all__ = [
     "StoreError",
     "StoreUnusable",
     "Summariser",
+    "SummaryRequest",
     "ToolReturned",
     "UnknownHandle",
     "UnknownSession",
@@ -95,12 +117,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'foveal' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
-    return value
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts every misspelt name
+    from importlib import import_module
+
+    def __getattr__(name: str) -> object:
+        if name in _SUBMODULES:
+            value = import_module(_SUBMODULES[name])
+        elif name in _MODULE_OF:
+            value = getattr(import_module(_MODULE_OF[name]), name)
+        else:
+            raise AttributeError(f"module 'foveal' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_MODULE_OF, *_SUBMODULES, "__version__"]

@@ -12,6 +12,7 @@
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is not a recorded conversation
+    ├── RecallProblem       (in `foveal.recall.archive`) a recall call that cannot be answered; says what to do
     ├── UnusableFile        (in `foveal.project`) a path that cannot be read as text; says why
     ├── ProviderError       a model's provider could not answer; says what to do
     └── StoreError          a store could not perform an operation
@@ -20,6 +21,8 @@
         ├── UnknownSession  no session has that id
         ├── SessionExists   the id of a new session is or was in use
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
+
+`UnrelatedConversation` and `UsageMissing` are warnings, not errors.
 
 A mistake of a *model*, such as a call with broken arguments, is answered to the model; it raises no exception.
 """
@@ -39,16 +42,27 @@ class ContextOverflow(FovealError):
     `foveal.core.engine.overflow` writes the message: what is too large, and what to do."""
 
     def __init__(
-        self, message: str, *, needed: int, available: int, window: int, reserve: int, margin: int, floor: int
+        self,
+        message: str,
+        *,
+        needed: int,
+        available: int,
+        window: int,
+        reserve: int,
+        margin: int,
+        floor: int,
+        capped: int = 0,
     ) -> None:
         super().__init__(message)
         self.needed = needed
         """Tokens of the request after every allowed reduction."""
         self.available = available
-        """Tokens that a request may take: window − reserve − margin."""
+        """Tokens that a request may take: window − reserve − margin − capped."""
         self.window = window
         self.reserve = reserve
         self.margin = margin
+        self.capped = capped
+        """Tokens that the input limit of the model, or a cap of the caller, leaves unused."""
         self.floor = floor
         """Tokens of the smallest possible request, with only what no reduction may touch."""
 
@@ -175,3 +189,24 @@ class ProviderError(FovealError):
         """`key`, `rate`, `connection`, `interrupted`, `refused` or `server`."""
         self.partial = partial
         """The text that arrived before the connection was lost."""
+
+
+class UnrelatedConversation(UserWarning):
+    """A `Context` was given a history that shares no message with the one before."""
+
+    def __init__(self, recorded: int) -> None:
+        super().__init__(
+            f"the messages have nothing in common with the {recorded:,} recorded ones: a new conversation begins, "
+            "and recall does not find the old one. Use one Context for each conversation, or call "
+            "`new_conversation()` first"
+        )
+
+
+class UsageMissing(UserWarning):
+    """A reply without usage was observed, so token counts stay estimates. It is given once per conversation."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the reply has no usage, so token counts stay estimates. When you stream from a chat API, ask for it "
+            'with stream_options={"include_usage": True} and observe the last chunk'
+        )

@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import foveal
@@ -28,6 +29,7 @@ from foveal.agent import (
 from foveal.agent.agent import DENIED_RESULT
 from foveal.agent.agent_events import ContextReduced
 from foveal.core.log import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
+from foveal.ports import Reply
 from foveal.testing import Scripted
 from foveal.tools import Tool, Toolbox, ToolOutput
 from support.legality import check_chat
@@ -385,3 +387,22 @@ async def test_a_request_that_cannot_fit_ends_the_turn_and_the_session_continues
         with pytest.raises(ContextOverflow):
             await here.turn("x y " * 20_000)
         assert "The turn ended early" in (await here.facts(Noted))[-1].text
+
+
+class OddUsage(Scripted):
+    """A provider whose usage reports have no known count."""
+
+    async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[Any]:
+        async for piece in super().send(request, max_tokens=max_tokens):
+            yield msgspec.structs.replace(piece, usage={"tokens": 5}) if isinstance(piece, Reply) else piece
+
+
+@run
+async def test_usage_that_is_not_understood_is_logged_and_the_turn_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AgentFixture(tmp_path, OddUsage("Done.")) as here:
+        ended = (await here.turn())[-1]
+    assert isinstance(ended, TurnFinished)
+    assert ended.why == "answered"
+    assert "dict with the fields tokens" in caplog.text

@@ -11,10 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveal.permissions.command_line import MAX_PARSED_CHARS, CommandLine, parse_command_line
+from support.effort import examples
 
 BASH = shutil.which("bash") or "/bin/bash"
 
@@ -209,7 +210,7 @@ SYNTAX = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(pieces=st.lists(st.sampled_from([*PLAIN * 3, *SYNTAX]), max_size=12))
 @example(pieces=["aa", " ", "'", "$", "'", ";", "bb"])
 def test_bash_runs_exactly_the_parsed_commands(pieces: list[str], stubs: Path) -> None:
@@ -224,7 +225,7 @@ def test_bash_runs_exactly_the_parsed_commands(pieces: list[str], stubs: Path) -
         assert ran == known
 
 
-@settings(max_examples=50, deadline=None)
+@examples(25)
 @given(words=st.lists(st.text(st.characters(codec="utf-8"), max_size=6), max_size=4))
 def test_quoted_words_survive_or_are_not_covered(words: list[str], stubs: Path) -> None:
     text = shlex.join(["aa", *words])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import traceback
 from collections.abc import Callable, Coroutine
@@ -29,6 +30,8 @@ from support.provider_stand_in import Answer, StandIn, Trouble, looping
 
 SECRET = "sk-standin-4f9a8c71e2"
 WINDOW = 6_000
+LONG_TURNS = 10 if os.environ.get("FOVEAL_SOAK") else 6
+"""Turns of a long session. Four fill the window; the client library takes most of the time of a request."""
 DIALECTS: tuple[Dialect, ...] = ("openai_chat", "openai_responses", "anthropic")
 PROVIDERS: dict[str, tuple[Callable[..., Provider], str, str]] = {
     "openai_chat": (OpenAIChat, "openai/gpt-4.1", "OPENAI_API_KEY"),
@@ -146,7 +149,7 @@ def test_pieces_come_before_the_whole_reply(dialect: Dialect) -> None:
 
 @every_dialect
 def test_a_long_session_is_never_refused_and_mostly_cached(dialect: Dialect) -> None:
-    """Ten turns of five requests in a small window; the stand-in refuses reasoning that was changed."""
+    """Turns of five requests in a small window; the stand-in refuses reasoning that was changed."""
 
     async def work() -> None:
         with StandIn(window=WINDOW, script=looping(steps=4)) as standin:
@@ -155,14 +158,14 @@ def test_a_long_session_is_never_refused_and_mostly_cached(dialect: Dialect) -> 
                 session = await Session.open(store, "long", model=provider.model)
                 await session.append(foveal.Instructed(content="Never delete anything."))
                 await session.equip(TOOLS)
-                for turn in range(10):
+                for turn in range(LONG_TURNS):
                     await session.append(UserSaid(content=f"Task {turn}: find the number {turn}."))
                     while calls := await step(session, provider):
                         await session.append(*(result(call) for call in calls))
                 await session.close()
             await provider.close()
         assert standin.faults == []
-        assert len(standin.requests) == 50
+        assert len(standin.requests) == 5 * LONG_TURNS
         cached = sum(request.cached for request in standin.requests)
         assert cached > 0.5 * sum(request.prompt for request in standin.requests)
 
@@ -580,6 +583,12 @@ def test_tools_in_any_form_are_converted_and_provider_tools_passed_on() -> None:
     assert base.chat_tools(base.chat_tools(TOOLS)) == neutral
     assert base.chat_tools(base.anthropic_tools(TOOLS)) == neutral
     assert base.anthropic_tools(base.responses_tools(TOOLS)) == base.anthropic_tools(TOOLS)
+    (tool,) = TOOLS
+    beside = {name: tool[name] for name in ("name", "description")}
+    declared = {**beside, "parametersJsonSchema": tool["parameters"]}
+    assert base.chat_tools([{"functionDeclarations": [declared]}]) == neutral
+    spec = {**beside, "inputSchema": {"json": tool["parameters"]}}
+    assert base.chat_tools([{"toolSpec": spec}]) == neutral
     provider_tool = {"type": "web_search_20250305", "name": "web_search"}
     assert base.anthropic_tools([provider_tool]) == [provider_tool]
     assert base.tool_names([*TOOLS, provider_tool]) == {"search"}

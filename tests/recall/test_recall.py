@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import foveal
@@ -48,7 +48,7 @@ from foveal.recall import (
     spread_scores,
     tools,
 )
-from support.effort import bounded
+from support.effort import bounded, examples
 from support.paths import RECORDED
 
 ESTIMATE: Final = counter("estimate")
@@ -427,7 +427,7 @@ def test_malformed_calls_get_an_answer(name: str, arguments: str) -> None:
 words = st.text(st.characters(), max_size=80)
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     texts=st.lists(st.one_of(words, words.map(lambda t: t * 300), st.just(FORGED_FRAME)), max_size=8),
     query=words,

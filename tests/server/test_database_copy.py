@@ -44,7 +44,7 @@ from support.store_contract import UNUSUAL_FACTS, Clock, log, said
 
 TABLES = (TOKENS_TABLE, *OTHER_TABLES)
 MADE_TABLES = (
-    *("chat_places", "chat_messages", "pairing_codes", "pairing_misses", "paired"),
+    *("chat_places", "chat_messages", "chat_notices", "pairing_codes", "pairing_misses", "paired"),
     *("schedules", "heads", "beside"),
 )
 """Tables that the tests fill with rows of made values."""
@@ -168,7 +168,18 @@ def value_of(column: str, number: int) -> Any:
         return bytes([number, 0, 255]) * (number + 1)
     if column in ("stale", "enabled"):
         return number % 2
-    if column in ("chat", "topic", "reply_to", "parts", "user", "number", "seq", "turn"):
+    if column in (
+        "chat",
+        "topic",
+        "reply_to",
+        "parts",
+        "author",
+        "moved_from",
+        "user",
+        "number",
+        "seq",
+        "turn",
+    ):
         return (-1) ** number * 2**40 * number + number
     if column in ("at", "until", "since", "following", "due"):
         return 1e9 / (number + 3)
@@ -332,7 +343,9 @@ def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, p
     assert contents(postgres_url)["default"] == contents(folder)["default"]
     with psycopg.connect(postgres_url) as connection:
         connection.execute("SET foveal.all_tenants = 'on'")
-        assert connection.execute("SELECT * FROM foveal.chat_places").fetchall() == [("telegram", 42, 0, 3)]
+        assert connection.execute("SELECT * FROM foveal.chat_places").fetchall() == [
+            ("telegram", 42, 0, 3, None)
+        ]
         stored = connection.execute("SELECT key, topic, parts FROM foveal.chat_messages").fetchall()
         assert stored == [("m", 0, 0)]
 

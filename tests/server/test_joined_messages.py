@@ -45,7 +45,7 @@ def test_a_piece_alone_is_done_and_the_first_is_the_message(place: Path | str) -
         second = await chats.find_message("telegram", "b")
         assert second is not None
         assert second.is_done
-        assert await join(chats, "a", "b", "c") == ["a"]  # the message is stored
+        assert await join(chats, "a", "b", "c") == ["a", "b"]
 
     with_chats(place, check)
 
@@ -63,6 +63,17 @@ def test_a_piece_that_does_not_arrive_again_is_a_message_of_its_own(place: Path 
         await join(chats, "a", "b", "c")
         assert await join(chats, "a", "b") == ["a", "b"]
         assert await chats.find_message("telegram", "c") is None
+
+    with_chats(place, check)
+
+
+def test_a_message_that_was_not_stored_keeps_its_pieces(place: Path | str) -> None:
+    async def check(chats: Chats) -> None:
+        await join(chats, "a", "b")
+        await chats.record_message("telegram", ChatMessage(key="a", place=PLACE, session="s"), now=10.0)
+        await chats.forget_message("telegram", "a")  # a crash came before it was stored
+        assert await chats.find_message("telegram", "a") is None
+        assert await join(chats, "a", "b") == ["a", "b"]
 
     with_chats(place, check)
 

@@ -297,7 +297,8 @@ async def test_a_compaction_reports_tokens_and_can_be_undone(tmp_path: Path) -> 
         assert isinstance(done.event.fact, Compacted)
         assert done.tokens_after < done.tokens_before
         assert (await live.undo()).seq == done.event.seq
-        assert (await live.report()).used == done.tokens_before
+        # Within a token: the offer of the recall tools, taken back by the undo, makes the number an estimate again.
+        assert abs((await live.report()).used - done.tokens_before) <= 1
 
 
 @run

@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from foveal.errors import KeyReused, LeaseLost, StoreError
+from foveal.interception.recognised_messages import IndexedMessage
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, TokenCaller
 from foveal.server.databases import Transaction
 from foveal.server.inbox import DONE_KEY_TTL_S
 from foveal.server.jobs import JobQueue
 from foveal.server.jobs.queue import new_job
-from foveal.server.proxy.digest_index import DigestIndex, IndexedMessage, KnownSession
+from foveal.server.proxy.digest_index import DigestIndex, KnownSession
 from support.gated_provider import run
 from support.service_databases import open_database
 
@@ -249,7 +250,7 @@ async def test_a_message_cannot_be_finished_after_its_lease_was_taken_over(servi
 
 
 TENANT_TABLES = ("inbox", "rooms", "tokens", "errands", "schedules", "heads", "beside")
-GATEWAY_TABLES = ("chat_places", "chat_messages", "pairing_codes", "pairing_misses", "paired")
+GATEWAY_TABLES = ("chat_places", "chat_messages", "chat_notices", "pairing_codes", "pairing_misses", "paired")
 
 
 @run

@@ -13,7 +13,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +45,7 @@ from foveal.ports import Store
 from foveal.sessions import RANGE_CHANGED, Session, SessionOptions
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
+from support.effort import examples
 from support.histories import plain_model
 from support.legality import check_anthropic, check_chat, check_responses
 
@@ -1370,7 +1370,7 @@ class RandomWalk:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["handoff", "sliding-summary", "recent-summary", "economy"]))
-@hypothesis.settings(max_examples=25)
+@examples(12)
 def test_random_operations_keep_the_view_equal_to_the_fold(seed: int, policy: str) -> None:
     async def walked() -> None:
         walk = RandomWalk(seed, MemoryStore(), settings(policy, window=5_000))

@@ -50,6 +50,7 @@ from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.stores.memory import MemoryStore
 from foveal.stores.sqlite.threads import CallQueue, WorkerThreads
+from support.effort import examples
 
 T = TypeVar("T")
 SMALL: Final[dict[str, Any]] = {
@@ -501,7 +502,7 @@ def _calls(fact: AnyFact) -> list[Call]:
 
 
 TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = settings(max_examples=60, stateful_step_count=25)
+TestSessionMachine.settings = settings(examples(25), stateful_step_count=25)
 
 
 # ── Cases that the machine leaves out ─────────────────────────────────────────────────────────────

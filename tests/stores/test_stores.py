@@ -25,6 +25,7 @@ from foveal.stores import MemoryStore, SqliteStore, open_store
 from foveal.stores.compression import DICTIONARY, MAX_INLINE_BYTES, CutText, LinePacker
 from foveal.stores.sqlite import STORE_APPLICATION_ID, STORE_SCHEMA_VERSION
 from foveal.stores.sqlite.schema import ID_STRIDE, MIGRATIONS
+from support.effort import examples
 from support.store_contract import LONG_TEXT, RANDOM_TEXT, Contract, StoreFactory, StoreMachine, log, said
 
 
@@ -62,7 +63,7 @@ class _SqliteMachine(StoreMachine):
     make: ClassVar[StoreFactory] = staticmethod(make_normal)
 
 
-MACHINE_SETTINGS = settings(max_examples=25, stateful_step_count=25)
+MACHINE_SETTINGS = settings(examples(12), stateful_step_count=25)
 
 
 class TestMemoryMachine(_MemoryMachine.TestCase):  # type: ignore[misc,valid-type]

@@ -23,8 +23,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -52,6 +52,7 @@ from support.discord_objects import (
     thread_object,
     user_object,
 )
+from support.interrupted_server import InterruptedServer, cut_connection
 
 __all__ = [
     "APPLICATION",
@@ -134,6 +135,8 @@ class DiscordApi:
     """Channels and threads that no longer exist."""
     files: dict[str, bytes] = field(default_factory=dict)
     """Data of attachments, by the path of their address."""
+    files_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared: downloads of attachments wait."""
     delivered_at: dict[str, float] = field(default_factory=dict)
     """When each message was sent to the bot, by its text, in the time of `time.monotonic`."""
     lost_replies: list[int] = field(default_factory=list)
@@ -147,10 +150,9 @@ class DiscordApi:
     """The channel of each interaction, by its token."""
     _expired: set[str] = field(default_factory=set)
     """Tokens of interactions to which the bot can no longer respond."""
-    _outage: DiscordOutage | None = None
-    _outage_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> Self:
+        self.files_ready.set()
         app = web.Application(middlewares=[self._guarded])
         app.add_routes(
             [
@@ -166,23 +168,16 @@ class DiscordApi:
                 web.get("/attachments/{path:.*}", self._attachment),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-        await self._runner.setup()
-        await self._listen(port=0)
-        self._port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self._port}"
+        self._server = InterruptedServer[DiscordOutage](app, self._disconnect)
+        await self._server.start()
+        self.url = self._server.url
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._outage_ended.set()
         await self.drop()
-        await self._runner.cleanup()
-
-    async def _listen(self, *, port: int) -> None:
-        self._site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await self._site.start()
+        await self._server.stop()
 
     # ── users ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -272,32 +267,16 @@ class DiscordApi:
         """Send a message a second time, as a gateway may after a resumed session."""
         await self.dispatch("MESSAGE_CREATE", message)
 
-    @asynccontextmanager
-    async def outage(self, kind: DiscordOutage) -> AsyncIterator[None]:
+    def outage(self, kind: DiscordOutage) -> AbstractAsyncContextManager[None]:
         """Let all requests fail while the block runs."""
-        await self.begin_outage(kind)
-        try:
-            yield
-        finally:
-            await self.end_outage()
+        return self._server.outage(kind)
 
-    async def begin_outage(self, kind: DiscordOutage) -> None:
-        self._outage = kind
-        self._outage_ended.clear()
-        if kind == "refused":
-            await self._site.stop()
-            assert self._runner.server is not None
-            for connection in list(self._runner.server.connections):
-                connection.force_close()
+    async def _disconnect(self, outage: DiscordOutage) -> None:
+        """Disconnect the gateway when an outage begins, apart from one that only loses replies."""
+        if outage == "refused":
             self._socket = None
-        elif kind != "lost replies":
+        elif outage != "lost replies":
             await self.drop()
-
-    async def end_outage(self) -> None:
-        kind, self._outage = self._outage, None
-        self._outage_ended.set()
-        if kind == "refused":
-            await self._listen(port=self._port)
 
     async def drop(self) -> None:
         """Break the connection, so that the bot resumes it."""
@@ -403,20 +382,20 @@ class DiscordApi:
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
         path = request.path
-        if self._outage in ("hang", "refused"):
-            if self._outage == "hang":
-                await self._outage_ended.wait()
-            return _cut(request)
-        if self._outage == "unavailable":
+        if self._server.kind in ("hang", "refused"):
+            if self._server.kind == "hang":
+                await self._server.wait_for_end()
+            return cut_connection(request)
+        if self._server.kind == "unavailable":
             return _refused(503, 0, "unavailable")
         open_ = path == "/" or any(part in path for part in ("/webhooks/", "/interactions/", "/attachments/"))
         if not open_ and request.headers.get("Authorization") != f"Bot {self.token}":
             return _refused(401, 0, "401: Unauthorized")
         before = len(self.sent)
         response: web.StreamResponse = await handler(request)
-        if self._outage == "lost replies" and request.method == "POST":
+        if self._server.kind == "lost replies" and request.method == "POST":
             self.lost_replies += [sent.id for sent in self.sent[before:]]
-            return _cut(request)
+            return cut_connection(request)
         return response
 
     async def _me(self, request: web.Request) -> web.Response:
@@ -487,6 +466,7 @@ class DiscordApi:
         return await self._posted(await request.json(), channel=self._interactions[token], way="followup")
 
     async def _attachment(self, request: web.Request) -> web.Response:
+        await self.files_ready.wait()
         data = self.files.get(request.match_info["path"])
         return web.Response(status=404) if data is None else web.Response(body=data)
 
@@ -537,10 +517,3 @@ def _json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None
 
 def _refused(status: int, code: int, message: str) -> web.Response:
     return _json({"code": code, "message": message}, status=status)
-
-
-def _cut(request: web.Request) -> web.Response:
-    """Close the connection without a response."""
-    if request.transport is not None:
-        request.transport.close()
-    return web.Response()

@@ -20,7 +20,7 @@ BOUND: Final = 30.0
 """CPU seconds."""
 
 
-SOAK_FACTOR: Final = 20
+SOAK_FACTOR: Final = 40
 """How many times as many examples `make soak` tries, at random."""
 
 

@@ -12,7 +12,7 @@ take longer than the tests. Shrinking makes conversations shorter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -55,13 +55,16 @@ from foveal.core.tokens import PER_MESSAGE, Counter, Estimate, MessageTokens
 from foveal.core.view import View, render_view
 from foveal.core.view.fold import fold
 from foveal.core.wire import measure_media, wire_for
-from support.legality import check_anthropic, check_chat, check_responses
+from support.legality import check_anthropic, check_bedrock, check_chat, check_gemini, check_responses
 
-DIALECTS: Final[tuple[Dialect, ...]] = ("openai_chat", "openai_responses", "anthropic")
-CHECKS: Final = {
+DIALECTS: Final[tuple[Dialect, ...]] = ("openai_chat", "openai_responses", "anthropic", "gemini", "bedrock")
+"""All dialects. `CHECKS`, `TOOLS` and `_WRITERS` have an entry for each."""
+CHECKS: Final[dict[Dialect, Callable[[list[dict[str, Any]]], list[str]]]] = {
     "openai_chat": check_chat,
     "openai_responses": check_responses,
     "anthropic": check_anthropic,
+    "gemini": check_gemini,
+    "bedrock": check_bedrock,
 }
 PREFIX_MOVERS: Final = (Masked, Dropped, Compacted, Reverted, Rewound)
 PIXEL: Final = (
@@ -133,6 +136,7 @@ class ToolResult(NamedTuple):
     failed: bool = False
     late: bool = False
     """Whether it does not directly follow its call, or is a second result."""
+    name: str = "bash"
 
 
 ScriptMessage = InputMessage | ModelMessage | ToolResult
@@ -183,11 +187,12 @@ def _add_step(rng: Random, script: Script, used: list[str], max_lines: int) -> N
     for call in order if defect else ():  # 0: aborted, nothing came back
         most = 40 * max_lines if rng.random() < 0.04 else max_lines
         words = long_text(rng, most) if rng.random() < 0.4 else text(rng)
-        script.append(ToolResult(call[0], words, listed=rng.random() < 0.2, failed=rng.random() < 0.1))
+        listed, failed = rng.random() < 0.2, rng.random() < 0.1
+        script.append(ToolResult(call[0], words, listed=listed, failed=failed, name=call[1]))
     if defect == 1:
         script.append(ToolResult(f"nobody_{len(used)}", "an orphan", late=True))
     if defect == 2:
-        script.append(ToolResult(calls[0][0], "the same again", late=True))
+        script.append(ToolResult(calls[0][0], "the same again", late=True, name=calls[0][1]))
     if defect == 3 and len(order) > 1:
         late = script.pop()
         assert isinstance(late, ToolResult)
@@ -312,7 +317,64 @@ def _anthropic(message: ScriptMessage) -> list[Json]:
             return [{"role": "user", "content": [block]}]
 
 
-_WRITERS: Final = {"openai_chat": _chat, "openai_responses": _responses, "anthropic": _anthropic}
+def _gemini(message: ScriptMessage) -> list[Json]:
+    match message:
+        case InputMessage():
+            picture = {"inlineData": {"mimeType": "image/png", "data": PIXEL}}
+            return [{"role": message.who, "parts": [{"text": message.text}] + [picture] * message.picture}]
+        case ModelMessage():
+            parts: list[Json] = [{"text": "Hm.", "thought": True}] * message.thought
+            if message.text is not None:
+                parts.append({"text": message.text})
+            parts += [
+                {"functionCall": {**_gemini_id(c[0]), "name": c[1], "args": c[2]}} for c in message.calls
+            ]
+            if message.calls:
+                parts[-len(message.calls)]["thoughtSignature"] = "c2lnbmVk"
+            return [{"role": "model", "parts": parts}]
+        case ToolResult():
+            field = "error" if message.failed else "result" if message.listed else "output"
+            body = {
+                **_gemini_id(message.call_id), "name": message.name, "response": {field: message.text}
+            }  # fmt: skip
+            return [{"role": "user", "parts": [{"functionResponse": body}]}]
+
+
+def _gemini_id(call_id: str) -> Json:
+    """Return the id of a call; half of them have none, as is usual in Gemini."""
+    return {"id": call_id} if call_id[-1] in "02468" else {}
+
+
+def _bedrock(message: ScriptMessage) -> list[Json]:
+    match message:
+        case InputMessage():
+            picture = {"image": {"format": "png", "source": {"bytes": PIXEL}}}
+            parts: list[Json] = [{"text": message.text}] + [picture] * message.picture
+            return [{"role": message.who, "content": parts}]
+        case ModelMessage():
+            blocks: list[Json] = []
+            if message.thought:
+                thought = {"text": "Hm.", "signature": "c2lnbmVk"}
+                blocks.append({"reasoningContent": {"reasoningText": thought}})
+            if message.text is not None:
+                blocks.append({"text": message.text})
+            for c in message.calls:
+                blocks.append({"toolUse": {"toolUseId": c[0], "name": c[1], "input": c[2]}})
+            return [{"role": "assistant", "content": blocks}]
+        case ToolResult():
+            block: Json = {"toolUseId": message.call_id, "content": [{"text": message.text}]}
+            if message.failed or message.listed:
+                block["status"] = "error" if message.failed else "success"
+            return [{"role": "user", "content": [{"toolResult": block}]}]
+
+
+_WRITERS: Final = {
+    "openai_chat": _chat,
+    "openai_responses": _responses,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+    "bedrock": _bedrock,
+}
 
 
 def scripted_histories(**how: int) -> st.SearchStrategy[ScriptedHistory]:
@@ -366,6 +428,8 @@ TOOLS: Final[dict[str, list[Json]]] = {
     "openai_chat": [{"type": "function", "function": {"name": "bash", "description": "run " * 40}}],
     "openai_responses": [{"type": "function", "name": "bash", "description": "run " * 40}],
     "anthropic": [{"name": "bash", "description": "run " * 40, "input_schema": {"type": "object"}}],
+    "gemini": [{"functionDeclarations": [{"name": "bash", "description": "run " * 40}]}],
+    "bedrock": [{"toolSpec": {"name": "bash", "description": "run " * 40, "inputSchema": {"json": {}}}}],
 }
 
 
@@ -381,8 +445,8 @@ def flatten(messages: list[Json]) -> list[tuple[str, str]]:
     pieces: list[tuple[str, str]] = []
     for message in messages:
         role = message.get("role") or message.get("type")
-        content = message.get("content")
-        if isinstance(content, list) and set(message) == {"role", "content"}:
+        content = message.get("content") or message.get("parts")
+        if isinstance(content, list) and set(message) <= {"role", "content", "parts"}:
             pieces += [(role, json.dumps(part)) for part in content]
         elif isinstance(content, str) and set(message) == {"role", "content"}:
             pieces.append((role, json.dumps({"type": "text", "text": content})))
@@ -397,7 +461,9 @@ def strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from [json.dumps(item)] if key == "input" and isinstance(item, dict) else strings(item)
+            yield from (
+                [json.dumps(item)] if key in ("input", "args") and isinstance(item, dict) else strings(item)
+            )
     elif isinstance(value, list):
         for item in value:
             yield from strings(item)
@@ -414,7 +480,7 @@ def _recount(message: Json, counter: Counter) -> int:
         units += counter.count(call["function"]["name"]) + counter.count(call["function"]["arguments"])
     if message.get("type") == "function_call":
         units += counter.count(message["name"]) + counter.count(message["arguments"])
-    for field in ("content", "output"):
+    for field in ("content", "output", "parts"):
         units += _recount_content(message.get(field), counter)
     return units
 
@@ -424,13 +490,22 @@ def _recount_content(content: Any, counter: Counter) -> int:
         return counter.count(content)
     units = 0
     for part in content or ():
-        if part["type"] in ("image", "image_url", "input_image"):
+        if part.get("type") in ("image", "image_url", "input_image") or not part.keys().isdisjoint(
+            ("inlineData", "image")
+        ):
             units += measure_media(part).units
-        elif part["type"] == "tool_use":
-            given = msgspec.json.encode(part["input"]).decode()
-            units += counter.count(part["name"]) + counter.count(given)
-        elif part["type"] == "tool_result":
+        elif call := part if part.get("type") == "tool_use" else part.get("functionCall"):
+            given = msgspec.json.encode(call["input"] if "input" in call else call["args"]).decode()
+            units += counter.count(call["name"]) + counter.count(given)
+        elif part.get("type") == "tool_result":
             units += _recount_content(part.get("content"), counter)
+        elif "toolUse" in part:
+            given = msgspec.json.encode(part["toolUse"]["input"]).decode()
+            units += counter.count(part["toolUse"]["name"]) + counter.count(given)
+        elif "toolResult" in part:
+            units += _recount_content(part["toolResult"]["content"], counter)
+        elif "functionResponse" in part:
+            units += sum(map(counter.count, part["functionResponse"]["response"].values()))
         else:
             units += counter.count(part.get("text", ""))
     return units

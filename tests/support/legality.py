@@ -6,6 +6,7 @@ Each check returns the faults of a list of messages as texts; a legal list has n
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,12 +26,29 @@ def check_anthropic(messages: list[dict[str, Any]]) -> list[str]:
     return request_faults("anthropic", messages) + _json_faults(messages)
 
 
+def check_gemini(contents: list[dict[str, Any]]) -> list[str]:
+    """A history that ends with the model is sent so: what the user says next is the caller's to add."""
+    faults = request_faults("gemini", contents)
+    return [fault for fault in faults if fault != "[end] the model speaks last"] + _json_faults(contents)
+
+
+def check_bedrock(messages: list[dict[str, Any]]) -> list[str]:
+    return request_faults("bedrock", messages) + _json_faults(messages)
+
+
 def _json_faults(messages: list[dict[str, Any]]) -> list[str]:
     try:
-        json.dumps(messages, allow_nan=False)
+        json.dumps(messages, allow_nan=False, default=_as_base64)
     except (TypeError, ValueError) as problem:
         return [f"not JSON: {problem}"]
     return []
+
+
+def _as_base64(value: object) -> str:
+    """Return `bytes` as the text that a client of Bedrock sends."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    raise TypeError(f"of type {type(value).__name__}")
 
 
 # ── Facts as a view passes them to a wire ─────────────────────────────────────────────────────────────────

@@ -105,11 +105,12 @@ def run_claude_code(home: Path, url: str, prompt: str, *, continued: bool) -> st
     return str(result["result"])
 
 
-def run_codex(home: Path, url: str, prompt: str, *, continued: bool) -> str:
-    """Run one turn of Codex and return its last answer. Its sandbox lets commands read files only."""
+def run_codex(home: Path, url: str, prompt: str, *, continued: bool, more: str = "") -> str:
+    """Run one turn of Codex and return its last answer. Its sandbox lets commands read files only; `more` is added
+    to its settings."""
     settings = home / ".codex"
     settings.mkdir(exist_ok=True)
-    (settings / "config.toml").write_text(_CODEX_SETTINGS.format(url=url), "utf-8")
+    (settings / "config.toml").write_text(_CODEX_SETTINGS.format(url=url) + more, "utf-8")
     environment = {"CODEX_HOME": str(settings), "OPENAI_API_KEY": "sk-of-the-client"}
     start = ["exec", "--skip-git-repo-check", "--sandbox", "read-only"]
     arguments = [*start, "resume", "--last", prompt] if continued else [*start, prompt]

@@ -103,6 +103,8 @@ class StandIn:
     """Returns the failure of a request by its number; the first is 1."""
     attempts: int = 0
     """Number of received requests, answered or not."""
+    keep_alive: bool = True
+    """Whether connections stay open. Clients of frameworks that are never closed leave theirs to the collector."""
 
     def __enter__(self) -> Self:
         self._lock = Lock()
@@ -134,7 +136,7 @@ class StandIn:
 
     def reply(self, path: str, body: Json) -> tuple[int, Json]:
         """Return the status and body of the response to a request."""
-        dialect = _DIALECTS[path]
+        dialect = self.dialect(path)
         with self._lock:
             prompt = self.hidden + round(self.ratio * sum(map(counter().count, dialect.texts(body))))
             text = json.dumps([body.get(name) for name in ("tools", "system", "instructions")])
@@ -144,7 +146,10 @@ class StandIn:
             cached = dialect.cached(int(prompt * shared), body)
             faults = dialect.check(body)
             output = (
-                body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
+                body.get("max_tokens")
+                or body.get("max_completion_tokens")
+                or body.get("max_output_tokens")
+                or body.get("inferenceConfig", {}).get("maxTokens")
             )
             error = dialect.error(faults[0], "") if faults else None
             if prompt + (output or 0) > self.window:
@@ -158,6 +163,14 @@ class StandIn:
             answer = self.next_answer(self._answered, body)
             return 200, dialect.answer(self._answered, answer, body, prompt, cached)
 
+    def dialect(self, path: str) -> Dialect:
+        """Return the dialect of an endpoint; a subclass may have other endpoints."""
+        return _DIALECTS[path]
+
+    def is_stream(self, path: str, body: Json) -> bool:
+        """Return whether a request asks for a stream."""
+        return bool(body.get("stream"))
+
     def next_answer(self, number: int, body: Json) -> Answer:
         """Return the answer to a legal request; a subclass may choose it by the request."""
         return self.script(number)
@@ -169,7 +182,9 @@ class StandIn:
             given = bearer.removeprefix("Bearer ") or headers.get("x-api-key") or ""
             if self.key and given != self.key:
                 message = f"Incorrect API key provided: {given}. You can find yours in your settings."
-                return Trouble(status=401, body=json.dumps(_DIALECTS[path].error(message, "invalid_api_key")))
+                return Trouble(
+                    status=401, body=json.dumps(self.dialect(path).error(message, "invalid_api_key"))
+                )
             return self.trouble(self.attempts) or Trouble()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -187,10 +202,15 @@ class StandIn:
                     self._send(trouble.status or 200, trouble.body.encode(), trouble.kind, trouble.headers)
                     return
                 status, reply = standin.reply(path, body)
-                if status == 200 and body.get("stream"):
-                    self._stream(_DIALECTS[path].stream(reply), trouble)
+                if status == 200 and standin.is_stream(path, body):
+                    self._stream(standin.dialect(path).stream(reply), trouble)
                 else:
                     self._send(status, json.dumps(reply).encode(), "application/json", ())
+
+            def end_headers(self) -> None:
+                if not standin.keep_alive:
+                    self.send_header("connection", "close")
+                super().end_headers()
 
             def _send(
                 self, status: int, payload: bytes, kind: str, headers: Iterable[tuple[str, str]]
@@ -203,7 +223,7 @@ class StandIn:
                 self.end_headers()
                 self.wfile.write(payload)
 
-            def _stream(self, events: Iterator[str], trouble: Trouble) -> None:
+            def _stream(self, events: Iterator[str] | Iterator[bytes], trouble: Trouble) -> None:
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.send_header("transfer-encoding", "chunked")
@@ -211,7 +231,7 @@ class StandIn:
                 with suppress(ConnectionError):  # the client has closed the connection
                     for event in islice(events, trouble.drop):
                         sleep(trouble.delay)
-                        data = event.encode()
+                        data = event if isinstance(event, bytes) else event.encode()
                         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
                         self.wfile.flush()
                     if trouble.drop is None:
@@ -236,7 +256,7 @@ class Dialect:
     error: Callable[[str, str], Json]
     too_long: Callable[[int, int], tuple[str, str]]
     answer: Callable[[int, Answer, Json, int, int], Json]
-    stream: Callable[[Json], Iterator[str]]
+    stream: Callable[[Json], Iterator[str] | Iterator[bytes]]
     prefix: Callable[[str, Json], str] = lambda text, body: text
     """The text that is compared with the previous request, to find the cached prefix."""
 

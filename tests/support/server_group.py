@@ -162,9 +162,13 @@ class ServerGroup:
     def ask(self, member: int, path: str, **how: Any) -> HttpReply:
         return ask(self.members[member].url, path, **how)
 
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """Connect to the database directly."""
+        return psycopg.connect(self._database.url, autocommit=True)
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Ask the database directly."""
-        with psycopg.connect(self._database.url, autocommit=True) as connection:
+        with self.connect() as connection:
             return connection.execute(sql.encode()).fetchall()
 
     def logs(self) -> dict[str, list[Event]]:
@@ -298,18 +302,21 @@ class LeaseWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._ending.wait(0.05):
-            try:
-                rows = self._group.rows("SELECT tenant, name, epoch, owner FROM foveal.lease")
-            except psycopg.Error:
-                continue  # the database is stopped
-            for tenant, name, epoch, owner in rows:
-                before, holder = self.epochs.get((tenant, name), (0, None))
-                has_two = epoch == before and owner and holder and owner != holder
-                if epoch < before or has_two:
-                    self.faults.append(f"{name}: {before} of {holder}, then {epoch} of {owner}")
-                kept = holder if epoch == before and owner is None else owner
-                self.epochs[tenant, name] = epoch, kept
+        while not self._ending.is_set():
+            with suppress(psycopg.Error), self._group.connect() as connection:  # the database may be stopped
+                while not self._ending.wait(0.05):
+                    self._read_leases(connection)
+            self._ending.wait(0.05)
+
+    def _read_leases(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        rows = connection.execute("SELECT tenant, name, epoch, owner FROM foveal.lease").fetchall()
+        for tenant, name, epoch, owner in rows:
+            before, holder = self.epochs.get((tenant, name), (0, None))
+            has_two = epoch == before and owner and holder and owner != holder
+            if epoch < before or has_two:
+                self.faults.append(f"{name}: {before} of {holder}, then {epoch} of {owner}")
+            kept = holder if epoch == before and owner is None else owner
+            self.epochs[tenant, name] = epoch, kept
 
 
 @contextmanager

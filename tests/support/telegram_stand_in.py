@@ -23,13 +23,14 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Literal, Self
 
 from aiohttp import web
 
 from foveal.ports import Reply, ReplyPiece
 from foveal.testing import Scripted
+from support.interrupted_server import InterruptedServer, cut_connection
 from support.telegram_users import GENERAL, ME, MESSAGE_UNITS, NAME, Json, TelegramUsers, units
 
 __all__ = ["ME", "NAME", "TOKEN", "BotApi", "Fault", "Hang", "HangUp", "Json", "LostReply"]
@@ -92,8 +93,7 @@ class BotApi(TelegramUsers):
         """Updates that the bot has not acknowledged."""
         self.asked: list[int | None] = []
         """Offsets of the calls of `getUpdates`."""
-        self.webhook = ""
-        """The address to which Telegram sends updates instead; `deleteWebhook` removes it."""
+        self._webhook = ""
         self.rate_limited = rate_limited
         self.update_id = 1_000
         """The newest id of an update."""
@@ -105,25 +105,31 @@ class BotApi(TelegramUsers):
         """The topic of each message, by chat and message."""
         self._news = asyncio.Condition()
         self._closing = asyncio.Event()
-        self._outage: OutageKind | None = None
-        self._outage_ended = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_post("/bot{token}/{method}", self._serve)
         app.router.add_get("/file/bot{token}/{path:.*}", self._serve_file)
-        self._runner = web.AppRunner(app, shutdown_timeout=1.0, access_log=None)
-        await self._runner.setup()
-        await self._listen(port=0)
-        self.port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._server = InterruptedServer[OutageKind](app, lambda _: self._notify())
+        await self._server.start()
+        self.url = self._server.url
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._closing.set()
-        self._outage_ended.set()
         await self._notify()
-        await self._runner.cleanup()
+        await self._server.stop()
+
+    @property
+    def webhook(self) -> str:
+        """The address to which Telegram sends updates instead; `deleteWebhook` removes it."""
+        return self._webhook
+
+    @webhook.setter
+    def webhook(self, address: str) -> None:
+        """As at Telegram, setting it ends a request that waits for updates."""
+        self._webhook = address
+        self._wake()
 
     # ── Telegram ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -145,30 +151,9 @@ class BotApi(TelegramUsers):
         """Let the next calls of a method fail, one per fault."""
         self._faults.setdefault(method, []).extend(faults)
 
-    @asynccontextmanager
-    async def outage(self, kind: OutageKind) -> AsyncIterator[None]:
+    def outage(self, kind: OutageKind) -> AbstractAsyncContextManager[None]:
         """Let all calls fail while the block runs, those that wait for updates too."""
-        await self.begin_outage(kind)
-        try:
-            yield
-        finally:
-            await self.end_outage()
-
-    async def begin_outage(self, kind: OutageKind) -> None:
-        self._outage = kind
-        self._outage_ended.clear()
-        if kind == "refused":
-            await self._site.stop()
-            assert self._runner.server is not None
-            for connection in list(self._runner.server.connections):
-                connection.force_close()
-        await self._notify()
-
-    async def end_outage(self) -> None:
-        kind, self._outage = self._outage, None
-        self._outage_ended.set()
-        if kind == "refused":
-            await self._listen(port=self.port)
+        return self._server.outage(kind)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -187,10 +172,6 @@ class BotApi(TelegramUsers):
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def _listen(self, *, port: int) -> None:
-        self._site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await self._site.start()
-
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"]
         try:
@@ -199,16 +180,14 @@ class BotApi(TelegramUsers):
         except Fault as fault:
             return web.json_response(fault.body, status=fault.status)
         except (HangUp, ConnectionResetError):  # or the client has closed the connection
-            if request.transport is not None:
-                request.transport.close()
-            return web.Response()
+            return cut_connection(request)
         finally:
             await self._notify()
 
     async def _respond(self, request: web.Request, method: str, parameters: Json) -> web.Response:
         if request.match_info["token"] != TOKEN:
             raise Fault(401, "Unauthorized")
-        if self._outage == "bad gateway":  # the page of a server before the API, which is not JSON
+        if self._server.kind == "bad gateway":  # the page of a server before the API, which is not JSON
             return web.Response(
                 status=502, text="<html><h1>502 Bad Gateway</h1></html>", content_type="text/html"
             )
@@ -225,11 +204,11 @@ class BotApi(TelegramUsers):
     async def _next_fault(self, method: str) -> LostReply | None:
         """Raise what happens to a call instead of being carried out; return what happens afterwards."""
         fault: Exception | None = self._faults[method].pop(0) if self._faults.get(method) else None
-        match self._outage:
+        match self._server.kind:
             case "refused":  # a request on a connection that was not yet closed
                 fault = HangUp()
             case "hang":
-                await self._outage_ended.wait()
+                await self._server.wait_for_end()
                 fault = HangUp()
             case "unauthorised":
                 fault = Fault(401, "Unauthorized")
@@ -251,9 +230,7 @@ class BotApi(TelegramUsers):
         except Fault as fault:
             return web.json_response(fault.body, status=fault.status)
         except HangUp:
-            assert request.transport is not None
-            request.transport.close()
-            return web.Response()
+            return cut_connection(request)
         found = [file for file in self.files.values() if file.path == request.match_info["path"]]
         if request.match_info["token"] != TOKEN or not found:
             return web.json_response(Fault(404, "Not Found").body, status=404)
@@ -292,10 +269,12 @@ class BotApi(TelegramUsers):
         with suppress(TimeoutError):
             async with asyncio.timeout(parameters.get("timeout", 0)), self._news:
                 await self._news.wait_for(lambda: self.updates or self._is_interrupted(poll))
+        if self.webhook:
+            raise Fault(409, "Conflict: terminated by setWebhook request")
         if poll != self._polls:
             raise Fault(409, "Conflict: terminated by other getUpdates request; make sure that only one bot "
                         "instance is running")  # fmt: skip
-        if self._outage:
+        if self._server.kind:
             await self._next_fault(method)
             raise HangUp
         return self.updates[: parameters.get("limit", 100)]
@@ -308,7 +287,8 @@ class BotApi(TelegramUsers):
             self.updates = [update for update in self.updates if update["update_id"] >= offset]
 
     def _is_interrupted(self, poll: int) -> bool:
-        return self._closing.is_set() or poll != self._polls or self._outage is not None
+        is_replaced = poll != self._polls or bool(self.webhook)
+        return self._closing.is_set() or is_replaced or self._server.kind is not None
 
     async def _getFile(self, method: str, parameters: Json) -> Json:
         self.calls.append((method, parameters))

@@ -22,6 +22,41 @@ from support import warm_start
 CTRL_C, CTRL_D, ENTER, ESCAPE, TAB = "\x03", "\x04", "\r", "\x1b", "\t"
 
 
+class ScrollingScreen(pyte.Screen):
+    """A screen that keeps the text of the lines that have scrolled off it.
+
+    `pyte.HistoryScreen` does so too, but wraps each access to an attribute, and `pyte.Screen.display` draws all
+    lines again: with both, reading the screen takes longer than the chat that is tested."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.above: list[str] = []
+        """The lines that have scrolled off the top."""
+        self._texts: list[str] = []
+        super().__init__(columns, rows)
+
+    @property
+    def texts(self) -> list[str]:
+        """The lines on the screen, without spaces at their ends."""
+        if len(self._texts) != self.lines:
+            self._texts, self.dirty = [""] * self.lines, set(range(self.lines))
+        for y in self.dirty:
+            if y < self.lines:  # a line that was written before the screen became smaller
+                self._texts[y] = self._text_of(y)
+        self.dirty.clear()
+        return list(self._texts)
+
+    def index(self) -> None:
+        top, bottom = self.margins or (0, self.lines - 1)
+        if self.cursor.y == bottom:
+            self.above.append(self._text_of(top))
+        super().index()
+
+    def _text_of(self, y: int) -> str:
+        line = self.buffer[y]
+        written = min(self.columns, max(line, default=-1) + 1)
+        return "".join([line[x].data for x in range(written)]).rstrip()
+
+
 class Terminal:
     """Runs `foveal …` in a terminal with this many columns and rows.
 
@@ -38,7 +73,7 @@ class Terminal:
         command: Sequence[str] = (sys.executable, "-m", "foveal.apps"),
         is_cold: bool = False,
     ) -> None:
-        self.screen = pyte.HistoryScreen(columns, rows, history=100_000)
+        self.screen = ScrollingScreen(columns, rows)
         self.raw = b""
         """Everything that was written to the terminal."""
         self._stream = pyte.ByteStream(self.screen)
@@ -95,15 +130,12 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """The lines on the screen."""
-        return [line.rstrip() for line in self.screen.display]
+        return self.screen.texts
 
     @property
     def text(self) -> str:
         """The screen and everything that has scrolled off it."""
-        above = (
-            "".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top
-        )
-        return "\n".join([*(line.rstrip() for line in above), *self.lines])
+        return "\n".join([*self.screen.above, *self.lines])
 
     @property
     def bottom(self) -> str:

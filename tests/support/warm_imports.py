@@ -5,24 +5,34 @@ from __future__ import annotations
 import gc
 from importlib import import_module
 
+from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
 
 for name in (
     "dbos",
     "foveal.apps.cli.chat.factory",
     "foveal.apps.cli.chat.interactive",
+    "foveal.apps.cli.chat.output.markdown",
+    "foveal.apps.cli.chat.start",
     "foveal.apps.cli.session_commands",
     "foveal.apps.gateways.pair_command",
     "foveal.apps.http.app",
     "foveal.apps.http.listener",
     "foveal.apps.http.token_command",
+    "foveal.apps.mcp_server.mcp_command",
     "foveal.apps.serve",
     "foveal.server.jobs.dbos_engine",
     "foveal.server.postgres_storage",
-    "foveal.testing",
+    "foveal.testing.scripted_provider",
+    "prompt_toolkit.input.vt100",
+    "prompt_toolkit.key_binding.bindings.search",
+    "prompt_toolkit.patch_stdout",
+    "pygments.lexers.python",
+    "rich.markdown",
     "support.warm_start",
 ):
     import_module(name)
-counter()  # loads the vocabulary
+counter().count("text")  # loads the vocabulary
+model("scripted/model")  # loads the catalogue of models
 gc.collect()
 gc.freeze()  # a collection in a fork would write to these pages, and so copy them

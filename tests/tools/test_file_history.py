@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.log.events import AnyFact, Call, Event, ModelSaid, ToolReturned
@@ -26,6 +26,7 @@ from foveal.tools.file_history import (
 from foveal.tools.files import file_tools
 from foveal.tools.tool import Toolbox
 from foveal.tools.workspace import Workspace
+from support.effort import examples
 
 
 class AgentFiles:
@@ -113,7 +114,7 @@ async def perform_all(agent: AgentFiles, operations: list[tuple[Any, ...]]) -> N
 
 
 @given(st.dictionaries(NAMES, BYTES), OPERATIONS, st.data())
-@settings(max_examples=60, deadline=None)
+@examples(30)
 def test_a_rewind_gives_the_bytes_of_that_point_or_says_that_it_does_not(
     start: dict[str, bytes], operations: list[tuple[Any, ...]], data: st.DataObject
 ) -> None:
@@ -146,7 +147,7 @@ def is_changed_outside(operations: list[tuple[Any, ...]], path: str) -> bool:
 
 
 @given(st.dictionaries(NAMES, BYTES, min_size=2), OPERATIONS)
-@settings(max_examples=40, deadline=None)
+@examples(20)
 def test_without_other_programs_every_file_that_the_model_has_read_is_restored(
     start: dict[str, bytes], operations: list[tuple[Any, ...]]
 ) -> None:

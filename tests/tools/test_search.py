@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foveal.core.log import text_of
 from foveal.tools import Toolbox, Workspace, search_tool
 from foveal.tools.search_worker import IgnoreFile
+from support.effort import examples
 
 EVIL_SETTINGS = {
     "extensions.partialClone": "evil",
@@ -150,7 +151,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(50)
 @given(lines=LINES)
 def test_ignore_rules_mean_what_they_mean_to_git(repository: Path, lines: list[str]) -> None:
     text = "\n".join(lines) + "\n"

@@ -342,7 +342,7 @@ def test_every_recorded_trajectory_is_read_and_written_back() -> None:
 @pytest.mark.skipif(
     not RECORDED_DATA.is_dir(), reason="the recorded conversations are not beside this checkout"
 )
-@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic"])
+@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic", "gemini"])
 def test_recorded_trajectories_survive_export_and_import(dialect: Any) -> None:
     for name in ("pi", "claude_code", "roo", "taubench"):
         for transcript in read(RECORDED_DATA / f"{name}.jsonl.gz"):
@@ -790,7 +790,7 @@ def test_a_hostile_line_is_counted_and_becomes_a_note(format: str, name: str) ->
 
 def test_a_message_with_a_lone_surrogate_is_read() -> None:
     transcript = single(lines(CHAT[0], b'{"role":"user","content":"\\ud83d"}\n'))
-    assert without_notes(transcript)[1] == UserSaid(content="\ud83d")
+    assert without_notes(transcript)[1] == UserSaid(content="\ufffd")
 
 
 FIELDS: Final = [

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Literal, Protocol
@@ -57,13 +58,14 @@ from foveal.core.log.events import (
     text_of,
 )
 from foveal.core.view.request import Fitted
-from foveal.core.wire.usage import read_usage
-from foveal.errors import FovealError, ProviderError, StoreUnusable
+from foveal.core.wire.usage import usage_or_none
+from foveal.errors import BadSetting, FovealError, ProviderError, StoreUnusable
 from foveal.instructions.touched_paths import paths_in
 from foveal.ports import PromptProgress, Provider, Reply, RetryWait
 from foveal.sessions.session import Session
 from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput, media_dialect
 
+_LOG: Final = logging.getLogger("foveal.agent")
 MAX_STEPS: Final = 50
 """Most requests to the model in one turn."""
 INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no result]"
@@ -85,7 +87,7 @@ def summariser_for(provider: Provider) -> Summariser:
         reply = await _reply(provider, _fitted(request), request.max_tokens)
         chunks = wire.wire_for(provider.dialect).read(reply.messages)
         said = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ModelSaid)]
-        usage = read_usage(reply.usage) if reply.usage is not None else None
+        usage = usage_or_none(reply.usage)
         return Draft(
             text="\n".join(text_of(fact.content) for fact in said),
             stop=_stop(reply, has_calls=any(calls_of(fact.content) for fact in said)),
@@ -170,10 +172,14 @@ class Agent:
         small models call any tool that they are given; the reduction changes the prompt's prefix anyway."""
         self.session = session
         self.provider = provider
-        self.tools = tools
-        self.hooks = tuple(hooks)
+        self.tools: Toolbox = tools
+        self.hooks: tuple[Hook, ...] = tuple(hooks)
         self.guidance = guidance
         self._recall_tools = recall_tools
+        self._first_tools = tools
+        """What `tools` is until the first reduction."""
+        self._has_sent_tools = False
+        """Whether a request has offered the recall tools."""
         self._approve = approve
         self._max_steps = max_steps
         self._open_calls: list[Call] = []
@@ -241,12 +247,21 @@ class Agent:
             facts = await self.guidance.refresh(self.session)
             if facts:
                 await self.session.append(*facts)
-        await self._equip()
+        await self.equip()
 
-    async def _equip(self) -> None:
+    async def equip(self) -> None:
+        """Offer the tools from now on, with the recall tools if something is reduced; they count in the report."""
         if self._recall_tools is not None and await self.session.needs_recall_tools():
             self.tools, self._recall_tools = self._recall_tools, None
         await self.session.equip(self.tools.schemas)
+
+    async def withdraw_recall_tools(self) -> None:
+        """Offer the first tools again after an undo, if nothing is reduced and no request had the recall tools."""
+        if self.tools is self._first_tools or self._has_sent_tools:
+            return
+        if not (await self.session.report()).reduced:
+            self.tools, self._recall_tools = self._first_tools, self.tools
+            await self.session.equip(self.tools.schemas)
 
     # ── Model ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,11 +276,12 @@ class Agent:
                 yield LimitReached(needed=report.used, available=report.limit)
             fitted = await self.session.fit()
             if self._recall_tools is not None and fitted.reduced:
-                await self._equip()
+                await self.equip()
                 fitted = await self.session.fit()
             async for event in self._report_reductions(first, report.used, fitted.tokens):
                 yield event
             max_tokens = await self.session.max_tokens()
+            self._has_sent_tools = self.tools is not self._first_tools
             try:
                 reply: Reply | None = None
                 async for piece in self.provider.send(fitted, max_tokens=max_tokens):
@@ -293,14 +309,22 @@ class Agent:
         async for event in self._store_reply(reply, max_tokens):
             yield event
 
+    async def _observe(self, reply: Reply) -> None:
+        """Record the reported usage; the turn goes on without a report that is not understood."""
+        if reply.usage is None:
+            return
+        try:
+            await self.session.observe(reply.usage)
+        except BadSetting as problem:
+            _LOG.warning("%s: the usage of a reply was ignored: %s", self.provider.name, problem)
+
     async def _store_reply(self, reply: Reply, max_tokens: int) -> AsyncIterator[AgentEvent]:
         events = await self.session.take(*reply.messages, dialect=self.provider.dialect)
         self._partial_text = ""
         said = [(event.handle, event.fact.content) for event in events if isinstance(event.fact, ModelSaid)]
         self._open_calls = [call for _, content in said for _, call in calls_of(content)]
         self._leaves_log |= not self._open_calls
-        if reply.usage is not None:
-            await self.session.observe(reply.usage)
+        await self._observe(reply)
         text = "\n".join(text_of(content) for _, content in said)
         yield ModelAnswered(
             text=text,

@@ -1,4 +1,4 @@
-"""The command `foveal`: the commands of the terminal, the server and the gateways.
+"""The command `foveal`: the commands of the terminal, the servers and the gateways.
 
 Only this module and `serve` import more than one app.
 """
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from foveal.apps import cli, serve
 from foveal.apps.gateways import pair_command
 from foveal.apps.http import token_command
+from foveal.apps.mcp_server import mcp_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    return cli.main(argv, others=(serve, token_command, pair_command))
+    return cli.main(argv, others=(serve, token_command, pair_command, mcp_command))
 
 
 if __name__ == "__main__":

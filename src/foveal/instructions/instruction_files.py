@@ -101,13 +101,13 @@ class InstructionFiles:
         """`room` are the tokens that a request has for messages, as `counter` counts them (by default an estimate).
         Instructions take at most a third of it; None leaves only the limits of the rules. With `project=False`,
         only the user's own files are read."""
-        self.rules = rules or InstructionRules()
+        self.rules: InstructionRules = rules or InstructionRules()
         self._max_tokens = None if room is None else int(room * MAX_ROOM_SHARE)
         self._most_bytes = self.rules.max_bytes + self.rules.preferences_max_bytes
         self._counter = counter or Estimate()
-        self.cwd = Path(os.path.realpath(cwd))
-        self.root = find_root(self.cwd, self.rules.root_markers)
-        self.user_folder = user_folder or config_folder()
+        self.cwd: Path = Path(os.path.realpath(cwd))
+        self.root: Path = find_root(self.cwd, self.rules.root_markers)
+        self.user_folder: Path = user_folder or config_folder()
         self.trust: ItemTrust = trust or Trust()
         self._uses_project = project
         self.shown: tuple[ShownFile, ...] = ()

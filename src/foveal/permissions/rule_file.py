@@ -38,8 +38,8 @@ class RuleFile:
     """The stored rules, in the file `path`."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or state_folder() / "permissions.json"
-        self.problem = ""
+        self.path: Path = path or state_folder() / "permissions.json"
+        self.problem: str = ""
         """Why the file was not used when it was last read."""
 
     def rules(self, *, project: str | None = None) -> tuple[CommandRule, ...]:

@@ -91,7 +91,7 @@ class Trust:
     """The user's answers, in the folder `folder`."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or state_folder() / "trust"
+        self.folder: Path = folder or state_folder() / "trust"
         self._answers_here: dict[tuple[Path, str], bool] = {}
         """Answers that count in this process only, by root and digest: to items not bound to their code."""
 

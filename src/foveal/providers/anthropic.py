@@ -64,8 +64,8 @@ class AnthropicReply:
     """A reply assembled from the events of the stream."""
 
     def __init__(self) -> None:
-        self.has_started = False
-        self.text = ""
+        self.has_started: bool = False
+        self.text: str = ""
         self._stop = ""
         self._usage: JsonObject = {}
         self._blocks: dict[int, JsonObject] = {}

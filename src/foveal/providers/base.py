@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from threading import Thread
@@ -90,11 +90,11 @@ class BaseProvider(ABC):
     ) -> None:
         """`model_id` is the server's name of the model, `options` are further fields of every request, and a
         request is given up after `read_timeout_s` seconds without a byte."""
-        self.name = name or model.name
+        self.name: str = name or model.name
         self.model = model
         self.endpoint = endpoint
-        self.model_id = model_id or model.name.partition("/")[2] or model.name
-        self.options = dict(options or {})
+        self.model_id: str = model_id or model.name.partition("/")[2] or model.name
+        self.options: dict[str, Any] = dict(options or {})
         self.read_timeout_s = read_timeout_s
         self._client: Any = None
         self._client_lock = asyncio.Lock()
@@ -228,6 +228,13 @@ def _http_client(library: Any, endpoint: ProviderEndpoint, read_timeout_s: float
 # Tools in each dialect's form, from the neutral form `{"name", "description", "parameters"}` or any dialect's form.
 # A tool that the provider runs itself (web search, for example) is passed on unchanged.
 
+_SCHEMA_FIELDS: Final = (
+    "parameters",
+    "input_schema",
+    "parametersJsonSchema",
+    "parameters_json_schema",
+    "inputSchema",
+)
 _EMPTY_SCHEMA: Final[JsonObject] = {"type": "object", "properties": {}}
 
 
@@ -248,7 +255,7 @@ def anthropic_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
 
 def tool_names(tools: Iterable[JsonObject]) -> set[str]:
     """Return the names of the tools that the agent runs, without those that the provider runs itself."""
-    return {found["name"] for tool in tools if (found := _neutral_form(tool)) is not None}
+    return {found["name"] for tool in _each_tool(tools) if (found := _neutral_form(tool)) is not None}
 
 
 def _anthropic_tool(tool: JsonObject) -> JsonObject:
@@ -257,15 +264,24 @@ def _anthropic_tool(tool: JsonObject) -> JsonObject:
 
 
 def _convert(tools: Iterable[JsonObject], write: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
-    return [tool if (found := _neutral_form(tool)) is None else write(found) for tool in tools]
+    return [tool if (found := _neutral_form(tool)) is None else write(found) for tool in _each_tool(tools)]
+
+
+def _each_tool(tools: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """Yield tools one by one: Gemini declares many in one entry."""
+    for tool in tools:
+        declared = tool.get("functionDeclarations", tool.get("function_declarations"))
+        yield from declared if isinstance(declared, list) else [tool]
 
 
 def _neutral_form(tool: JsonObject) -> JsonObject | None:
     """Return name, description and parameters of a tool; None for a tool that the provider runs."""
-    body = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+    body = next((tool[name] for name in ("function", "toolSpec") if isinstance(tool.get(name), dict)), tool)
     if not isinstance(body, dict) or not isinstance(body.get("name"), str):
         return None
-    schema = body.get("parameters", body.get("input_schema"))
+    schema = next((body[name] for name in _SCHEMA_FIELDS if body.get(name) is not None), None)
+    if "inputSchema" in body and isinstance(schema, dict):  # of Bedrock, with the schema one level deeper
+        schema = schema.get("json", schema)
     if schema is None and tool.get("type") not in (None, "function"):
         return None
     description = {"description": body["description"]} if body.get("description") else {}

@@ -51,10 +51,10 @@ class ProviderEndpoint:
 
     def __init__(self, provider: str, *, url: str, key: str = "", key_variable: str = "") -> None:
         """`key_variable` is the environment variable of the key; "" for a service that needs none."""
-        self.provider = provider
-        self.url = url
-        self.key = SecretKey(key)
-        self.key_variable = key_variable
+        self.provider: str = provider
+        self.url: str = url
+        self.key: SecretKey = SecretKey(key)
+        self.key_variable: str = key_variable
         if not (self.key.reveal().isascii() and self.key.reveal().isprintable()):
             raise ProviderError(
                 f"the key in {key_variable} contains characters that API keys do not have (a line break, a quote "

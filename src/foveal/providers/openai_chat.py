@@ -59,8 +59,8 @@ class ChatReply:
     """A reply assembled from the chunks of the stream."""
 
     def __init__(self) -> None:
-        self.has_started = False
-        self.text = ""
+        self.has_started: bool = False
+        self.text: str = ""
         self._stop = ""
         self._usage: JsonObject | None = None
         self._calls: dict[int, JsonObject] = {}

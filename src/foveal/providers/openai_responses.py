@@ -24,7 +24,7 @@ class ResponseFailed(Exception):
     """An error that the stream reports as an event, in the shape of the library's own errors."""
 
     def __init__(self, body: JsonObject) -> None:
-        self.message = str(body.get("message") or "the answer failed")
+        self.message: str = str(body.get("message") or "the answer failed")
         super().__init__(self.message)
         self.body = body
 
@@ -69,8 +69,8 @@ class ResponsesReply:
     """A reply assembled from the events of the stream."""
 
     def __init__(self) -> None:
-        self.has_started = False
-        self.text = ""
+        self.has_started: bool = False
+        self.text: str = ""
         self._response: JsonObject | None = None
         """The whole response, from the last event of the stream."""
         self._items: dict[int, JsonObject] = {}

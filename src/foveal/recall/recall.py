@@ -85,22 +85,27 @@ class InMemoryLibrary:
     The first search creates the index, in memory.
     """
 
-    def __init__(self, events: Sequence[Event], *, visible: Callable[[int], bool] = lambda _: False) -> None:
+    def __init__(
+        self, events: Sequence[Event], *, visible: Callable[[int], bool] = lambda _: False, first: int = 0
+    ) -> None:
+        """Events before the seq `first` belong to another conversation: they are neither found nor read."""
         self._events = events
         self._visible = visible
+        self._first = first
         self._index: FullTextIndex | None = None
 
     async def search(self, query: str, limit: int) -> list[Hit]:
         from foveal.stores.search_words import searchable_text
 
         index = self._index = self._index or _create_index()
-        new = self._events[bisect_left(self._events, index.last_indexed(0) + 1, key=_seq) :]
+        new_from = max(self._first, index.last_indexed(0) + 1)
+        new = self._events[bisect_left(self._events, new_from, key=_seq) :]
         index.add(0, ((event.seq, searchable_text(event)) for event in new))
         return index.search(0, query, limit)
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
         found = []
-        for seq in sorted(set(seqs)):
+        for seq in sorted(seq for seq in set(seqs) if seq >= self._first):
             at = bisect_left(self._events, seq, key=_seq)
             if at < len(self._events) and self._events[at].seq == seq:
                 found.append(self._events[at])
@@ -128,12 +133,16 @@ def _create_index() -> FullTextIndex:
 class Recall:
     """Answers the calls of both tools for one library."""
 
-    def __init__(self, library: Library, *, tokens: int = 2_000, counting: Counter | None = None) -> None:
+    def __init__(
+        self, library: Library, *, tokens: int = 2_000, counting: Counter | None = None, session: str = ""
+    ) -> None:
+        """`session`: named in the calls that an answer suggests, where one tool reads several sessions."""
         if not MIN_ANSWER_TOKENS <= tokens <= MAX_ANSWER_TOKENS:
             raise BadSetting("tokens", tokens, f"from {MIN_ANSWER_TOKENS} to {MAX_ANSWER_TOKENS:,}")
         self._library = library
         self._tokens = tokens
         self._counter = counting or counter()
+        self._read_call = f'{RECALL_READ}(session="{session}", ' if session else f"{RECALL_READ}("
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Answer a tool call; `arguments` are as the model wrote them."""
@@ -154,17 +163,7 @@ class Recall:
         answer = SearchAnswer(
             query, hits, counter=self._counter, tokens=self._tokens, limit=limit or MAX_CANDIDATE_MESSAGES
         )
-        ranked = [(seq, score) for seq, score in spread_scores(hits) if seq <= self._library.last][
-            :MAX_CANDIDATE_MESSAGES
-        ]
-        for at in range(0, len(ranked), _READ_BATCH_EVENTS):
-            batch = dict(ranked[at : at + _READ_BATCH_EVENTS])
-            events = {event.seq: event for event in await self._library.pick(sorted(batch))}
-            for seq, score in batch.items():
-                if seq in events:
-                    answer.add_if_fits(events[seq], score, visible=self._library.visible(seq))
-            if answer.is_full:
-                break
+        await add_messages(answer, self._library, hits)
         return answer.text()
 
     async def read(self, first: int, last: int, lines: LineSelection = ALL_LINES) -> str:
@@ -206,7 +205,9 @@ class Recall:
         if not text:
             return _problem_answer(f"{event_title(event)}: {_why_without_text(event.fact)}")
         found = excerpt(text, lines, counter=self._counter, tokens=self._tokens - 120)
-        return _frame(self._description(event, text, found), found, f'{RECALL_READ}(handle="{event.handle}"')
+        return _frame(
+            self._description(event, text, found), found, f'{self._read_call}handle="{event.handle}"'
+        )
 
     def _description(self, event: Event, text: str, found: Excerpt) -> str:
         size = f"{count_lines(text):,} lines, {len(text):,} characters"
@@ -229,10 +230,23 @@ class Recall:
         if next_seq > last and events and newest >= events[0].seq + MAX_RANGE_EVENTS:
             next_seq = events[0].seq + MAX_RANGE_EVENTS
         if next_seq <= newest:
-            blocks.append(f'{RECALL_PREFIX}go on with {RECALL_READ}(handle="e{next_seq}-e{newest}")]')
+            blocks.append(f'{RECALL_PREFIX}go on with {self._read_call}handle="e{next_seq}-e{newest}")]')
         return "\n\n".join(blocks) or _problem_answer(
             "nothing in this range can be read" + (" or matches" if lines.grep else "")
         )
+
+
+async def add_messages(answer: SearchAnswer, library: Library, hits: Sequence[Hit]) -> None:
+    """Add the hits of a search and the messages beside them to an answer, best first, while there is room."""
+    ranked = [(seq, score) for seq, score in spread_scores(hits) if seq <= library.last]
+    for at in range(0, min(len(ranked), MAX_CANDIDATE_MESSAGES), _READ_BATCH_EVENTS):
+        batch = dict(ranked[at : min(at + _READ_BATCH_EVENTS, MAX_CANDIDATE_MESSAGES)])
+        events = {event.seq: event for event in await library.pick(sorted(batch))}
+        for seq, score in batch.items():
+            if seq in events:
+                answer.add_if_fits(events[seq], score, visible=library.visible(seq))
+        if answer.is_full:
+            break
 
 
 def _frame(about: str, found: Excerpt, call: str) -> str:

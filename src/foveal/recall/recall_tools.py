@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from foveal.core.log.events import Dialect
 from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH, inline
 from foveal.errors import BadSetting
 from foveal.recall.excerpts import LineSelection, parse_line_range
@@ -51,13 +52,14 @@ _TOOLS: Final[dict[str, tuple[str, dict[str, Any], list[str]]]] = {
 }
 
 
-def tools(dialect: str) -> list[dict[str, Any]]:
+def tools(dialect: Dialect) -> list[Any]:
     """Return the schemas of both tools in the form of a dialect."""
-    return [_tool_schema(dialect, name, *definition) for name, definition in _TOOLS.items()]
+    schemas = [_tool_schema(dialect, name, *definition) for name, definition in _TOOLS.items()]
+    return [{"functionDeclarations": schemas}] if dialect == "gemini" else schemas
 
 
 def _tool_schema(
-    dialect: str, name: str, description: str, fields: dict[str, Any], required: list[str]
+    dialect: Dialect, name: str, description: str, fields: dict[str, Any], required: list[str]
 ) -> dict[str, Any]:
     schema = {
         "type": "object",
@@ -81,8 +83,14 @@ def _tool_schema(
             }
         case "anthropic":
             return {"name": name, "description": description, "input_schema": schema}
+        case "gemini":
+            return {"name": name, "description": description, "parametersJsonSchema": schema}
+        case "bedrock":
+            spec = {"name": name, "description": description, "inputSchema": {"json": schema}}
+            return {"toolSpec": spec}
         case _:
-            raise BadSetting("dialect", dialect, "one of openai_chat, openai_responses, anthropic")
+            known = "openai_chat, openai_responses, anthropic, gemini, bedrock"
+            raise BadSetting("dialect", dialect, f"one of {known}")
 
 
 # ── Arguments ────────────────────────────────────────────────────────────────────────────────────────────

@@ -163,12 +163,14 @@ class ReplayCase:
         self, conversation: RecordedConversation, needs: Sequence[Need], setting: ReplaySetting
     ) -> None:
         self.conversation = conversation
-        self.tools = conversation.tools
+        self.tools: list[str] = conversation.tools
         self.needs = needs
         self.set_window(setting)
-        self.reader = RequestReader(conversation.dialect, counter(setting.tokenizer, model=self.model.name))
-        self.recall = RecallScorer(conversation, needs, self.reader)
-        self.times = _call_times(conversation, setting.pace)
+        self.reader: RequestReader = RequestReader(
+            conversation.dialect, counter(setting.tokenizer, model=self.model.name)
+        )
+        self.recall: RecallScorer = RecallScorer(conversation, needs, self.reader)
+        self.times: list[float] = _call_times(conversation, setting.pace)
         """Time of each call."""
         self.full_sizes: list[int] = []
         """Tokens of each request if everything is sent; set by `set_full_sizes`."""
@@ -176,8 +178,8 @@ class ReplayCase:
     def set_window(self, setting: ReplaySetting) -> None:
         """Continue in another window; the other settings must be the same, because their results are shared."""
         self.setting = setting
-        self.model = replay_model(setting)
-        self.limit = input_limit(self.model, setting) / self.model.token_ratio
+        self.model: Model = replay_model(setting)
+        self.limit: float = input_limit(self.model, setting) / self.model.token_ratio
         """Most tokens of a request, as the replay counts them."""
 
     def set_full_sizes(self, sizes: Sequence[int]) -> None:
@@ -209,7 +211,7 @@ class RequestScorer:
     def __init__(self, case: ReplayCase, label: str) -> None:
         self._case = case
         self._cache = PromptCache(case.reader, ttl=case.model.cache_ttl)
-        self.trace = Trace(
+        self.trace: Trace = Trace(
             conversation=case.conversation.id,
             title=case.conversation.title,
             source=case.conversation.source,
@@ -279,7 +281,7 @@ class PolicyPlayer:
         self._case = case
         self._scorer = RequestScorer(case, label)
         self._now = 0.0
-        self.context = Context(
+        self.context: Context = Context(
             model or case.model,
             dialect=case.conversation.dialect,
             clock=lambda: self._now,

@@ -47,8 +47,8 @@ class MessageText:
     __slots__ = ("text", "tokens")
 
     def __init__(self, tokens: int, text: str) -> None:
-        self.tokens = tokens
-        self.text = text
+        self.tokens: int = tokens
+        self.text: str = text
         """All text of it; the arguments of calls are decoded."""
 
 

@@ -85,7 +85,7 @@ def policy_choice(given: PolicySpec) -> PolicyChoice:
         return _from_file(Path(given))
     if isinstance(given, str) and given not in PRESETS:
         raise BadSetting("policy", given, f"one of {', '.join(PRESETS)}, or a TOML file with its values")
-    rules = policy(given)
+    rules = policy({"preset": given} if isinstance(given, str) else given)
     return PolicyChoice(rules.name, rules)
 
 
@@ -127,7 +127,7 @@ def _with_values(base: PolicyChoice, values: Iterable[tuple[str, Any]]) -> Polic
     for key, value in values:
         field, dot, inner = key.partition(".")
         old = rules.values().get(field)
-        new = {**(old if isinstance(old, dict) else {}), inner: value} if dot else value
+        new: Any = {**(old if isinstance(old, dict) else {}), inner: value} if dot else value
         rules = policy(rules, **{field: new})
         label = f"{label} {key}={json.dumps(value) if not isinstance(value, str) else value}"
     return PolicyChoice(label, rules)

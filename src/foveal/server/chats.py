@@ -1,4 +1,4 @@
-"""Chats of the gateways: current session of each chat, and messages still unanswered.
+"""Chats of the gateways: current session of each chat, unanswered messages, notices.
 
 1. A chat, or a topic in it, is in one session at a time: `telegram-42`, after `/new` `telegram-42-2`, and so on;
    topic 7 of the chat -100 is in `telegram--100.7`.
@@ -6,20 +6,20 @@
    interrupted is delivered afterwards, in the place where the message was written and from the first part that was
    not delivered; a message that arrives again after that is ignored.
 3. Messages that are pieces of one message are recorded before that message is stored (`join_pieces`), so that they
-   are the same pieces when they arrive again after a crash. Such a row has the state `piece`, and the key of the
-   first piece as its session.
+   are the same pieces when they arrive again after a crash. `piece_of` is the key of the first piece; a row without
+   a session is no message yet.
 4. Messages are deleted two days after their answer: chat platforms repeat unacknowledged messages for at most one
    day. An answer that could not be delivered for two days is given up.
 5. A group that became a supergroup has a new id and keeps its sessions, named after the old id (`record_move`).
+6. Notices that a place gets only once in a while are recorded with their time (`untold_notices`).
 
-The `face` columns hold the platform. For a supergroup a row of `chat_places` with the platform `telegram/moved` has
-the new id as `chat` and the old one as `number`.
+The `face` columns hold the platform.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +53,10 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The answer was delivered, or never will be."""
     at: float = 0.0
     """When the message was recorded, or its answer was delivered."""
+    author: int = 0
+    """The user who wrote it; 0 if no user did."""
+    place_name: str = ""
+    """What users call the place; "" for a private chat."""
 
 
 def chat_session_id(platform: str, place: ChatPlace, number: int = 1) -> str:
@@ -105,13 +109,14 @@ class Chats:
 
     async def record_move(self, platform: str, *, old: int, new: int) -> None:
         """Record that a group has a new id: its sessions are those of the old one."""
-        moved = platform + _MOVED
-        await self._database.write(lambda db: _set_number(db, moved, ChatPlace(new), old), repeatable=True)
+        sql = """INSERT INTO chat_places (face, chat, topic, number, moved_from) VALUES (?, ?, 0, 1, ?)
+            ON CONFLICT (face, chat, topic) DO UPDATE SET moved_from = excluded.moved_from"""
+        await self._database.write(lambda db: db.execute(sql, platform, new, old), repeatable=True)
 
     async def find_message(self, platform: str, key: str) -> ChatMessage | None:
         """Return the message with a key, or None."""
         sql = f"""SELECT {_MESSAGE_COLUMNS} FROM chat_messages
-            WHERE face = ? AND key = ? AND NOT (state = 'piece' AND session = key)"""
+            WHERE face = ? AND key = ? AND NOT (piece_of = key AND session = '')"""
         rows = await self._database.read(lambda db: db.fetch(sql, platform, key))
         return _message(*rows[0]) if rows else None
 
@@ -135,11 +140,15 @@ class Chats:
             message.session,
             state,
             now,
+            message.author,
+            message.place_name,
         )
-        sql = """INSERT INTO chat_messages (face, key, chat, topic, reply_to, session, state, at)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (face, key) DO UPDATE SET
-            reply_to = excluded.reply_to, session = excluded.session, state = excluded.state, at = excluded.at
-            WHERE chat_messages.state = 'piece'"""
+        sql = """INSERT INTO chat_messages
+            (face, key, chat, topic, reply_to, session, state, at, author, place_name)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (face, key) DO UPDATE SET
+            reply_to = excluded.reply_to, session = excluded.session, state = excluded.state, at = excluded.at,
+            author = excluded.author, place_name = excluded.place_name
+            WHERE chat_messages.piece_of <> '' AND chat_messages.session = ''"""
         return await self._database.write(lambda db: db.execute(sql, *values))
 
     async def join_pieces(
@@ -155,20 +164,19 @@ class Chats:
         async def act(db: Transaction) -> list[str]:
             await db.lock(f"chats/{platform}/{place.chat}/{place.topic}")
             marks = ", ".join("?" * len(keys))
-            sql = f"SELECT key, state, session FROM chat_messages WHERE face = ? AND key IN ({marks})"
-            known = {key: (state, session) for key, state, session in await db.fetch(sql, platform, *keys)}
-            if known.get(first) == ("piece", first):
-                # A piece that has not arrived again is not waited for: it becomes a message of its own.
-                sql = f"""DELETE FROM chat_messages WHERE face = ? AND state = 'piece' AND session = ?
-                    AND key NOT IN ({marks})"""
-                await db.execute(sql, platform, first, *keys)
-                return [key for key in keys if known.get(key) == ("piece", first)]
+            sql = f"SELECT key, piece_of, session FROM chat_messages WHERE face = ? AND key IN ({marks})"
+            known = {key: (whole, session) for key, whole, session in await db.fetch(sql, platform, *keys)}
             if first in known:
-                return [first]
+                # A piece that has not arrived again is not waited for: it becomes a message of its own.
+                sql = f"""DELETE FROM chat_messages WHERE face = ? AND piece_of = ? AND session = ''
+                    AND key NOT IN ({marks})"""
+                if known[first] == (first, ""):
+                    await db.execute(sql, platform, first, *keys)
+                return [key for key in keys if key == first or known.get(key) == (first, "")]
             pieces = [key for key in keys if key not in known]
-            sql = """INSERT INTO chat_messages (face, key, chat, topic, session, state, at)
-                VALUES (?, ?, ?, ?, ?, 'piece', ?)"""
-            rows = [(platform, key, place.chat, place.topic, first, now) for key in pieces]
+            sql = """INSERT INTO chat_messages (face, key, chat, topic, session, state, at, piece_of)
+                VALUES (?, ?, ?, ?, '', 'done', ?, ?)"""
+            rows = [(platform, key, place.chat, place.topic, now, first) for key in pieces]
             await db.execute_many(sql, rows)
             return pieces
 
@@ -176,8 +184,15 @@ class Chats:
 
     async def forget_message(self, platform: str, key: str) -> None:
         """Delete the record of a message that was not stored, so that it is accepted when it arrives again."""
-        sql = "DELETE FROM chat_messages WHERE face = ? AND key = ? AND state = 'open'"
-        await self._database.write(lambda db: db.execute(sql, platform, key), repeatable=True)
+
+        async def act(db: Transaction) -> None:
+            sql = "DELETE FROM chat_messages WHERE face = ? AND key = ? AND state = 'open' AND piece_of = ''"
+            await db.execute(sql, platform, key)
+            sql = """UPDATE chat_messages SET session = '', state = 'done'
+                WHERE face = ? AND key = ? AND state = 'open'"""
+            await db.execute(sql, platform, key)  # a first piece: the others are recorded and stay its pieces
+
+        await self._database.write(act, repeatable=True)
 
     async def record_parts(self, platform: str, key: str, *, parts: int) -> None:
         """Record how many parts of an answer were delivered."""
@@ -193,6 +208,7 @@ class Chats:
             if await db.try_lock("chats/deleting"):  # two transactions that delete could wait for each other
                 sql = "DELETE FROM chat_messages WHERE state <> 'open' AND at < ?"
                 await db.execute(sql, now - CHAT_MESSAGE_TTL_S)
+                await db.execute("DELETE FROM chat_notices WHERE at < ?", now - CHAT_MESSAGE_TTL_S)
 
         await self._database.write(act)
 
@@ -209,27 +225,50 @@ class Chats:
         values = (now, platform, now - CHAT_MESSAGE_TTL_S)
         return await self._database.write(lambda db: db.execute(sql, *values))
 
+    async def untold_notices(
+        self, platform: str, place: ChatPlace, notices: Iterable[str], *, now: float, interval_s: float
+    ) -> list[str]:
+        """Return the notices that a place has not got within the interval; they count as told from now on."""
+        wanted = list(dict.fromkeys(notices))
 
-_MESSAGE_COLUMNS: Final = "key, chat, topic, reply_to, session, parts, state, at"
+        async def act(db: Transaction) -> list[str]:
+            sql = """INSERT INTO chat_notices (face, chat, topic, notice, at) VALUES (?, ?, ?, ?, ?)
+                ON CONFLICT (face, chat, topic, notice) DO UPDATE SET at = excluded.at WHERE chat_notices.at <= ?"""
+            row = (platform, place.chat, place.topic)
+            return [notice for notice in wanted if await db.execute(sql, *row, notice, now, now - interval_s)]
+
+        return await self._database.write(act) if wanted else []
+
+    async def forget_notice(self, platform: str, place: ChatPlace, notice: str) -> None:
+        """Let a place get a notice again, because its cause is gone."""
+        sql = "DELETE FROM chat_notices WHERE face = ? AND chat = ? AND topic = ? AND notice = ?"
+        values = (platform, place.chat, place.topic, notice)
+        await self._database.write(lambda db: db.execute(sql, *values), repeatable=True)
 
 
-def _message(
-    key: Any, chat: Any, topic: Any, reply_to: Any, session: Any, parts: Any, state: Any, at: Any
-) -> ChatMessage:
-    place = ChatPlace(chat, topic)
+_MESSAGE_COLUMNS: Final = "key, chat, topic, reply_to, session, parts, state, at, author, place_name"
+
+
+def _message(key: Any, chat: Any, topic: Any, *values: Any) -> ChatMessage:
+    reply_to, session, parts, state, at, author, place_name = values
     return ChatMessage(
-        key=key, place=place, session=session, reply_to=reply_to, parts=parts, is_done=state != "open", at=at
+        key=key,
+        place=ChatPlace(chat, topic),
+        session=session,
+        reply_to=reply_to,
+        parts=parts,
+        is_done=state != "open",
+        at=at,
+        author=author,
+        place_name=place_name,
     )
-
-
-_MOVED: Final = "/moved"
-"""End of the platform in rows that record the new id of a group."""
 
 
 async def _origin(db: Transaction, platform: str, place: ChatPlace) -> ChatPlace:
     """Return the place that the sessions of a place are named after: before it became a supergroup."""
-    old = None if place.topic else await _find_number(db, platform + _MOVED, place)
-    return place if old is None else ChatPlace(old)
+    sql = "SELECT moved_from FROM chat_places WHERE face = ? AND chat = ? AND topic = 0"
+    rows = [] if place.topic else await db.fetch(sql, platform, place.chat)
+    return ChatPlace(rows[0][0]) if rows and rows[0][0] is not None else place
 
 
 async def _set_number(db: Transaction, platform: str, place: ChatPlace, number: int) -> None:

@@ -4,8 +4,8 @@
    whichever process received them, and whether or not the caller waits.
 2. A message is written to the log together with a note of its turn, so that it is never recorded or answered twice:
    a turn that was interrupted by a crash continues where it was.
-3. `append`, `compact`, `undo` and `pin` raise `Busy` while a turn runs or waits. With `waits`, `compact` and `undo`
-   run between that turn and the next one instead.
+3. `append`, `compact`, `undo`, `take_out` and `pin` raise `Busy` while a turn runs or waits. With `waits`, those
+   that have this argument run between that turn and the next one instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ import msgspec
 from foveal.agent.agent import Agent
 from foveal.core.engine.operations import newest_to_undo
 from foveal.core.engine.report import Report
-from foveal.core.log.events import AnyFact, Content, Dialect, Event, Noted, UserSaid
+from foveal.core.log.events import (
+    REDUCTIONS,
+    AnyFact,
+    Content,
+    Dialect,
+    Event,
+    ModelSaid,
+    Noted,
+    Rewound,
+    UserSaid,
+)
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model, model
 from foveal.core.redaction.redact import scrub
@@ -53,7 +63,7 @@ class UnavailableProvider:
         self, name: str, why: str, *, window: int | None, code: str = "refused", accepts_messages: bool = True
     ) -> None:
         """`accepts_messages`: whether messages may wait in the inbox until the provider is available."""
-        self.name = name or "unknown"
+        self.name: str = name or "unknown"
         self.model: Model = model(self.name.partition("@")[0], window=window)
         self.why = why
         self.accepts_messages = accepts_messages
@@ -84,6 +94,9 @@ class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
     tokens_before: int
     """Tokens of a request before the compaction."""
     tokens_after: int
+    """Tokens of a request after it, with the tools that read what was summarised."""
+    events: tuple[Event, ...] = ()
+    """All reductions that were made, oldest first; `event` is the newest."""
 
 
 class LiveSession:
@@ -363,11 +376,15 @@ class LiveSession:
         """Summarise old turns now, or with `agreed` do what the report's question asks; raises `NotCompacted`."""
 
         async def compact() -> SessionCompaction:
-            before = (await self.session.report()).used
+            before, first = (await self.session.report()).used, (await self.session.end()).next_seq
             handle = await (self.session.agree() if agreed else self.session.compact(focus))
-            event = await self.session.event(handle)
+            await self._agent.equip()
+            made = [e for e in await self.session.events(first=first) if isinstance(e.fact, REDUCTIONS)]
             return SessionCompaction(
-                event=event, tokens_before=before, tokens_after=(await self.session.report()).used
+                event=await self.session.event(handle),
+                tokens_before=before,
+                tokens_after=(await self.session.report()).used,
+                events=tuple(made),
             )
 
         return await self._change(compact, what="compact it", waits=waits)
@@ -382,9 +399,24 @@ class LiveSession:
             target = name
             if target is None and reduces_again:
                 target = newest_to_undo(await self.session.events()).handle
-            return await self.session.event(await self.session.undo(target))
+            undone = await self.session.event(await self.session.undo(target))
+            await self._agent.withdraw_recall_tools()
+            return undone
 
         return await self._change(undo, what="undo something", waits=waits)
+
+    async def take_out(self, name: str, *, waits: bool = False) -> bool:
+        """Rewind to before a user message if nothing was said after it; return whether that was so."""
+
+        async def take_out() -> bool:
+            said = await self.session.event(name)
+            later = await self.session.events(first=said.seq + 1)
+            if any(isinstance(event.fact, UserSaid | ModelSaid | Rewound) for event in later):
+                return False
+            await self.session.rewind(said.seq - 1)
+            return True
+
+        return await self._change(take_out, what="take a message out", waits=waits)
 
     async def _change(self, change: Callable[[], Awaitable[T]], *, what: str, waits: bool) -> T:
         """Make a change under the session lock, which the running turn holds until it has ended."""

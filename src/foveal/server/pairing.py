@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import secrets
 from hashlib import sha256
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from foveal.server.databases import Database, Transaction
 
-ChatPlatform: TypeAlias = Literal["telegram", "discord"]
+ChatPlatform: TypeAlias = str
+"""Name of a chat app: `telegram`, `discord`, or that of your own gateway."""
 
 CODE_ALPHABET: Final = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"
 """Without 0, O, 1, I and L, which are easy to confuse."""

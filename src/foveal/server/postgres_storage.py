@@ -32,7 +32,7 @@ class PostgresStorage:
         """`connections`: the most that the pool opens; `listens=False`: poll instead of using LISTEN and NOTIFY."""
         self._url = url
         self._pool = PostgresPool(url, connections=connections)
-        self.wakeups = PostgresWakeups(self._pool, url, listens=listens)
+        self.wakeups: PostgresWakeups = PostgresWakeups(self._pool, url, listens=listens)
         self._leases = SessionLeases(self._pool, self.wakeups, times=times)
 
     @property

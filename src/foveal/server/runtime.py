@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from foveal.config import Config
-from foveal.core.log.events import Event
+from foveal.core.log.events import AnyFact, Event
 from foveal.core.redaction import redact_fact, scrub
 from foveal.errors import StoreError
 from foveal.ports import Provider
@@ -92,6 +92,14 @@ class IllegalRequestMade(ServiceEvent, frozen=True):
     """What is wrong, without text of a message."""
 
 
+class UsageNotUnderstood(ServiceEvent, frozen=True):
+    """Upstream reported usage without any known count; it was ignored, so counts stay estimates."""
+
+    dialect: str
+    fields: str
+    """The names of the report's fields."""
+
+
 class InboxCounted(ServiceEvent, frozen=True):
     count: int
     """Messages that were acknowledged and not yet answered, of all tenants and sessions."""
@@ -147,13 +155,15 @@ class Runtime:
         self.environment = environment
         self.clock = clock
         self.database: Database = storage.open_database()
-        self.inbox = Inbox(self.database)
+        self.inbox: Inbox = Inbox(self.database)
         self.locks: Locks = storage.open_locks()
-        self.redact = redact_fact if config.get("server.redact") else None
+        self.redact: Callable[[AnyFact], AnyFact] | None = (
+            redact_fact if config.get("server.redact") else None
+        )
         """Removes secrets from a fact; None if redaction is off."""
         self.request_summary: RequestSummary | None = None
         """Set by `delegate_summaries`; None: each session writes its summaries itself."""
-        self.is_closing = False
+        self.is_closing: bool = False
         """No new turn begins."""
         self.recent_sessions: RecentlyUsed[tuple[str, str], BusyOrIdle] = RecentlyUsed(
             MAX_IDLE_SESSIONS, is_busy=lambda session: session.is_busy

@@ -19,6 +19,7 @@ from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.core.models.model import Model
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
+from foveal.server.chats import find_place
 from foveal.server.inbox import InboxEntry
 from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
 from foveal.server.runtime import LOG, EventsStored, Runtime
@@ -34,11 +35,14 @@ MAX_SESSION_ID_CHARS: Final = 200
 PROXY_ORIGIN: Final = "drop-in"
 """Origin of sessions that the proxy opened for clients which resend their whole history; stored in logs."""
 DEFAULT_SYSTEM_PROMPT: Final = files("foveal.server").joinpath("system.md").read_text("utf-8").strip()
+CHAT_NOTICE: Final = files("foveal.server").joinpath("chat_notice.md").read_text("utf-8").strip()
+CHAT_SYSTEM_PROMPT: Final = f"{DEFAULT_SYSTEM_PROMPT}\n\n{CHAT_NOTICE}"
+"""For sessions of the chat gateways: it explains the lines that a gateway adds to a message."""
 
 
 class Tenant:
     def __init__(self, runtime: Runtime, name: str) -> None:
-        self.name = check_tenant_name(name)
+        self.name: str = check_tenant_name(name)
         self.store: Store = runtime.storage.open_store(name)
         self.fast_store: Store = runtime.storage.open_store(name, durable=False)
         """The same sessions. For those of proxy clients appending does not wait for the disk, because these clients
@@ -61,7 +65,7 @@ class Tenant:
     ) -> LiveSession:
         """Create a session; raises `SessionExists`. It takes over a record of session `continue_from`, if given."""
         id = check_session_id(id or new_session_id())
-        begin: list[AnyFact] = [Instructed(content=system or DEFAULT_SYSTEM_PROMPT)]
+        begin: list[AnyFact] = [Instructed(content=system or self._system_prompt(id))]
         if continue_from:
             begin += await self._carried_facts(continue_from, carry, model, begin)
         async with self._runtime.locks.lock(self.name, id):
@@ -88,7 +92,7 @@ class Tenant:
         async with self._runtime.locks.lock(self.name, check_session_id(id)):
             end = await self._end(id)
             if end is None:
-                begin = [Instructed(content=system or DEFAULT_SYSTEM_PROMPT)]
+                begin = [Instructed(content=system or self._system_prompt(id))]
                 return await self._create(id, model=model, title=title, begin=begin)
         return await self.session(id)
 
@@ -160,6 +164,10 @@ class Tenant:
         return SessionOptions(
             redact=self._runtime.redact, on_stored=watch, prepares_summaries=prepares_summaries
         )
+
+    def _system_prompt(self, id: str) -> str:
+        """Return the system prompt of a new session: that of a chat is the same whatever creates it."""
+        return DEFAULT_SYSTEM_PROMPT if find_place(self.name, id) is None else CHAT_SYSTEM_PROMPT
 
     async def _end(self, id: str) -> SessionEnd | None:
         try:

@@ -176,7 +176,7 @@ class TurnRunner:
         self, runtime: Runtime, agent: Agent, entry: InboxEntry, turn: Turn, *, keeps_unstored: bool = True
     ) -> None:
         """`keeps_unstored`: whether a message whose answer cannot be stored stays in the inbox."""
-        self.is_unstored = False
+        self.is_unstored: bool = False
         """Whether the answer could not be stored and the message was kept."""
         self._keeps_unstored = keeps_unstored
         self._runtime = runtime

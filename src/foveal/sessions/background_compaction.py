@@ -103,7 +103,7 @@ class BackgroundCompaction:
         clock: Callable[[], float],
         progress: Callable[[SummaryProgress], None] | None = None,
     ) -> None:
-        self.summarisers = tuple(summarisers)
+        self.summarisers: tuple[Summariser, ...] = tuple(summarisers)
         self._prompt = prompt
         self._clock = clock
         self._progress = progress

@@ -111,14 +111,14 @@ async def carried_facts(
     picked: list[Event] | None = None
     if not isinstance(carry, str):
         picked = await store.pick(origin, sorted({seq_of(name, count=count) for name in carry}))
-    source = _Origin(session_label(origin), engine, said)
+    source = _OldSession(session_label(origin), engine, said)
     return await offload(
         partial(_select_facts, source, settings, carry=carry, begin=begin, picked=picked), events=count
     )
 
 
 def _select_facts(
-    source: _Origin,
+    source: _OldSession,
     settings: EngineSettings,
     *,
     carry: Carry,
@@ -224,7 +224,7 @@ def _units(facts: Sequence[AnyFact], counter: Counter) -> int:
 # ── Parts of the record ──────────────────────────────────────────────────────────────────────────────────
 
 
-class _Origin:
+class _OldSession:
     """The session that is continued."""
 
     def __init__(self, label: str, engine: Engine, said: Sequence[Event]) -> None:

@@ -99,7 +99,7 @@ class EventWriter:
     ) -> None:
         self.store = store
         self.id = id
-        self.settings = settings
+        self.settings: EngineSettings = settings
         self._clock = clock
         self._options = options
         self._max_events_in_memory = max_events_in_memory

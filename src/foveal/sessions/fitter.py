@@ -42,7 +42,7 @@ class RequestFitter:
         *,
         prepares_summaries: Callable[[], bool],
     ) -> None:
-        self.requests = SentRequests()
+        self.requests: SentRequests = SentRequests()
         self._writer = writer
         self._background = background
         self._clock = clock

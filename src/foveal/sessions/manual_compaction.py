@@ -6,7 +6,11 @@ import asyncio
 from contextlib import suppress
 
 from foveal.core.compaction.plan import Plan
-from foveal.core.engine.operations import compaction_handle, plan_manual_compaction
+from foveal.core.engine.operations import (
+    compaction_handle,
+    newest_reduction,
+    plan_manual_compaction,
+)
 from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, Event
 from foveal.errors import FovealError, NotCompacted
 from foveal.sessions.background_compaction import BackgroundCompaction
@@ -47,10 +51,16 @@ class ManualCompaction:
 
     async def agree(self) -> str:
         """Reduce as mode `auto` would now, and return the handle of the newest reduction; raises `NotCompacted`."""
-        has_waited = False
+        has_waited, first = False, (await self._writer.load()).next_seq
         while True:
             async with self._lock:
-                handle = await self._fitter.agree(may_start_summary=not has_waited)
+                try:
+                    handle = await self._fitter.agree(may_start_summary=not has_waited)
+                except NotCompacted:
+                    if not has_waited:
+                        raise
+                    # What was reduced before the wait is enough: there is no question any more.
+                    handle = newest_reduction(await self._writer.store.read(self._writer.id, first=first))
             if handle is not None:
                 return handle
             has_waited = True

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -51,7 +52,7 @@ from foveal.core.models.model import Model
 from foveal.core.policies.ladder.media_limits import mask_refused_media
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.errors import BadSetting, SessionExists, UnknownSession
+from foveal.errors import BadSetting, SessionExists, UnknownSession, UsageMissing
 from foveal.ports import Hit, SessionEnd, SessionInfo, Store
 from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
@@ -199,11 +200,15 @@ class Session:
             self._writer.set_reserve(tokens)
 
     async def observe(self, reported: Any) -> None:
-        """Record the usage that a provider reported for the request of the last `fit`."""
+        """Record the usage that a provider reported for the request of the last `fit`. Raises `BadSetting` for a
+        report that is not understood; warns once of a reply without usage (`UsageMissing`)."""
         async with self._lock:
-            facts = self._fitter.requests.usage_facts(reported, await self._writer.load())
+            requests = self._fitter.requests
+            facts = requests.usage_facts(reported, await self._writer.load())
             if facts:
                 await self._writer.commit(facts)
+            elif requests.is_first_without_usage(reported):
+                warnings.warn(UsageMissing(), stacklevel=2)
 
     async def overflowed(self, error: object) -> bool:
         """Return whether a provider's error says that the request was too large. If so, its limit is learned and
@@ -323,7 +328,7 @@ class Session:
         """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
         async with self._lock:
             target = None if event is None else (await self._writer.event(event)).seq
-            fact = pin_fact((await self._writer.refresh()).view, text, target)
+            fact = pin_fact(await self._writer.refresh(), text, target)
             return (await self._commit_change(fact)).handle
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:

@@ -144,8 +144,9 @@ class OutputPipe:
     def __init__(self, sink: OutputSink, listener: OutputListener | None = None) -> None:
         self._sink, self._listener = sink, listener
         self._loop = asyncio.get_running_loop()
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
         """Set when all writers have closed the pipe."""
+        self.writer: int
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
 

@@ -46,7 +46,7 @@ class Workspace:
     """The working folder and the extra folders that are allowed."""
 
     def __init__(self, root: str | Path, *, extra_folders: Iterable[str | Path] = ()) -> None:
-        self.root = Path(os.path.realpath(Path(root).expanduser()))
+        self.root: Path = Path(os.path.realpath(Path(root).expanduser()))
         self._allowed = (
             self.root,
             *(Path(os.path.realpath(Path(path).expanduser())) for path in extra_folders),

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from foveal.core.log.events import Dropped, Instructed, Noted, Rewound, SnapshotTaken, Used, UserSaid, text_of
 from foveal.core.wire import wire_for
-from foveal.core.wire.usage import read_usage
+from foveal.core.wire.usage import usage_or_none
 from foveal.transcripts.jsonl import JsonLine
 from foveal.transcripts.message_lists import RESPONSES_ITEM_TYPES, MessageFeed, to_json_text, to_raw
 from foveal.transcripts.transcript import (
@@ -152,7 +152,7 @@ class _Rollout:
         self.last_total = total
         last = info.get("last_token_usage") or (info if total is None else _usage_difference(total, before))
         fact = (
-            read_usage(_to_provider_usage(last), model=self.builder.model)
+            usage_or_none(_to_provider_usage(last), model=self.builder.model)
             if isinstance(last, Mapping)
             else None
         )

@@ -30,7 +30,8 @@ from foveal.core.view.fold import fold
 from foveal.core.view.request import copy_messages, render_view
 from foveal.core.view.view import View
 from foveal.core.wire import Wire, detect_dialect, wire_for
-from foveal.core.wire.usage import MAX_REPORTED_TOKENS, read_usage
+from foveal.core.wire.gemini import instruction_parts
+from foveal.core.wire.usage import MAX_REPORTED_TOKENS, usage_or_none
 from foveal.errors import MalformedMessage
 from foveal.transcripts.jsonl import JsonLine, NotJson
 from foveal.transcripts.transcript import (
@@ -178,7 +179,7 @@ def add_messages(
 def _add_request_fields(builder: TranscriptBuilder, request: Mapping[str, Any]) -> None:
     """Add the fields beside the messages of a request: model, system text, tools."""
     builder.describe(model=text_or_empty(request.get("model")) or builder.model)
-    for field in ("system", "instructions"):
+    for field in ("system", "instructions", "systemInstruction", "system_instruction"):
         if request.get(field):
             _add_system_text(builder, request[field])
     tools = request.get("tools")
@@ -193,7 +194,12 @@ def _add_request_fields(builder: TranscriptBuilder, request: Mapping[str, Any]) 
 def _add_system_text(builder: TranscriptBuilder, text: object) -> None:
     """Add system text that is sent beside the messages."""
     try:
-        (chunk,) = wire_for("anthropic").read(({"role": "system", "content": text},))
+        parts = instruction_parts(text)
+        is_bedrock = (
+            detect_dialect((), system=parts) == "bedrock"
+        )  # Gemini's parts have the form of its blocks
+        reader = wire_for("bedrock" if is_bedrock else "anthropic")
+        (chunk,) = reader.read(({"role": "system", "content": parts},))
         (fact,) = chunk.facts
         assert isinstance(fact, Instructed)
         builder.add(Instructed(content=fact.content, aside=True, dialect=fact.dialect, extra=fact.extra))
@@ -203,13 +209,13 @@ def _add_system_text(builder: TranscriptBuilder, text: object) -> None:
 
 def usage_facts(builder: TranscriptBuilder, usage: object) -> tuple[Used, ...]:
     """Return the `Used` fact of a provider's usage report, if it has numbers."""
-    fact = read_usage(usage, model=builder.model) if isinstance(usage, Mapping) else None
+    fact = usage_or_none(usage, model=builder.model) if isinstance(usage, Mapping) else None
     return () if fact is None else (fact,)
 
 
 # ── Format `openai` ──────────────────────────────────────────────────────────────────────────────────────
 
-_MESSAGE_FIELDS: Final = ("messages", "input")
+_MESSAGE_FIELDS: Final = ("messages", "input", "contents")
 
 
 def _matches_message_list(value: Mapping[str, Any], kind: str) -> bool:

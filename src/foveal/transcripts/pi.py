@@ -28,7 +28,7 @@ from foveal.core.log.events import (
     raw,
 )
 from foveal.core.wire import wire_for
-from foveal.core.wire.usage import read_usage
+from foveal.core.wire.usage import usage_or_none
 from foveal.transcripts.jsonl import JsonLine
 from foveal.transcripts.message_lists import MESSAGE_ERRORS, to_json_text
 from foveal.transcripts.transcript import (
@@ -143,7 +143,7 @@ def _usage_facts(usage: object, model: str) -> Iterator[Used]:
         "cache_creation_input_tokens": usage.get("cacheWrite"),
         "output_tokens": usage.get("output"),
     }
-    fact = read_usage(report, model=model)
+    fact = usage_or_none(report, model=model)
     if fact is not None:
         yield fact
 

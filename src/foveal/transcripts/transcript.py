@@ -121,10 +121,10 @@ class TranscriptBuilder:
         self.source = source
         self.path = path
         self.facts: list[TimedFact] = []
-        self.unknown = 0
-        self.id = ""
-        self.title = ""
-        self.model = ""
+        self.unknown: int = 0
+        self.id: str = ""
+        self.title: str = ""
+        self.model: str = ""
 
     def __len__(self) -> int:
         return len(self.facts)

@@ -48,7 +48,7 @@ from foveal.stores import SqliteStore
 from foveal.transcripts import read
 from support import warm_start
 from support.histories import session as history
-from support.legality import check_anthropic, check_chat, check_responses
+from support.legality import check_anthropic, check_chat, check_gemini, check_responses
 from support.paths import TRANSCRIPTS
 from support.terminal import TAB, Terminal
 
@@ -66,7 +66,12 @@ CHAT: Final = [
 ]
 SMALL: Final[dict[str, Any]] = {"model": "gpt-4.1", "window": 6_000, "reserve": 500, "tokenizer": "estimate"}
 MASKING: Final = {"preset": "rolling", "keep_last": 3}
-LEGAL: Final = {"openai": check_chat, "anthropic": check_anthropic, "responses": check_responses}
+LEGAL: Final = {
+    "openai": check_chat,
+    "anthropic": check_anthropic,
+    "responses": check_responses,
+    "gemini": check_gemini,
+}
 UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
 )
@@ -359,7 +364,7 @@ def test_imported_sessions_are_exported_and_imported_unchanged(store: Path, tmp_
         assert events(other, name) == events(store, name)
 
 
-@pytest.mark.parametrize("dialect", ["openai", "anthropic", "responses"])
+@pytest.mark.parametrize("dialect", LEGAL)
 def test_an_export_for_a_provider_is_legal(store: Path, dialect: str) -> None:
     output_of(store, "import", HERE)
     store_session(store, "all of it", EVERYTHING)
@@ -510,6 +515,7 @@ async def _next_request(session: Session) -> Any:
         "openai",
         "responses",
         "anthropic",
+        "gemini",
     ],
 )
 def test_show_at_an_event_prints_the_request_of_a_session(store: Path, dialect: str) -> None:
@@ -521,7 +527,7 @@ def test_show_at_an_event_prints_the_request_of_a_session(store: Path, dialect: 
     *then, now = map(json.loads, outputs_of(store, *commands, ("show", "reduced", *how)))
     for at, shown in zip(places, then, strict=True):
         assert shown["messages"] == _without_aside(requests[at], dialect), at
-        pinned = "\n\nPinned rule: Never touch main.py" if dialect == "anthropic" else ""
+        pinned = "\n\nPinned rule: Never touch main.py" if dialect in ("anthropic", "gemini") else ""
         assert shown["system"] == ["Be brief." + pinned]
         assert shown["tools"] == []
     assert now == then[-1]
@@ -531,9 +537,13 @@ def _without_aside(fitted: Any, dialect: str) -> Any:
     from msgspec.structs import replace
 
     alone = replace(fitted, aside=())
-    return {"openai": alone.to_openai, "anthropic": alone.to_anthropic, "responses": alone.to_responses}[
-        dialect
-    ]()
+    written = {
+        "openai": alone.to_openai,
+        "anthropic": alone.to_anthropic,
+        "responses": alone.to_responses,
+        "gemini": alone.to_gemini,
+    }
+    return written[dialect]()
 
 
 def test_show_at_an_event_prints_the_request_of_a_context(store: Path) -> None:

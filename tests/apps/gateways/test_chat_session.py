@@ -525,7 +525,7 @@ def test_the_reply_names_the_writer_of_the_summary() -> None:
             "(the model's text did not pass the checks): 200 →",
         ),
     ):
-        assert expected in texts.compacted(Event(seq=5, fact=fact), before=200, after=100)
+        assert expected in texts.compacted([Event(seq=5, fact=fact)], before=200, after=100)
 
 
 @run
@@ -548,8 +548,8 @@ async def test_a_warning_says_when_old_turns_are_summarised(tmp_path: Path) -> N
     takes = "⚠️ The context takes 70.0 % of the window; old turns are summarised"
     full = "⚠️ The context is full: 70.0 % of the window, and at most 90.0 % fit."
     for state, expected in (
-        ("warn", f"{takes} as soon as it pays, at 90.0 % at the latest."),
-        ("act", f"{takes} as soon as it pays, at 90.0 % at the latest."),
+        ("warn", f"{takes} as soon as it pays, at the latest before a request would take more than 90.0 %."),
+        ("act", f"{takes} as soon as it pays, at the latest before a request would take more than 90.0 %."),
         ("over", f"{full} Old turns are summarised before the next answer."),
     ):
         assert texts.warning(replace(report, state=state)) == expected
@@ -582,7 +582,9 @@ def test_summaries_of_one_cut_are_one_line_and_so_are_clips() -> None:
     assert reduction_notes([outer, beside])[0].startswith(
         "🗜 Older turns were summarised: 1,683 → 497 tokens. "
     )
-    assert reduction_notes([*clips, *clips])[0].endswith(". /undo e95 undoes the newest of these 6 changes.")
+    assert reduction_notes([*clips, *clips])[0].endswith(
+        ". /undo undoes the newest of these 6 changes; sent 6 times, all of them."
+    )
 
 
 @run
@@ -619,7 +621,8 @@ async def test_one_warning_with_a_compact_button_and_a_reply_to_old_buttons(
         assert used is not None
         assert used[1] == used[2], "footer and warning show the same number"
         report = await session.report()
-        when = f"as soon as it pays, at {report.percent(report.limit)} at the latest."
+        limit = report.percent(report.limit)
+        when = f"as soon as it pays, at the latest before a request would take more than {limit}."
         assert f"old turns are summarised {when}" in loud[0].footer
         before = (await session.report()).used
         (message,) = await collect(press(chats, chat=42, user=42, action="compact"))
@@ -715,8 +718,9 @@ async def test_a_message_larger_than_the_window_fails_and_the_chat_continues(
         chats = open_chats(service)
         message = await send(chats, "word " * 8_000)
         assert re.fullmatch(
-            r"❌ No answer: your message takes [\d,]+ tokens, and a whole request may take at most [\d,]+; send it "
-            r"in parts, or as a text file, of which the model reads the beginning\.",
+            r"❌ No answer: your message takes [\d,]+ tokens, and a whole request may take at most [\d,]+\. It "
+            r"stays in the conversation, and from your next message on the model sees a part of it\. To send it "
+            r"in parts, or as a text file, of which the model reads the beginning, take it out first\.",
             message.text,
         )
         assert (await send(chats, "Hello.")).text == "Hello to you."

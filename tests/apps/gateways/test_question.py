@@ -15,6 +15,7 @@ from foveal.apps.gateways.channel import AGREE_ACTION, DECLINE_ACTION, QUESTION_
 from foveal.apps.gateways.chat_session import ChatSessions
 from foveal.apps.gateways.incoming import IncomingMessage
 from foveal.config import load
+from foveal.core.engine.report import Report
 from foveal.core.log.events import REDUCTIONS
 from foveal.server import ChatPlace, LiveSession, Pairing, Service
 from foveal.testing import Scripted
@@ -46,6 +47,9 @@ class Chat:
 
     async def live(self) -> LiveSession:
         return await self._tenant.ensure("telegram-42")
+
+    async def report(self) -> Report:
+        return await (await self.live()).report()
 
     async def reductions(self) -> list[str]:
         """Return the rules of the reductions so far."""
@@ -122,7 +126,116 @@ async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(tmp_path
         (refused,) = await chat.say("huge " * 9_000)
         limit = (await (await chat.live()).report()).limit
         assert re.match(
-            rf"❌ No answer: your message takes [\d,]+ tokens, .* at most {limit:,}; send", refused.text
+            rf"❌ No answer: your message takes [\d,]+ tokens, .* at most {limit:,}\. It stays in the conversation",
+            refused.text,
+        )
+
+
+@run
+async def test_a_message_that_is_too_large_can_be_taken_out(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        used = (await chat.report()).used if await chat.say() else 0
+        (refused,) = await chat.say("huge " * 9_000)
+        (button,) = refused.buttons
+        assert button.label == "Take it out"
+        assert await chat.press(button.action) == texts.TAKEN_OUT
+        assert (await chat.report()).used == used
+        (answer,) = await chat.say("Hello.")
+        assert "✂️" not in answer.footer
+        assert await chat.press(button.action) == texts.NOT_TAKEN_OUT
+
+
+@run
+async def test_a_message_that_is_too_large_stays_as_the_reply_says(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        await chat.say()
+        await chat.say("huge " * 9_000)
+        (answer,) = await chat.say("Hello.")
+        assert "✂️ A long text was clipped to " in answer.footer
+        assert "\nOne long text is clipped: " in (await chat.say("/context"))[0].text
+        assert "Undid a clipped text (e" in (await chat.say("/undo"))[0].text
+
+
+@run
+async def test_the_tokens_of_the_tools_for_looking_back_are_told(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        while "🗜" not in (answer := (await chat.say())[0]).footer:
+            pass
+        tools = (await chat.report()).totals["tools"]
+        assert (
+            f"\n🔎 The model got tools that look up what it no longer sees: {tools:,} tokens."
+            in answer.footer
+        )
+        assert tools > 100
+        while "🗜" not in (answer := (await chat.say())[0]).footer:
+            assert "🔎" not in answer.footer
+        assert "🔎" not in answer.footer, "they came with the first reduction"
+
+
+@run
+async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        await chat.until_asked()
+        said = await chat.press(AGREE_ACTION)
+        report = await chat.report()
+        assert f" → {report.used:,} tokens" in said
+        assert report.totals["tools"] > 100
+        await chat.say("/undo")
+        assert (await chat.report()).totals["tools"] == 0, "nothing is left to look up"
+        said = await chat.press(AGREE_ACTION)
+        assert f" → {(await chat.report()).used:,} tokens" in said
+        (answer,) = await chat.say()
+        assert "🔎" not in answer.footer, "the numbers of the yes have them"
+
+
+@pytest.mark.parametrize("policy", ["economy", "sliding-summary"])
+@pytest.mark.parametrize(
+    ("count", "undoes"),
+    [
+        (3, r"/undo e\d+, then /undo e\d+ undoes it\."),
+        (6, r"/undo undoes the newest of these 5 changes; sent 5 times, all of them\."),
+    ],
+)
+@run
+async def test_after_a_yes_all_that_was_made_can_be_undone(
+    tmp_path: Path, policy: str, count: int, undoes: str
+) -> None:
+    async with chatting(tmp_path, **CONFIRMED, **{"context.policy": policy}) as chat:
+        for _ in range(count):
+            await chat.say(" ".join(f"n{number}" for number in range(1_200 // count)))
+        while (await chat.say())[-1].buttons != QUESTION_BUTTONS:
+            pass
+        said = await chat.press(AGREE_ACTION)
+        made = len(await chat.reductions())
+        assert made == count - 1
+        assert re.fullmatch(rf"🗜 Reduced: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. {undoes}", said)
+        for _ in range(made):
+            assert (await chat.say("/undo"))[0].text.startswith("↩️ Undid a clipped text")
+        assert (await chat.report()).reduced.clipped == 0
+
+
+@run
+async def test_one_huge_message_does_not_make_the_next_turn_huge(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        for _ in range(6):
+            await chat.say()
+        report = await chat.report()
+        await chat.say("huge " * (report.act - report.used + 150))
+        report = await chat.report()
+        assert report.question
+        assert report.turn_tokens is not None
+        assert report.turn_tokens < 150
+
+
+@run
+async def test_the_limit_is_that_of_a_request(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000, **{"context.policy": "handoff"}) as chat:
+        while not (warned := (await chat.say())[0]).buttons:
+            pass
+        limit = (await chat.report()).percent((await chat.report()).limit)
+        assert warned.footer.endswith(
+            "; old turns are summarised as soon as it pays, at the latest before a request would take more than "
+            f"{limit}."
         )
 
 

@@ -83,8 +83,8 @@ from support.histories import (
     wire_bytes,
 )
 
-some = examples(40)
-few = examples(20)
+some = examples(20)
+few = examples(10)
 SUMMARISING: Final = ("handoff", "sliding-summary", "recent-summary", "confirm", "economy")
 presets = st.sampled_from(SUMMARISING)
 windows = st.sampled_from((1_500, 3_000, 8_000))
@@ -208,7 +208,7 @@ def has_summary_of_nothing(log: Sequence[Event]) -> bool:
     return False
 
 
-@examples(100)
+@examples(50)
 @given(logs_with_summaries)
 def test_the_newest_of_overlapping_summaries_covers_an_event(
     log: list[Event],
@@ -226,7 +226,7 @@ def test_the_newest_of_overlapping_summaries_covers_an_event(
                 assert cover.owner == owner.seq
 
 
-@examples(100)
+@examples(50)
 @given(logs_with_summaries)
 def test_a_summary_is_shown_until_newer_ones_cover_its_whole_range(log: list[Event]) -> None:
     if has_summary_of_nothing(log):
@@ -245,7 +245,7 @@ def test_a_summary_is_shown_until_newer_ones_cover_its_whole_range(log: list[Eve
             assert owner is None or owner.seq in shown, "what is hidden is covered by a summary that is shown"
 
 
-@examples(100)
+@examples(50)
 @given(logs_with_summaries, st.randoms(use_true_random=False))
 def test_undoing_summaries_in_any_order_equals_the_log_without_them(log: list[Event], dice: Random) -> None:
     summaries = [event.seq for event in log if isinstance(event.fact, Compacted)]
@@ -259,7 +259,7 @@ def test_undoing_summaries_in_any_order_equals_the_log_without_them(log: list[Ev
     assert describe_view(view) == describe_view(folded(without))
 
 
-@examples(70)
+@examples(35)
 @given(logs_with_summaries)
 def test_a_view_advanced_through_summaries_equals_a_fold_of_the_log(log: list[Event]) -> None:
     view = View(MessageTokens(ESTIMATE))
@@ -372,7 +372,7 @@ def thinks(step: Step) -> bool:
     return not isinstance(content, str) and any(isinstance(part, Thinking) for part in content)
 
 
-@examples(100)
+@examples(50)
 @given(
     st.builds(
         log_of,
@@ -790,7 +790,7 @@ def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> N
 # ── What requests contain afterwards ──────────────────────────────────────────────────────────────────
 
 
-@examples(40)
+@examples(20)
 @given(long_stories, presets, windows, st.booleans())
 def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
     story: ScriptedHistory, preset: str, window: int, asking: bool
@@ -1303,7 +1303,7 @@ def with_open_error(seed: int) -> tuple[list[Json], list[int]]:
     return messages, calls
 
 
-@examples(30)
+@examples(15)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(sorted(USELESS)),

@@ -430,6 +430,53 @@ def test_a_cold_request_for_anthropic_has_a_separate_system_text() -> None:
     assert (request.system, request.tools) == ("the rules", [])
 
 
+def test_requests_for_gemini_have_the_arguments_of_generate_content() -> None:
+    cold = SummaryRequest.cold(REQUEST, "gemini")
+    asked = {"role": "user", "parts": [{"text": "the text"}]}
+    config = {"max_output_tokens": cold.max_tokens, "system_instruction": "the rules"}
+    assert cold.arguments() == {"contents": [asked], "config": config}
+    draft_request = DraftRequest(writer=0, form="shared", text="the text", max_tokens=99)
+    said = [{"role": "user", "parts": [{"text": "go"}]}, {"role": "model", "parts": [{"text": "yes"}]}]
+    tools = [{"functionDeclarations": [{"name": "bash"}]}]
+    shared = SummaryRequest.shared(draft_request, "gemini", messages=said, system="", tools=tools)
+    assert shared.arguments() == {
+        "contents": [*said, asked],
+        "config": {"max_output_tokens": 99, "tools": tools},
+    }
+
+
+def test_replies_of_gemini_are_read() -> None:
+    parts = [{"text": "hm", "thought": True}, {"text": "the "}, {"text": "record"}]
+    reply = {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": "MAX_TOKENS"}]}
+    draft = read_reply(reply)
+    assert draft is not None
+    assert (draft.text, draft.stop) == ("the record", "length")
+    assert read_stream_chunk(reply) == "the record"
+    refused = read_reply({"candidates": [{"finish_reason": "SAFETY"}]})
+    assert refused is not None
+    assert (refused.text, refused.stop) == ("", "refused")
+
+
+def test_requests_for_bedrock_have_the_arguments_of_converse() -> None:
+    cold = SummaryRequest.cold(REQUEST, "bedrock")
+    assert cold.arguments() == {
+        "messages": [{"role": "user", "content": [{"text": "the text"}]}],
+        "system": [{"text": "the rules"}],
+        "inferenceConfig": {"maxTokens": cold.max_tokens},
+    }
+    point = {"cachePoint": {"type": "default"}}
+    messages = [
+        {"role": role, "content": [{"text": f"{n}"}, point]}
+        for n, role in enumerate(["user", "assistant"] * 3)
+    ]
+    tools = [{"toolSpec": {"name": "bash"}}, point]
+    draft_request = DraftRequest(writer=0, form="shared", text="the text", max_tokens=99)
+    shared = SummaryRequest.shared(draft_request, "bedrock", messages=messages, system="sys", tools=tools)
+    assert shared.arguments()["toolConfig"] == {"tools": tools}
+    assert [len(message["content"]) for message in shared.messages] == [1, 1, 1, 2, 2, 2, 1]
+    assert shared.messages[-1] == {"role": "user", "content": [{"text": "the text"}]}
+
+
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic"])
 def test_a_shared_request_begins_with_the_unchanged_conversation(
     dialect: Literal["openai_chat", "openai_responses", "anthropic"],

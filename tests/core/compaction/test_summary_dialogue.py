@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.compaction import (
@@ -46,6 +46,7 @@ from foveal.core.log import (
 from foveal.core.models import Model
 from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
+from support.effort import examples
 
 COUNT = counter("estimate")
 GPT = model("gpt-4.1")
@@ -734,7 +735,7 @@ def test_a_hostile_result_stays_quoted_data() -> None:
     ),
     st.integers(256, 3_000),
 )
-@settings(max_examples=60, deadline=None)
+@examples(30)
 def test_chunks_fit_are_quoted_and_contain_every_event_in_order(facts: list[AnyFact], room: int) -> None:
     events = [Event(place, fact) for place, fact in enumerate(facts)]
     made = split_transcript(events, room=room, counter=COUNT)
@@ -810,7 +811,7 @@ failures = st.builds(
     shares=st.booleans(),
     long=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@examples(30)
 def test_for_all_replies_the_summary_fits_its_room_and_is_smaller(
     answers: list[Draft | DraftFailure], room: int, before: int, windows: list[int], shares: bool, long: bool
 ) -> None:
@@ -860,7 +861,7 @@ _FORGED_LINES = (
 )
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(st.lists(st.one_of(st.sampled_from(_FORGED_LINES), st.text(max_size=40)), max_size=12))
 def test_whatever_a_draft_contains_the_summary_has_one_header_one_end_and_no_forged_headings(
     lines: list[str],

@@ -14,6 +14,7 @@ from foveal.core.models import Caps
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.core.wire import read_usage
+from foveal.errors import UsageMissing
 from support.histories import ESTIMATE, context, encode_and_decode, events_of, plain_model, session, user
 
 CHAT = {
@@ -102,14 +103,52 @@ def test_negative_and_malformed_values_are_ignored(bad: Any) -> None:
     assert fact == Used(input=100)
 
 
-@pytest.mark.parametrize("nothing", [None, {}, {"usage": None}, SimpleNamespace(), {"prompt_tokens": 0}])
-def test_an_aborted_reply_has_no_usage_and_changes_nothing(nothing: Any) -> None:
+@pytest.mark.parametrize("nothing", [{"prompt_tokens": 0}, {"usage": {"output_tokens": 7}}])
+def test_an_aborted_reply_has_no_prompt_tokens_and_changes_nothing(nothing: Any) -> None:
     ctx = context()
     ctx.fit([user("hi")])
     before = ctx.report()
     ctx.observe(nothing)
     assert ctx.report() == before
     assert events_of(ctx.log, Used) == []
+
+
+@pytest.mark.parametrize("unknown", [{}, SimpleNamespace(), {"tokens": 5}, "usage"])
+def test_a_report_that_is_not_understood_raises(unknown: Any) -> None:
+    ctx = context()
+    ctx.fit([user("hi")])
+    with pytest.raises(foveal.errors.BadSetting, match="is not allowed: the usage that one reply reports"):
+        ctx.observe(unknown)
+    assert events_of(ctx.log, Used) == []
+
+
+def test_a_reply_without_usage_warns_once_and_says_what_to_do() -> None:
+    ctx = context()
+    ctx.fit([user("hi")])
+    with pytest.warns(UsageMissing, match="include_usage") as caught:
+        ctx.observe(None)
+    assert caught[0].filename == __file__
+    ctx.observe({"usage": None})  # the suite turns warnings into errors
+
+
+def test_hour_writes_cost_twice_the_input_price() -> None:
+    model = foveal.model("test", window=10_000, input_price=10.0, cached_price=1.0, write_price=12.5)
+    ctx = foveal.Context(model, tokenizer=ESTIMATE)
+    ctx.fit([user("hi")])
+    lifetimes = {"ephemeral_1h_input_tokens": 300, "ephemeral_5m_input_tokens": 100}
+    ctx.observe({"input_tokens": 5, "cache_creation_input_tokens": 400, "cache_creation": lifetimes})
+    assert ctx.report().spent == pytest.approx((5 * 10 + 100 * 12.5 + 300 * 20) / 1e6)
+
+
+def test_the_report_names_the_providers_reason_for_a_cache_miss() -> None:
+    ctx = context()
+    ctx.fit([user("hi")])
+    reason = {"type": "tools_changed", "cache_missed_input_tokens": 8_000}
+    ctx.observe({"usage": {"input_tokens": 9}, "diagnostics": {"cache_miss_reason": reason}})
+    assert ctx.report().cache_miss == "tools_changed (8,000 tokens)"
+    assert "cache miss in the last call, says the provider: tools_changed" in str(ctx.report())
+    ctx.observe({"usage": {"input_tokens": 9}})
+    assert ctx.report().cache_miss == ""
 
 
 def test_the_report_is_about_the_last_call_not_the_sum_of_all() -> None:

@@ -188,7 +188,7 @@ outcomes = st.one_of(
 )
 
 
-@examples(40)
+@examples(20)
 @given(st.lists(outcomes, max_size=12))
 def test_the_text_parsed_back_is_what_the_events_say(facts: list[AnyFact]) -> None:
     samples, types = counted(*facts)

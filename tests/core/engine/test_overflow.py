@@ -161,7 +161,7 @@ def check_never_unchanged(sent: list[Sent]) -> None:
     assert len(sent) <= MAX_RESENDS + 1
 
 
-@examples(40)
+@examples(20)
 @given(
     presets,
     st.integers(2, 25),
@@ -292,7 +292,7 @@ def test_a_large_reserve_does_not_use_up_a_learned_limit(stated: bool) -> None:
 # ── Limits that the error states ────────────────────────────────────────────────────────────────
 
 
-@examples(30)
+@examples(15)
 @given(presets, st.integers(1_500, 7_000), st.floats(0.6, 1.9))
 def test_when_the_error_states_both_numbers_the_second_request_is_accepted(
     preset: str, limit: int, ratio: float

@@ -77,7 +77,7 @@ def run_context(
     return sent, ctx.log, ctx.report()
 
 
-@examples(20)
+@examples(10)
 @given(
     scripted_histories(turns=6, steps=5, max_lines=60),
     st.sampled_from((1_500, 3_000, 8_000)),
@@ -138,7 +138,7 @@ async def run_session(seed: int, repeats: Random | None) -> tuple[list[Fitted], 
     return sent, await opened.events()
 
 
-@examples(15)
+@examples(10)
 @given(st.integers(0, 9_999), st.integers(0, 9_999))
 def test_repeated_fits_and_reopened_sessions_change_nothing(seed: int, repeats: int) -> None:
     plain = asyncio.run(run_session(seed, None))

@@ -58,7 +58,7 @@ def chat_until_asked(ctx: Context, *, words: int = 120) -> int:
     name=st.sampled_from(REDUCING),
     window=st.sampled_from([1_500, 3_000, 6_000, 20_000]),
 )
-@examples(40)
+@examples(20)
 def test_without_a_yes_nothing_is_reduced_while_the_request_fits(
     history: ScriptedHistory, name: str, window: int
 ) -> None:

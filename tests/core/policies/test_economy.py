@@ -186,7 +186,7 @@ def rereading_history(seed: int, steps: int) -> list[Json]:
 
 
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([3_000, 6_000, 12_000, 40_000]))
-@examples(30)
+@examples(15)
 def test_every_reference_points_to_lines_that_are_shown(seed: int, window: int) -> None:
     ctx = context(window, {"preset": "economy", "keep_last": 1})
     history = rereading_history(seed, 40)
@@ -257,7 +257,7 @@ def test_a_new_result_is_shown_whole_while_it_fits() -> None:
 
 
 @given(seed=st.integers(0, 10_000), steps=st.integers(1, 60))
-@examples(30)
+@examples(15)
 def test_a_conversation_that_fits_costs_at_most_5_percent_more_than_sending_all_of_it(
     seed: int, steps: int
 ) -> None:
@@ -319,7 +319,7 @@ def test_a_cut_is_made_one_unit_above_the_threshold_and_not_at_it() -> None:
 
 
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([4_000, 8_000, 16_000]))
-@examples(20)
+@examples(10)
 def test_the_newest_two_results_and_the_latest_message_are_whole_while_they_fit(
     seed: int, window: int
 ) -> None:
@@ -365,13 +365,14 @@ def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -
 
 
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([2_000, 4_000, 8_000]))
-@examples(8)
+@examples(6)
 def test_no_request_is_larger_than_the_limit(seed: int, window: int) -> None:
     for changes in ({}, {"mode": "confirm"}, {"mode": "off"}, {"compact": False}):
         ctx = context(window, {"preset": "economy", **changes})
         for request in grown(agent_history(seed, 40)):
             sent = ctx.fit(request)
-            assert recount(sent) <= ctx.report().used <= ctx.report().limit
+            report = ctx.report()
+            assert recount(sent) <= report.used <= report.limit
             assert sent[0] == request[0]
 
 

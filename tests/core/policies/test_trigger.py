@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from itertools import pairwise, product
 from typing import Any
 
@@ -19,6 +21,7 @@ from foveal.core.models.budget import Budget
 from foveal.core.policies import Moment
 from foveal.core.reduction import TOKENS_8K
 from foveal.core.tokens import Calibration
+from support.effort import examples
 from support.histories import (
     ESTIMATE,
     ManualClock,
@@ -423,3 +426,62 @@ def test_economy_keeps_the_task_when_everything_else_is_dropped() -> None:
         request = ctx.fit(history)
         assert user("Find the bug in the parser, please.") in request
         assert request[-1] == history[-1]
+
+
+def _parts(message: str) -> tuple[int, int]:
+    """Return the tokens that an overflow's message calls available, and what its parts leave of the window."""
+    available, parts = re.findall(r"but ([\d,]+) are available \(window ([^)]*)\)", message)[0]
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", parts)]
+    return int(available.replace(",", "")), numbers[0] - sum(numbers[1:])
+
+
+@examples(30)
+@given(
+    window=st.integers(1_000, 20_000),
+    reserve=st.integers(0, 25_000),
+    margin=st.one_of(st.none(), st.floats(0, 0.9)),
+    max_input=st.one_of(st.none(), st.integers(500, 20_000)),
+    most=st.one_of(st.none(), st.integers(1, 20_000)),
+    history=st.integers(0, 20_000),
+    beside=st.integers(0, 2_000),
+    pinned=st.integers(0, 500),
+    factor=st.sampled_from([None, 0.7, 1.0, 1.37]),
+)
+def test_the_numbers_of_an_overflow_add_up_for_all_settings(
+    window: int,
+    reserve: int,
+    margin: float | None,
+    max_input: int | None,
+    most: int | None,
+    history: int,
+    beside: int,
+    pinned: int,
+    factor: float | None,
+) -> None:
+    model = foveal.model("test", window=window, max_input=min(max_input or window, window))
+    caps = {"reserve": reserve, "margin": margin, "max_input_tokens": most, "max_history_tokens": history}
+    ctx = foveal.Context(model, tokenizer=ESTIMATE, clock=ManualClock(), **caps)  # type: ignore[arg-type]
+    with suppress(ContextOverflow):
+        ctx.fit([user("word " * 20)])
+        ctx.observe({"prompt_tokens": int(30 * (factor or 0)), "completion_tokens": 1})
+    with suppress(BadSetting):  # a pin that is larger than the room
+        ctx.pin("rule " * (pinned + 1))
+    tools = [{"type": "function", "function": {"name": "f", "description": "word " * beside}}]
+    with pytest.raises(ContextOverflow) as caught:
+        ctx.fit([user("word " * 20), user("word " * 25_000)], tools=tools, system="word " * beside)
+    problem = caught.value
+    left = problem.window - problem.reserve - problem.margin - problem.capped
+    assert _parts(str(problem)) == (problem.available, problem.available)
+    assert problem.available == left < problem.needed
+    assert min(problem.available, problem.reserve, problem.margin, problem.capped) >= 0
+    for taken in re.findall(r"alone takes? ([\d,]+)", str(problem)):
+        assert int(taken.replace(",", "")) <= problem.needed
+
+
+def test_an_overflow_names_the_cap_that_leaves_less_than_the_window() -> None:
+    ctx = context(8_000, max_history_tokens=500)
+    with pytest.raises(ContextOverflow) as caught:
+        ctx.fit([user("word " * 9_000)])
+    problem = caught.value
+    assert (problem.reserve, problem.margin, problem.capped, problem.available) == (800, 800, 5_900, 500)
+    assert "window 8,000 − reserve 800 − margin 800 − 5,900 for `max_history_tokens`" in str(problem)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveal.core.reduction import (
@@ -26,6 +26,7 @@ from foveal.core.reduction import (
 )
 from foveal.core.tokens import Counter, Exact
 from foveal.errors import BadSetting
+from support.effort import examples
 
 
 class Characters:
@@ -405,7 +406,7 @@ limits = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(120)
 @given(texts, limits, st.sampled_from([EXACT, ESTIMATE]))
 @example("error: a\n" * 50, Limits(strategy="smart", lines=7), EXACT)
 def test_every_clip_keeps_its_contract(text: str, limits: Limits, counter: Counter) -> None:
@@ -427,7 +428,7 @@ def test_every_clip_keeps_its_contract(text: str, limits: Limits, counter: Count
     check_numbers(text, made, counter)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(75)
 @given(texts, st.sampled_from(STRATEGIES), st.integers(0, 400))
 def test_a_clip_by_a_real_vocabulary_is_within_its_tokens(text: str, strategy: Strategy, tokens: int) -> None:
     pytest.importorskip("toktok")
@@ -455,7 +456,7 @@ def check_numbers(text: str, made: Clip, counter: Counter) -> None:
     assert numbers == [made.kept_tokens, made.total_tokens, made.kept_lines, made.total_lines]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(st.lists(texts, max_size=8), limits)
 def test_parts_together_stay_within_the_limits(texts: list[str], limits: Limits) -> None:
     clips = clip_parts(texts, limits, handle="e12", counter=EXACT)

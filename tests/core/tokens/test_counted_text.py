@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Estimate, Exact
 from foveal.core.tokens.counted_text import PartCounter, SeamCounter, counter_for_parts
 from foveal.core.tokens.counter import adds_up
+from support.effort import examples
 
 toktok = pytest.importorskip("toktok")
 
@@ -30,7 +31,7 @@ texts = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(texts, st.data())
 def test_parts_are_counted_and_cut_as_by_the_counter_of_all_texts(text: str, data: st.DataObject) -> None:
     parts = SeamCounter(text, EXACT)
@@ -43,7 +44,7 @@ def test_parts_are_counted_and_cut_as_by_the_counter_of_all_texts(text: str, dat
         assert parts.tail(text, tokens) == EXACT.tail(text, tokens)
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(st.text(CHARACTERS, min_size=2, max_size=60), st.integers(0, 60))
 @ENCODINGS
 def test_tokens_add_up_where_adds_up_says_so(encoding: str, text: str, at: int) -> None:

@@ -9,13 +9,13 @@ import random
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Counter, Estimate, Exact
 from foveal.core.tokens.counter import FunctionCounter, _load_counter, counter, nearest_seam
 from foveal.errors import BadSetting
-from support.effort import bounded
+from support.effort import bounded, examples
 
 toktok = pytest.importorskip("toktok")
 
@@ -105,7 +105,7 @@ def test_the_estimate_is_within_ten_percent_on_average() -> None:
 anything = st.text(st.characters(codec=None), max_size=300) | st.sampled_from(sorted(TEXTS.values()))
 
 
-@settings(max_examples=200)
+@examples(75)
 @given(anything, st.integers(-5, 200))
 @pytest.mark.parametrize("name", ["o200k_base", "qwen3.5", "estimate"])
 def test_head_and_tail_stay_within_their_tokens(name: str, text: str, limit: int) -> None:
@@ -125,7 +125,7 @@ def test_long_heads_and_tails_stay_within_their_tokens_too(kind: str) -> None:
         assert EXACT.count(text[len(text) - EXACT.tail(text, limit) :]) <= limit
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(
     st.text("ab Z\n\t/'\"()[]{}.,:_-019é漢🙂\u0301\u2019\r\u00a0", min_size=2, max_size=60),
     st.integers(0, 59),

@@ -172,12 +172,23 @@ def test_the_first_message_is_always_of_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing", ["", " \n", [], None, [text("")], [text(" ")], [THINKING], [THINKING, text("")]]
+    "nothing", ["", " \n", [], [text("")], [text(" ")], [THINKING], [THINKING, text("")]]
 )
 def test_empty_texts_and_trailing_thinking_are_left_out(nothing: Any) -> None:
     assert round_trip([USER, {"role": "assistant", "content": nothing}]) == [USER]
     assert check_anthropic(round_trip([USER, {"role": "assistant", "content": nothing}, USER])) == []
     assert len(facts([{"role": "assistant", "content": nothing}])) == 1
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_a_message_without_content_is_malformed(role: str) -> None:
+    for message in ({"role": role}, {"role": role, "content": None}):
+        with pytest.raises(MalformedMessage, match=r"messages\[1\]\.content: is (missing|null)"):
+            facts([USER, message])
+
+
+def test_a_result_may_have_no_content() -> None:
+    assert round_trip(with_question(tool_use(), answer=[{"type": "tool_result", "tool_use_id": "a"}]))
 
 
 def test_system_text_among_the_messages_becomes_a_user_message() -> None:
@@ -244,7 +255,7 @@ def test_a_longer_history_extends_the_messages_of_the_shorter_one() -> None:
         ("[1]", {"_raw": "[1]"}),
         ("null", {"_raw": "null"}),
         ('{"a": NaN}', {"_raw": '{"a": NaN}'}),
-        ('{"a": "\\ud800"}', {"a": "\ud800"}),
+        ('{"a": "\\ud800"}', {"a": "\ufffd"}),
         ("[" * 100_000, {"_raw": "[" * 100_000}),
         ('{"a":' * 100_000, {"_raw": '{"a":' * 100_000}),
     ],

@@ -60,6 +60,21 @@ def test_marks_are_counted_in_values_and_in_json() -> None:
     assert not has_cache_mark(MARKED[1])
 
 
+def test_points_of_bedrock_are_marks() -> None:
+    point = {"cachePoint": {"type": "default", "ttl": "1h"}}
+    messages = [{"role": "user", "content": [{"text": "a"}, point, {"text": "b"}]}]
+    assert count_cache_marks(messages) == 1
+    assert has_cache_mark(point)
+    assert strip_cache_marks(messages) == [{"role": "user", "content": [{"text": "a"}, {"text": "b"}]}]
+    assert count_cache_marks([{"toolSpec": {"name": "f"}}, point]) == 1
+
+
+def test_data_with_a_field_like_a_point_is_not_a_mark() -> None:
+    for data in ({"cachePoint": 1}, {"cachePoint": {"type": "x", "id": 1}}, {"cachePoint": {}, "a": 1}):
+        assert not has_cache_mark(data)
+        assert strip_cache_marks([data]) == [data]
+
+
 def test_a_text_that_quotes_the_field_is_not_a_mark() -> None:
     quoting = [{"role": "user", "content": 'use "cache_control" here'}]
     assert count_cache_marks_in_json(json.dumps(quoting).encode()) == 0

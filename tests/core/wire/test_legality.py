@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from foveal.core.log.events import Dialect
 from foveal.core.wire.cache_marks import count_cache_marks, limit_cache_marks
 from foveal.core.wire.legality import request_faults
+from support.histories import DIALECTS
 
-DIALECTS: tuple[Dialect, ...] = ("openai_chat", "openai_responses", "anthropic")
 SECRET = "the-text-of-a-message"
 MARK = {"cache_control": {"type": "ephemeral"}}
 
@@ -30,11 +30,23 @@ names = st.sampled_from(
         "input",
         "output",
         "name",
+        "toolUse",
+        "toolResult",
+        "toolUseId",
+        "document",
+        "cachePoint",
+        "json",
+        "parts",
+        "functionCall",
+        "functionResponse",
+        "response",
+        "args",
+        "thoughtSignature",
     )
 )
 words = st.sampled_from(
     ("user", "assistant", "tool", "system", "text", "tool_use", "tool_result", "function", "function_call",
-     "function_call_output", "reasoning", "message", "thinking", "a", "")
+     "function_call_output", "reasoning", "message", "thinking", "model", "a", "")
 )  # fmt: skip
 values = st.recursive(
     st.none() | st.booleans() | st.integers(0, 3) | words | st.just(SECRET),
@@ -74,6 +86,17 @@ def test_a_fault_has_no_text_of_a_message_in_it(dialect: Dialect, roles: list[st
         ),
         ("openai_chat", [{"role": "user"}], "[0] content is of type NoneType"),
         (
+            "bedrock",
+            [{"role": "assistant", "content": [{"text": "x"}]}],
+            "[0] 'assistant' where user is expected",
+        ),
+        ("bedrock", [{"role": "user", "content": [{"text": " "}]}], "[0] an empty text"),
+        (
+            "bedrock",
+            [{"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": []}}]}],
+            "[0] results ['a'] for calls []",
+        ),
+        (
             "openai_responses",
             [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}],
             "[end] ('function', 'a') has no output",
@@ -101,6 +124,19 @@ def test_the_newest_marks_are_kept_up_to_the_limit(marked: list[list[bool]], mos
     newest = next((one for one in reversed(limited) if count_cache_marks(one)), None)
     fitting = [one for one in messages if 0 < count_cache_marks(one) <= most]
     assert newest == (fitting[-1] if fitting else None)
+
+
+def test_marks_of_bedrock_are_counted_and_the_longest_come_first() -> None:
+    point, long = {"cachePoint": {"type": "default"}}, {"cachePoint": {"type": "default", "ttl": "1h"}}
+    spec = {"toolSpec": {"name": "f"}}
+    messages = [{"role": "user", "content": [{"text": "a"}, point, {"text": "b"}, point]}]
+    assert request_faults("bedrock", messages, system=[{"text": "s"}, long], tools=[spec, long]) == []
+    assert request_faults("bedrock", messages, system=[{"text": "s"}, long], tools=[spec, point]) == [
+        "a cachePoint of 1h after a shorter one"
+    ]
+    assert request_faults("bedrock", messages, system=[{"text": "s"}, long, long], tools=[spec, long]) == [
+        "5 cache marks, 4 are allowed"
+    ]
 
 
 def test_more_than_four_marks_are_a_fault() -> None:

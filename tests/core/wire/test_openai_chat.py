@@ -141,11 +141,33 @@ def test_unknown_parts_stay_opaque_and_images_are_measured() -> None:
 
 
 def test_an_empty_message_is_written_with_an_empty_text() -> None:
-    assert round_trip([{"role": "assistant"}, {"role": "user", "content": []}, {"role": "user"}]) == [
+    assert round_trip([{"role": "assistant", "content": None}, {"role": "user", "content": []}]) == [
         {"role": "assistant", "content": ""},
         {"role": "user", "content": ""},
-        {"role": "user", "content": ""},
     ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user"},
+        {"role": "user", "content": None},
+        {"role": "user", "content": None, "name": "x"},
+        {"role": "system"},
+        {"role": "developer", "content": None},
+        {"role": "tool", "tool_call_id": "c"},
+        {"role": "tool", "tool_call_id": "c", "content": None},
+        {"role": "function", "name": "f", "content": None},
+        {"role": "assistant"},
+    ],
+)
+def test_a_message_without_content_is_malformed(message: dict[str, Any]) -> None:
+    with pytest.raises(MalformedMessage, match=r"messages\[0\]\.content: is (missing|null)"):
+        facts([message])
+
+
+def test_the_model_may_say_nothing_beside_calls_and_other_fields() -> None:
+    assert facts([{"role": "assistant", "tool_calls": [call()]}, {"role": "assistant", "refusal": "no"}])
 
 
 def test_null_and_empty_tool_calls_are_left_out() -> None:
@@ -162,7 +184,7 @@ def test_parsed_arguments_become_text_again() -> None:
 
 
 def test_arguments_keep_their_exact_text_even_if_invalid() -> None:
-    for text in ('{ "a" : 1.0 }', "{broken", "", "null", '"\\ud800"', "\ud800"):
+    for text in ('{ "a" : 1.0 }', "{broken", "", "null", '"\\ud800"'):
         (fact,) = facts([{"role": "assistant", "content": None, "tool_calls": [call(arguments=text)]}])
         assert fact.content[0].arguments == text
 
@@ -263,12 +285,14 @@ def test_a_message_nested_too_deeply_is_malformed() -> None:
         facts([{"role": "user", "content": "x", "deep": deep}])
 
 
-def test_lone_surrogates_and_nul_bytes_are_preserved() -> None:
-    messages = [
-        {"role": "user", "content": "a\ud800b\0", "name": "\udfff"},
-        {"role": "user", "content": [{"type": "text", "text": "\ud800", "tag": "\ud800"}]},
-    ]
-    assert round_trip(messages) == messages
+def test_nul_bytes_are_preserved_and_lone_surrogates_replaced() -> None:
+    def messages(text: str) -> list[Any]:
+        return [
+            {"role": "user", "content": f"a{text}b\0", "name": text},
+            {"role": "user", "content": [{"type": "text", "text": text, "tag": text}]},
+        ]
+
+    assert round_trip(messages("\ud800")) == messages("\ufffd")
 
 
 def test_a_text_that_looks_like_a_role_or_a_placeholder_is_only_text() -> None:

@@ -408,6 +408,10 @@ def test_other_libraries_errors_are_recognised_by_their_attributes() -> None:
 
     too_long = ClientError("ValidationException", "Input is too long for requested model.", 400)
     assert facts(recognise_overflow(too_long)) == ("tokens", 0, 0, 0, 0)
+    bytes_of_text = ClientError("ValidationException", "Too many total text bytes: 30000000 > 25000000", 400)
+    assert facts(recognise_overflow(bytes_of_text)) == ("bytes", 0, 0, 0, 0)
+    for wording in ("prompt is too long: 210000 tokens > 200000 maximum", "Too many input tokens."):
+        assert recognise_overflow(ClientError("ValidationException", wording, 400)) is not None
     throttled = "Too many tokens, please wait before trying again."
     assert recognise_overflow(ClientError("ThrottlingException", throttled, 429)) is None
     assert recognise_overflow(ClientError("ThrottlingException", throttled, 400)) is None
@@ -785,6 +789,11 @@ def test_a_stop_because_the_window_is_full_is_reported(stop: str) -> None:
     assert silent_overflow_reason(prompt=9, predicted=9, window=99, stop=stop) == (
         f"the reply stopped because the window was full ({stop})"
     )
+
+
+def test_the_stop_reason_of_bedrock_is_read() -> None:
+    assert stop_reason({"stopReason": "model_context_window_exceeded"}) == "model_context_window_exceeded"
+    assert stop_reason({"messageStop": {"stopReason": "end_turn"}}) == "end_turn"
 
 
 def test_a_prompt_above_a_known_window_is_reported() -> None:

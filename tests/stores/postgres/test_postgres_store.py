@@ -15,6 +15,7 @@ from foveal.ports import Checkpoint, Store
 from foveal.stores.postgres.connection import PostgresPool
 from foveal.stores.postgres.sql_statements import session_page
 from foveal.stores.postgres.store import PostgresStore
+from support.effort import examples
 from support.postgres_server import fresh_database
 from support.store_contract import LONG_TEXT, Contract, StoreMachine, log
 
@@ -39,7 +40,7 @@ class PostgresMachine(StoreMachine):
 
 
 class TestPostgresAnyOrder(PostgresMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=15, stateful_step_count=25)
+    settings = settings(examples(8), stateful_step_count=25)
 
 
 def test_erasing_deletes_every_row_with_a_text_and_keeps_what_others_use(postgres_url: str) -> None:

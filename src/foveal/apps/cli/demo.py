@@ -171,8 +171,8 @@ class DemoOutput:
             sys.stdout.reconfigure(errors="replace")
         self.delay = delay
         wanted = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
-        self.colours = wanted and not os.environ.get("NO_COLOR")
-        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+        self.colours: bool = wanted and not os.environ.get("NO_COLOR")
+        self.width: int = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
 
     def write(self, text: str = "", style: str = "") -> None:
         if style and self.colours:

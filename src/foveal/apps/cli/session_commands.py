@@ -182,10 +182,12 @@ async def show(args: Namespace) -> int:
         view = await fold_view(store, id, end=at + 1)
     if args.json:
         fitted = Fitted.of(view)
-        if args.to == "anthropic":
-            messages, system = fitted.to_anthropic(), [fitted.system] if fitted.system else []
+        target = wire_for(EXPORT_DIALECTS[args.to])
+        if target.has_system_beside:
+            messages = fitted.to_gemini() if args.to == "gemini" else fitted.to_anthropic()
+            system = [fitted.system] if fitted.system else []
         else:
-            messages, _ = render_view(view, wire_for(EXPORT_DIALECTS[args.to]))
+            messages, _ = render_view(view, target)
             system = [original_text(fact) for fact in fitted.aside]
         print(json.dumps({"system": system, "tools": fitted.tools, "messages": messages}, indent=2))
     else:

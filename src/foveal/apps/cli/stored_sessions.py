@@ -24,6 +24,7 @@ EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
     "openai": "openai_chat",
     "responses": "openai_responses",
     "anthropic": "anthropic",
+    "gemini": "gemini",
 }
 """Message formats by the names that commands use; the format `foveal` keeps every event."""
 _SESSIONS_PER_PAGE: Final = 500
@@ -132,7 +133,7 @@ class SessionExport:
     messages. Events that are stored during the export are not in it."""
 
     def __init__(self, store: Store, info: SessionInfo, format: str) -> None:
-        self.size = ""
+        self.size: str = ""
         """What the file contains, in words; known after the last part."""
         self._store, self._info, self._format = store, info, format
 

@@ -20,6 +20,8 @@ COMPACT_ACTION: Final = "compact"
 AGREE_ACTION: Final = "agree"
 DECLINE_ACTION: Final = "decline"
 """Actions of the buttons that answer the question of mode `confirm`."""
+REMOVE_ACTION: Final = "remove:"
+"""Prefix of the action of the button that takes a message out; the handle of the message follows."""
 RETRY_ACTION: Final = "again:"
 """Prefix of the action of the button that asks the model again; the id of the failed turn follows."""
 
@@ -44,6 +46,8 @@ class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True):
     footer: str = ""
     """Plain text below it."""
     buttons: tuple[Button, ...] = ()
+    is_last: bool = True
+    """Whether no other message follows that belongs to the same reply."""
     is_answer: bool = False
     """The answer to a recorded message, whose delivered parts are counted; not a notice or an error."""
 

@@ -6,14 +6,13 @@ The output of a command is sent and not stored: it does not enter the conversati
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import cast
 from weakref import WeakValueDictionary
 
 from foveal.apps.gateways import channel, texts
 from foveal.apps.gateways.channel import ChannelMessage, MessageComposer, Replies, text_reply
-from foveal.apps.gateways.model_text import CHAT_SYSTEM_PROMPT
 from foveal.apps.gateways.reduction_notes import is_unreported
 from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle, UnknownSession
 from foveal.server.chats import ChatPlace, Chats, find_place
@@ -25,10 +24,12 @@ from foveal.sessions.continuation import CARRY_CHOICES, Carry
 
 
 class RunningTurns:
-    """The turns of each place that have not ended, oldest first."""
+    """The turns of each place that have not ended, oldest first, and the messages whose files are fetched."""
 
     def __init__(self) -> None:
         self._turns: dict[ChatPlace, list[Turn]] = {}
+        self._fetching: dict[ChatPlace, bool] = {}
+        """Places with a message that is no turn yet, and whether that turn is to be stopped."""
 
     def add(self, place: ChatPlace, turn: Turn) -> None:
         self._turns[place] = [*self.running(place), turn]
@@ -38,6 +39,28 @@ class RunningTurns:
         if turns:
             self._turns[place] = turns
         return turns
+
+    @contextmanager
+    def fetching(self, place: ChatPlace) -> Iterator[None]:
+        """Hold a place in which a message becomes a turn in this block, and stop that turn if `/stop` came."""
+        self._fetching[place] = False
+        try:
+            yield
+        finally:
+            if self._fetching.pop(place, False):
+                for turn in self.running(place)[-1:]:
+                    turn.stop()
+
+    def stop_fetched(self, place: ChatPlace) -> bool:
+        """Stop the turn of the message whose files are fetched; return False if there is none to stop."""
+        is_new = self._fetching.get(place) is False
+        if is_new:
+            self._fetching[place] = True
+        return is_new
+
+    def waiting(self, place: ChatPlace) -> int:
+        """Return how many messages have no answer yet."""
+        return len(self.running(place)) + (self._fetching.get(place) is False)
 
 
 class ChatCommands:
@@ -136,17 +159,15 @@ class ChatCommands:
         if not carry:
             return texts.NEW_SESSION
         title = (await live.info()).title
-        await self._tenant.create(
-            new, title=title, system=CHAT_SYSTEM_PROMPT, continue_from=session, carry=cast(Carry, carry)
-        )
+        await self._tenant.create(new, title=title, continue_from=session, carry=cast(Carry, carry))
         return texts.CONTINUED_SESSION.format(carry=carry)
 
     async def _stop(self, place: ChatPlace) -> str:
         """Stop the oldest turn of the chat, or a turn of its session that another source started."""
-        turns = self._turns.running(place)
+        turns, waiting = self._turns.running(place), self._turns.waiting(place)
         if turns:
             turns[0].stop()
-        else:
+        elif not self._turns.stop_fetched(place):
             try:
                 live = await self._live_session(place)
             except UnknownSession:
@@ -154,7 +175,7 @@ class ChatCommands:
             if not live.is_busy:
                 return texts.IDLE
             live.stop()
-        return texts.stopping(len(turns) - 1)
+        return texts.stopping(waiting - 1)
 
     async def _compact(self, live: LiveSession, focus: str = "", *, agreed: bool = False) -> ChannelMessage:
         try:
@@ -162,7 +183,8 @@ class ChatCommands:
         except NotCompacted as problem:
             return ChannelMessage(text=texts.not_compacted(problem, await live.report()))
         self._composer.reset_warning(live.id)
-        text = texts.compacted(result.event, before=result.tokens_before, after=result.tokens_after)
+        events = result.events or (result.event,)
+        text = texts.compacted(events, before=result.tokens_before, after=result.tokens_after)
         return ChannelMessage(text=text, footer=self._composer.footer(await live.report()))
 
     async def _compact_if_full(self, live: LiveSession) -> ChannelMessage:
@@ -193,6 +215,16 @@ class ChatCommands:
             return ChannelMessage(text=text, footer=self._composer.footer(report))
         return self._composer.card(text, report, session=live.id)
 
+    async def _remove(self, live: LiveSession, handle: str) -> ChannelMessage:
+        """Take out a message that fits into no request, if nothing was said after it."""
+        try:
+            is_removed = await live.take_out(handle, waits=True)
+        except UnknownHandle:  # the button belongs to an earlier session of the chat
+            return ChannelMessage(text=texts.OLD_BUTTON)
+        if not is_removed:
+            return ChannelMessage(text=texts.NOT_TAKEN_OUT)
+        return self._composer.card(texts.TAKEN_OUT, await live.report(), session=live.id)
+
     # ── Buttons ──────────────────────────────────────────────────────────────────────────────────────
 
     async def press(self, action: str, *, place: ChatPlace) -> Replies:
@@ -204,6 +236,9 @@ class ChatCommands:
                 replies = self._change(place, self._agree)
             case channel.DECLINE_ACTION:
                 replies = self._with_session(place, _decline)
+            case _ if action.startswith(channel.REMOVE_ACTION):
+                handle = action.removeprefix(channel.REMOVE_ACTION)
+                replies = self._change(place, lambda live: self._remove(live, handle))
             case _:
                 replies = text_reply(texts.OLD_BUTTON)
         async with aclosing(replies):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Final, NamedTuple
 
@@ -26,7 +26,9 @@ from foveal.agent.agent_events import ContextReduced, LimitReached, ModelAnswere
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.access import AccessControl
 from foveal.apps.gateways.channel import (
+    REMOVE_ACTION,
     RETRY_ACTION,
+    Button,
     ChannelMessage,
     MessageComposer,
     Replies,
@@ -37,9 +39,10 @@ from foveal.apps.gateways.channel import (
 from foveal.apps.gateways.chat_commands import ChatCommands, RunningTurns
 from foveal.apps.gateways.chat_files import Fetch, no_fetch, read_files, read_kinds
 from foveal.apps.gateways.incoming import IncomingMessage
-from foveal.apps.gateways.model_text import CHAT_SYSTEM_PROMPT, model_text
-from foveal.apps.gateways.notices import ToldNotices, message_notices, with_notices
+from foveal.apps.gateways.model_text import model_text
+from foveal.apps.gateways.notices import NOTICE_INTERVAL_S, message_notices, notice_causes, with_notices
 from foveal.apps.gateways.reduction_notes import reduction_notes, turn_reductions
+from foveal.core.engine.report import Report
 from foveal.core.models.model import Model
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
@@ -80,7 +83,7 @@ class ChatSessions:
         footer: bool = True,
     ) -> None:
         self.platform = platform
-        self.owners = tuple(allowed)
+        self.owners: tuple[int, ...] = tuple(allowed)
         """The users of the allow-list, who are told what the bot cannot deliver; in the configured order."""
         self._service = service
         self._tenant = service.tenant(platform)
@@ -93,7 +96,6 @@ class ChatSessions:
         )
         self._postponed: set[str] = set()
         """Keys of messages whose chats got an error, or the reply that the answer comes later."""
-        self._told = ToldNotices(service.runtime.clock)
         self._unrecorded: set[str] = set()
         """Keys of messages whose answers were delivered, which could not be recorded."""
         self._delivering: set[str] = set()
@@ -107,10 +109,11 @@ class ChatSessions:
         return await self._access.count_users()
 
     async def users_to_tell(self, author: int) -> list[int]:
-        """Return who may be told what the bot cannot deliver to the author of a message, in the order of trials."""
-        paired = await self._access.paired_users()
-        authors = [author] if author in paired else []
-        return list(dict.fromkeys([*self.owners, *authors, *paired]))
+        """Return who may be told what the bot cannot deliver to the author of a message, in the order of trials: an
+        author of the allow-list before its other users, and one with a code after them."""
+        if author in self.owners:
+            return list(dict.fromkeys([author, *self.owners]))
+        return [*self.owners, *([author] if await self.is_allowed(author) else [])]
 
     # ── Input ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,17 +154,24 @@ class ChatSessions:
             if not await self._chats.record_command(self.platform, message.key, place=place, now=self.now()):
                 return PendingAnswer(no_replies())
             replies = await self._commands.run(name, argument, place=place)
-            return PendingAnswer(errors_as_replies(replies))
-        if message.files:
+            return PendingAnswer(errors_as_replies(replies), user=message.user)
+        if not message.files:
+            return await self._answer_message(message)
+        with self._turns.fetching(message.place):
             known = await self._chats.find_message(self.platform, message.key)
             is_stored = known is not None and (
                 known.is_done or await self._tenant.find_message(known.session, key=message.key) is not None
             )
             message = replace(message, files=()) if is_stored else await self._read_files(message, fetch)
+            return await self._answer_message(message)
+
+    async def _answer_message(self, message: IncomingMessage) -> PendingAnswer:
+        """Store a message whose files are read, and return its answer and what the model does not get of it."""
         notices = await self._notices(message)
         if not message.has_content:
-            return PendingAnswer(text_reply("\n".join(notices)) if notices else no_replies())
-        answer = (await self._submit(message))._replace(user=message.user)
+            replies = text_reply("\n".join(notices)) if notices else no_replies()
+            return PendingAnswer(replies, user=message.user)
+        answer = await self._submit(message)
         return answer._replace(replies=with_notices(answer.replies, notices)) if notices else answer
 
     async def _read_files(self, message: IncomingMessage, fetch: Fetch) -> IncomingMessage:
@@ -174,7 +184,20 @@ class ChatSessions:
     async def _notices(self, message: IncomingMessage) -> list[str]:
         """Return what the model does not get of a message, in words."""
         read = read_kinds(await self._model(message.place)) if message.unread else []
-        return message_notices(message, self._told, read=read)
+        causes = notice_causes(message)
+        new = await self.untold_notices(message.place, causes, interval_s=NOTICE_INTERVAL_S)
+        return message_notices(message, new=new, read=read)
+
+    async def untold_notices(
+        self, place: ChatPlace, notices: Iterable[str], *, interval_s: float
+    ) -> list[str]:
+        """Return the notices that a place has not got within this time; they count as told from now on."""
+        now = self.now()
+        return await self._chats.untold_notices(self.platform, place, notices, now=now, interval_s=interval_s)
+
+    async def forget_notice(self, place: ChatPlace, notice: str) -> None:
+        """Let a place get a notice again."""
+        await self._chats.forget_notice(self.platform, place, notice)
 
     async def _model(self, place: ChatPlace) -> Model:
         """Return the model that answers in a place."""
@@ -187,35 +210,40 @@ class ChatSessions:
         async def open_session() -> LiveSession:
             session = await self._chats.session(self.platform, message.place)
             try:
-                return await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
+                return await self._tenant.ensure(session, title=title)
             except UnknownSession:  # it was deleted, and its id stays in use
                 session = await self._chats.start_next_session(self.platform, message.place, session=session)
-                return await self._tenant.ensure(session, title=title, system=CHAT_SYSTEM_PROMPT)
+                return await self._tenant.ensure(session, title=title)
 
         async def submit(live: LiveSession) -> Turn:
             # A message that arrives again may differ: its author has another name, a file is gone.
             dialect = media_dialect(content)
             return await live.submit(content, key=message.key, dialect=dialect, checks_text=False)
 
-        place, reply_to = message.place, message.reply_to
-        answer = await self._start_once(message.key, open_session, submit, place=place, reply_to=reply_to)
+        recorded = ChatMessage(
+            key=message.key,
+            place=message.place,
+            session="",
+            reply_to=message.reply_to,
+            author=message.user,
+            place_name=one_line(scrub(message.place_name), width=MAX_CHAT_TITLE_CHARS),
+        )
+        answer = await self._start_once(recorded, open_session, submit)
         return answer or PendingAnswer(no_replies())
 
     async def _start_once(
         self,
-        key: str,
+        new: ChatMessage,
         open_session: Callable[[], Awaitable[LiveSession]],
         start: Callable[[LiveSession], Awaitable[Turn]],
-        *,
-        place: ChatPlace,
-        reply_to: int = 0,
     ) -> PendingAnswer | None:
-        """Start the turn of a key, in the session where it started before, if it did.
+        """Start the turn of a message, in the session where it started before, if it did.
 
-        The key is recorded before the turn starts: a crash in between leaves a record without a turn, which is
-        dropped, and never a turn whose answer is not delivered. Return None if the key was answered, or its answer
-        is being delivered.
+        The message is recorded before the turn starts: a crash in between leaves a record without a turn, which is
+        dropped, and never a turn whose answer is not delivered. Return None if it was answered, or its answer is
+        being delivered.
         """
+        key = new.key
         if key in self._delivering:
             return None
         self._delivering.add(key)
@@ -226,14 +254,14 @@ class ChatSessions:
                 return None
             live = await self._recorded_session(known) or await open_session()
             now = self.now()
-            message = known or ChatMessage(key=key, place=place, session=live.id, reply_to=reply_to, at=now)
+            message = known or replace(new, session=live.id, at=now)
             await self._chats.record_message(self.platform, message, now=now)
             turn = await start(live)
         finally:
             if turn is None:
                 self._delivering.discard(key)
-        self._turns.add(place, turn)
-        return PendingAnswer(errors_as_replies(self._answer(turn, key=key)), message)
+        self._turns.add(new.place, turn)
+        return PendingAnswer(errors_as_replies(self._answer(turn, key=key)), message, message.author)
 
     async def _recorded_session(self, message: ChatMessage | None) -> LiveSession | None:
         """Return the session of a recorded message, unless it was deleted."""
@@ -246,15 +274,15 @@ class ChatSessions:
         if not await self.is_allowed(user):
             return PendingAnswer(text_reply(texts.no_access(self.platform, user)))
         if not action.startswith(RETRY_ACTION):
-            return PendingAnswer(errors_as_replies(self._commands.press(action, place=place)))
+            return PendingAnswer(errors_as_replies(self._commands.press(action, place=place)), user=user)
         try:
-            return await self._retry(action.removeprefix(RETRY_ACTION), place=place)
+            return await self._retry(action.removeprefix(RETRY_ACTION), place=place, user=user)
         except UnknownSession:
             return PendingAnswer(text_reply(texts.NO_MESSAGES))
         except FovealError as problem:
             return PendingAnswer(text_reply(texts.error(problem)))
 
-    async def _retry(self, failed: str, *, place: ChatPlace) -> PendingAnswer:
+    async def _retry(self, failed: str, *, place: ChatPlace, user: int) -> PendingAnswer:
         """Ask the model again, once for each failed turn."""
         session = await self._chats.session(self.platform, place)
         key = f"{self.platform}-again-{session}-{failed}"
@@ -267,7 +295,8 @@ class ChatSessions:
             return await live.retry(key=key)
 
         try:
-            return await self._start_once(key, open_session, start, place=place) or old
+            message = ChatMessage(key=key, place=place, session="", author=user)
+            return await self._start_once(message, open_session, start) or old
         except NothingToAsk:  # the last turn did not fail
             return old
 
@@ -288,7 +317,10 @@ class ChatSessions:
         keys = {message.key for message in owed}
         self._delivering |= keys
         self._postponed -= keys  # another server has answered them
-        return [PendingAnswer(errors_as_replies(self._late_answer(message)), message) for message in owed]
+        return [
+            PendingAnswer(errors_as_replies(self._late_answer(message)), message, message.author)
+            for message in owed
+        ]
 
     async def _late_answer(self, message: ChatMessage) -> Replies:
         live = await self._recorded_session(message)
@@ -341,16 +373,22 @@ class ChatSessions:
                     limit = event
                 elif isinstance(event, ContextReduced) and limit is not None and not is_limit_told:
                     is_limit_told = True  # not earlier: whatever is reduced, the request may not fit
-                    yield ChannelMessage(text=texts.limit_reached(limit.needed, limit.available))
-            outcome = await turn.outcome()
+                    text = texts.limit_reached(limit.needed, limit.available)
+                    yield ChannelMessage(text=text, is_last=False)
+            outcome, buttons = await turn.outcome(), tuple[Button, ...]()
             if outcome.code == ContextOverflow.__name__:
-                outcome = replace(outcome, problem=await self._overflow_problem(turn, outcome.problem))
+                problem, buttons = await self._overflow_problem(turn, outcome.problem)
+                outcome = replace(outcome, problem=problem)
             if outcome.is_pending:  # before the yield: the answer may arrive while this reply is sent
                 self._postponed.add(key)
-            notes = await self._reduction_notes(turn, first_message)
+            notes = await self._reduction_notes(turn, first_message, outcome.report)
             composed = self._composer.answer(turn, outcome, notes=notes)
-            text = texts.scheduled(composed.text, name=schedule_of_key(turn.key))
-            yield replace(composed, text=text, is_answer=not outcome.is_pending)
+            yield replace(
+                composed,
+                text=texts.scheduled(composed.text, name=schedule_of_key(turn.key)),
+                buttons=(*composed.buttons, *buttons),
+                is_answer=not outcome.is_pending,
+            )
             if key and not outcome.is_pending:
                 await self._mark_done(key)
         except Exception:  # the chat gets an error, which is not repeated while this process runs
@@ -367,18 +405,25 @@ class ChatSessions:
             self._unrecorded.add(key)
             LOG.warning("a delivered answer was not recorded: %s", type(problem).__name__)
 
-    async def _reduction_notes(self, turn: Turn, first_message: str) -> list[str]:
+    async def _reduction_notes(self, turn: Turn, first_message: str, report: Report | None) -> list[str]:
         """Return what was reduced for an answer, in words; on an error nothing, so that the answer is sent."""
         with suppress(FovealError):
             live = await self._tenant.session(turn.session)
-            return reduction_notes(await turn_reductions(live, first_message))
+            tool_tokens = report.totals["tools"] if report is not None else 0
+            return reduction_notes(await turn_reductions(live, first_message), tool_tokens=tool_tokens)
         return []
 
-    async def _overflow_problem(self, turn: Turn, problem: str) -> str:
-        """Return why a request does not fit, in words for users of a chat; on an error, those of the library."""
+    async def _overflow_problem(self, turn: Turn, problem: str) -> tuple[str, tuple[Button, ...]]:
+        """Return why a request does not fit, in words for users of a chat, and the button that takes out a message
+        which is too large; on an error, the words of the library."""
         with suppress(FovealError):
-            return texts.message_too_large(await (await self._tenant.session(turn.session)).report())
-        return problem
+            report = await (await self._tenant.session(turn.session)).report()
+            message = texts.oversized_message(report)
+            if message is None:
+                return texts.CONTEXT_TOO_LARGE, ()
+            button = Button("Take it out", f"{REMOVE_ACTION}{message.handle}")
+            return texts.message_too_large(message.tokens, report), (button,)
+        return problem, ()
 
     def now(self) -> float:
         """Return the time of the service's clock."""

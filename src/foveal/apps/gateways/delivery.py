@@ -6,7 +6,8 @@
    the chat app can be reached again, for two days; then it is given up and counted.
 3. The number of accepted parts of an answer is recorded after each part, and a restart continues with the next one.
 4. An answer that its place refuses, such as a closed topic, waits in the same way, and a user of the bot is told
-   (`ClosedPlaces`). If the place is gone for good, the answer stays in the session on the server.
+   (`ClosedPlaces`). If the place is gone for good, the answer stays in the session on the server. The output of a
+   command goes to the private chat with its user instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from contextlib import aclosing, nullcontext
 from typing import Any, Final, Generic, NamedTuple
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
+from foveal.apps.gateways import texts
 from foveal.apps.gateways.channel import ChannelMessage, Replies, Undelivered
 from foveal.apps.gateways.chat_session import ChatSessions, PendingAnswer
 from foveal.apps.gateways.closed_places import ClosedPlaces
@@ -70,10 +74,10 @@ class Delivery(Generic[PartT]):
         may_retry: Callable[[], bool],
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.tasks = DeliveryTasks(on_failure=self._rescan_later)
-        self.given_up = 0
+        self.tasks: DeliveryTasks = DeliveryTasks(on_failure=self._rescan_later)
+        self.given_up: int = 0
         """Answers that were not delivered within two days."""
-        self.last_error = (0.0, "")
+        self.last_error: tuple[float, str] = (0.0, "")
         """When and why the newest attempt failed that did; without secrets."""
         self._chats = chats
         self._sender = sender
@@ -108,7 +112,7 @@ class Delivery(Generic[PartT]):
             self.tasks.spawn(self._deliver(answer, answer.message, queue, position, sender))
         else:
             origin = ReplyTarget(place, reply_to, key)
-            self.tasks.spawn(self._send_unrecorded(answer.replies, origin, queue, sender, typing=typing))
+            self.tasks.spawn(self._send_unrecorded(answer, origin, queue, sender, typing=typing))
 
     def start_recorded(self, answer: PendingAnswer) -> None:
         """Start the delivery of an answer in the place of its message."""
@@ -193,7 +197,7 @@ class Delivery(Generic[PartT]):
             try:
                 await self._send_parts(parts, queue, sender, message if reply.is_answer else None)
                 queue.failures = 0
-                self._closed_places.on_open(message.place, queue)
+                await self._closed_places.on_open(message.place, queue)
                 return
             except PlaceClosed as problem:
                 await self._closed_places.on_refused(answer, problem, queue)
@@ -260,28 +264,38 @@ class Delivery(Generic[PartT]):
 
     async def _send_unrecorded(
         self,
-        replies: Replies,
+        answer: PendingAnswer,
         origin: ReplyTarget,
         queue: PlaceQueue,
         sender: PartSender[PartT],
         *,
         typing: bool,
     ) -> None:
-        """Send replies that are not kept, such as the output of a command."""
-        try:
-            async with aclosing(replies):
-                count = 0
-                while (reply := await self._next(replies, origin.place, typing=typing)) is not None:
-                    numbered = origin._replace(
-                        key=f"{origin.key}/{count}", reply_to=origin.reply_to * (not count)
-                    )
-                    await self._send_parts(outgoing_parts(reply, numbered, sender), queue, sender, None)
-                    count += 1
+        """Send replies that are not kept, such as the output of a command: to their user if the place is closed."""
+        replies, count = answer.replies, 0
+        async with aclosing(replies):
+            while (reply := await self._next(replies, origin.place, typing=typing)) is not None:
+                target = origin._replace(key=f"{origin.key}/{count}", reply_to=origin.reply_to * (not count))
+                count += 1
+                try:
+                    await self._send_parts(outgoing_parts(reply, target, sender), queue, sender, None)
+                except Undelivered as problem:
+                    LOG.warning("a reply could not be delivered: %s", problem)
+                    return
+                except PlaceClosed as problem:
+                    await self._send_to_user(answer.user, reply, target, problem)
+                else:
                     queue.retry.set()  # the place accepts messages, so the first answer may arrive now
-        except Undelivered as problem:
-            LOG.warning("a reply could not be delivered: %s", problem)
-        except PlaceClosed as problem:
-            LOG.info("a reply could not be sent: %s", problem)
+
+    async def _send_to_user(
+        self, user: int, reply: ChannelMessage, target: ReplyTarget, problem: PlaceClosed
+    ) -> None:
+        """Send a reply that its place refuses to the private chat with its user, without buttons: they would act
+        there."""
+        text = f"{texts.moved_reply(problem.cause)}\n\n{reply.text}"
+        is_sent = bool(user) and await self._tell(user, replace(reply, text=text, buttons=()), target)
+        where = "and was sent to its user in private" if is_sent else "and was dropped"
+        LOG.info("a reply could not be sent %s: %s", where, problem)
 
     async def _next(
         self, replies: Replies, place: ChatPlace, *, typing: bool = True
@@ -296,14 +310,13 @@ class Delivery(Generic[PartT]):
             self.given_up += count
             LOG.error("%d undelivered answers were given up after two days; the sessions hold them", count)
 
-    async def _tell(self, user: int, notice: ChannelMessage, message: ChatMessage) -> bool:
-        """Send a notice about a message to a user in private; return whether that worked."""
+    async def _tell(self, user: int, notice: ChannelMessage, target: ReplyTarget) -> bool:
+        """Send to a user in private what does not go to its target; return whether that worked."""
         try:
             place = await self._sender.private_place(user)
-            if place == message.place:
+            if place == target.place:
                 return False
-            origin = ReplyTarget(place, 0, f"{message.key}/notice")
-            for part in outgoing_parts(notice, origin, self._sender):
+            for part in outgoing_parts(notice, ReplyTarget(place, 0, target.key), self._sender):
                 await self._send_part(part, self._sender)
         except (Undelivered, PlaceClosed):
             return False

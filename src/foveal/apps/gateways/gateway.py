@@ -87,9 +87,9 @@ class ConnectionState:
         self.title = title
         """Title of the chat app."""
         self.status: ConnectionStatus = "starting"
-        self.problem = ""
+        self.problem: str = ""
         """Why it does not listen, as the end of a sentence about the chat app."""
-        self.last_error = (0.0, "")
+        self.last_error: tuple[float, str] = (0.0, "")
         """When the newest problem occurred, and the problem, also if it is solved."""
         self.connected_since: float | None = None
         self.last_update: float | None = None

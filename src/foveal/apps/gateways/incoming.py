@@ -63,6 +63,8 @@ class IncomingMessage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     reply_to: int = 0
     """The message on the platform that the answer replies to; 0 for none."""
+    place_name: str = ""
+    """What users call the place, such as the names of group and topic; "" for a private chat."""
     speaker: ChatAuthor | None = None
     """Who wrote it, where several users share a conversation."""
     quotes: tuple[QuotedText, ...] = ()

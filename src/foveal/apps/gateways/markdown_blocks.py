@@ -16,7 +16,7 @@ from markdown_it.token import Token
 
 from foveal.apps.gateways.inline_markdown import plain_inline
 from foveal.apps.gateways.monospace_table import draw_table
-from foveal.apps.gateways.split_message import MarkedText
+from foveal.apps.gateways.split_message import MarkedText, cut_text
 
 _MAX_LANGUAGE_CHARS: Final = 30
 _LEAVES: Final = ("paragraph_open", "heading_open", "fence", "code_block", "table_open", "hr")
@@ -62,6 +62,28 @@ class MessageBlock(NamedTuple):
         """Return one piece of a block that was cut."""
         kept = self._replace(body=body, joined=frozenset())
         return kept if is_first else kept._replace(is_first=False, is_close=True, is_separate=False)
+
+
+def cut_block(
+    block: MessageBlock,
+    *,
+    window: int,
+    fits: Callable[[MessageBlock], bool],
+    continued: Callable[[MarkedText], MarkedText] = lambda body: body,
+) -> Iterator[MessageBlock]:
+    """Yield a block that is larger than a part as several blocks that fit; `window` bounds the characters of each.
+
+    `continued` changes the text of prose after a cut."""
+    pieces = cut_text(
+        block.body,
+        window=window,
+        fits=lambda body: fits(block._replace(body=body)),
+        is_monospace=block.is_monospace,
+        joined=block.joined,
+    )
+    for number, piece in enumerate(pieces):
+        is_prose = number > 0 and not block.is_monospace
+        yield block.with_body(continued(piece) if is_prose else piece, is_first=number == 0)
 
 
 InlineText = Callable[[Sequence[Token]], MarkedText]

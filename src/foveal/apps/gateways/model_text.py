@@ -5,7 +5,7 @@
 2. In a group the first line names the author: `[foveal: message from "Ana" (id 42)]`.
 3. Each line of a quote begins with `> `. A quote that is too long is cut, and a line says by how much.
 
-The system prompt of a chat's session explains the lines to the model.
+The system prompt of a chat's session (`server/chat_notice.md`) explains the lines to the model.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from __future__ import annotations
 import unicodedata
 from base64 import b64encode
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Final
 
 from foveal.apps.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
 from foveal.apps.gateways.texts import without_footer
 from foveal.core.log.events import AnyPart, Content, Text
 from foveal.core.wire.safe_print import readable
-from foveal.server.tenants import DEFAULT_SYSTEM_PROMPT
 from foveal.tools.tool import document_part, image_part
 
-CHAT_NOTICE: Final = files("foveal.apps.gateways").joinpath("chat_notice.md").read_text("utf-8").strip()
-CHAT_SYSTEM_PROMPT: Final = f"{DEFAULT_SYSTEM_PROMPT}\n\n{CHAT_NOTICE}"
 MARKER: Final = "[foveal:"
 MAX_AUTHOR_CHARS: Final = 64
 MAX_FILE_NAME_CHARS: Final = 100

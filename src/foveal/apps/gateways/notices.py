@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -16,41 +16,21 @@ from foveal.apps.gateways import texts
 from foveal.apps.gateways.channel import Replies
 from foveal.apps.gateways.chat_files import NOT_FETCHED, file_noun
 from foveal.apps.gateways.incoming import EDITS, IncomingFile, IncomingMessage
-from foveal.server.chats import ChatPlace
 
 NOTICE_INTERVAL_S: Final = 86_400.0
 """After which a place gets the same notice again."""
-MAX_REMEMBERED_NOTICES: Final = 10_000
 
 
-class ToldNotices:
-    """Remembers which notices each place got."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._told: dict[tuple[ChatPlace, str], float] = {}
-
-    def untold(self, place: ChatPlace, notices: Iterable[str]) -> list[str]:
-        """Return the notices that the place has not got lately; they count as told from now on."""
-        now = self._clock()
-        new = [
-            notice
-            for notice in dict.fromkeys(notices)
-            if now - self._told.get((place, notice), -NOTICE_INTERVAL_S) >= NOTICE_INTERVAL_S
-        ]
-        for notice in new:
-            self._told.pop((place, notice), None)
-            self._told[place, notice] = now
-        while len(self._told) > MAX_REMEMBERED_NOTICES:
-            del self._told[next(iter(self._told))]
-        return new
+def notice_causes(message: IncomingMessage) -> list[str]:
+    """Return the kinds of content and the problems of files that a notice about a message would explain."""
+    return [*message.unread, *(file.problem for file in message.files if file.problem)]
 
 
-def message_notices(message: IncomingMessage, told: ToldNotices, *, read: Sequence[str]) -> list[str]:
-    """Return what the model does not get of a message, in words; `read` are the kinds of content that it reads."""
+def message_notices(message: IncomingMessage, *, new: Collection[str], read: Sequence[str]) -> list[str]:
+    """Return what the model does not get of a message, in words; `new` are the causes that the place was not told
+    lately, and `read` the kinds of content that the model reads."""
     is_answered = message.has_content
     problems = dict.fromkeys(file.problem for file in message.files if file.problem)
-    new = told.untold(message.place, [*message.unread, *problems])
     lines = [
         texts.not_read(kind, read if kind in new else ())
         for kind in message.unread
@@ -72,8 +52,8 @@ def _files_not_shown(files: Sequence[IncomingFile], problem: str, *, is_explaine
 
 
 async def with_notices(replies: Replies, notices: list[str]) -> Replies:
-    """Yield the replies with notices above the footer of each."""
+    """Yield the replies, the last one with notices above its footer."""
     async with aclosing(replies):
         async for message in replies:
             lines = [*notices, message.footer] if message.footer else notices
-            yield replace(message, footer="\n".join(lines))
+            yield replace(message, footer="\n".join(lines)) if message.is_last else message

@@ -24,7 +24,7 @@ class PlaceClosed(Exception):
         super().__init__(cause)
         self.cause = cause
         self.is_gone = is_gone
-        self.may_reopen = may_reopen and not is_gone
+        self.may_reopen: bool = may_reopen and not is_gone
 
 
 class OutgoingPart(msgspec.Struct, Generic[PartT], frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 1. The messages of a place are accepted one after the other. Other places do not wait.
 2. After a message that may be the first piece of a longer one, the next piece is waited for, for a moment.
 3. Which messages are pieces of one is recorded before it is accepted, and is the same when they arrive again.
+4. `/stop` does not wait for the files of an earlier message.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from foveal.server.chats import ChatPlace
 LOG: Final = logging.getLogger("foveal.gateways")
 PIECE_WAIT_S: Final = 0.7
 """How long the next piece of a message is waited for."""
+STOP_DELAY_S: Final = 0.1
+"""How long `/stop` waits for the files of an earlier message: one that is stored soon is stopped as any other."""
 CLOSE_INTAKE_S: Final = 5.0
 """Time for messages that are being accepted when the server stops; a file may take longer to arrive."""
 
@@ -143,4 +146,36 @@ class PlaceIntake:
             others = [one for one in arrived if one.piece.message.key not in keys]
             arrived = [one for one in arrived if one.piece.message.key in keys]
             queue.waiting.extendleft(reversed(others))
-        await self._accept(join([one.piece for one in arrived]))
+        message = join([one.piece for one in arrived])
+        if message.files:
+            await self._accept_beside_stop(message, queue)
+        else:
+            await self._accept(message)
+
+    async def _accept_beside_stop(self, message: IncomingMessage, queue: _WaitingMessages) -> None:
+        """Accept a message whose files may take a while, and each `/stop` that arrives meanwhile."""
+        accepting = asyncio.ensure_future(self._accept(message))
+        try:
+            await asyncio.wait([accepting], timeout=STOP_DELAY_S)
+            while not accepting.done():
+                queue.arrived.clear()
+                for stop in [one for one in queue.waiting if _is_stop(one.piece.message)]:
+                    queue.waiting.remove(stop)
+                    await self._accept_stop(stop)
+                arrival = asyncio.ensure_future(queue.arrived.wait())
+                await asyncio.wait([accepting, arrival], return_when=asyncio.FIRST_COMPLETED)
+                arrival.cancel()
+            await accepting
+        finally:
+            accepting.cancel()
+
+    async def _accept_stop(self, stop: _Arrived) -> None:
+        try:
+            await self._accept(stop.piece.message)
+        except Exception as problem:  # noqa: BLE001  (the message before it is accepted all the same)
+            LOG.error("a command was not accepted: %s", type(problem).__name__)
+        stop.accepted.set_result(None)
+
+
+def _is_stop(message: IncomingMessage) -> bool:
+    return message.text.strip().lower() == "/stop"

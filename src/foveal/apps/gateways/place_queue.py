@@ -14,7 +14,7 @@ class QueuePosition:
     """The position of one answer in the queue of its place."""
 
     def __init__(self) -> None:
-        self.is_first = asyncio.Event()
+        self.is_first: asyncio.Event = asyncio.Event()
         self.ready_at: float | None = None
         """Since when the answer is ready and not delivered."""
         self.is_refused = False
@@ -25,10 +25,10 @@ class PlaceQueue:
     """The answers of one place that are not delivered, oldest first."""
 
     def __init__(self) -> None:
-        self.sending = asyncio.Lock()
+        self.sending: asyncio.Lock = asyncio.Lock()
         self.failures = 0
         """How often the first answer could not be sent."""
-        self.retry = asyncio.Event()
+        self.retry: asyncio.Event = asyncio.Event()
         """Ends the pause before the first answer is sent again."""
         self._positions: deque[QueuePosition] = deque()
 

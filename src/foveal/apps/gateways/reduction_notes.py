@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final
 
+from foveal.apps.gateways import texts
 from foveal.core.compaction.health import read_metrics
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
     Compacted,
     Dropped,
+    Equipped,
     Event,
     Masked,
     ModelSaid,
@@ -28,14 +30,13 @@ from foveal.server.live_session import LiveSession
 
 MAX_EVENTS_BEFORE_TURN: Final = 64
 """Events before a turn that are read; there are few between two turns."""
-MAX_UNDO_COMMANDS: Final = 3
-"""Commands in the line about reductions of one kind."""
 
 
 async def turn_reductions(session: LiveSession, first_message: str) -> list[Event]:
     """Return the reductions to report with a turn, given the handle of its first message.
 
-    Reductions that a user requested, agreed to or has already undone are left out.
+    Reductions that a user requested, agreed to or has already undone are left out. Tools that came with the first
+    one are the last event.
     """
     seq = parse_handle(first_message)
     if seq is None:
@@ -44,13 +45,14 @@ async def turn_reductions(session: LiveSession, first_message: str) -> list[Even
     first, last = _message_range(events, seq)
     undone = {event.fact.target for event in events if isinstance(event.fact, Reverted)}
     said = {event.seq for event in events if isinstance(event.fact, UserSaid)}
-    return [
+    between = [event for event in events if first < event.seq < last]
+    reported = [
         event
-        for event in events
-        if first < event.seq < last
-        and (is_reported(event.fact) or _is_clip_of(event.fact, said))
-        and event.seq not in undone
+        for event in between
+        if (is_reported(event.fact) or _is_clip_of(event.fact, said)) and event.seq not in undone
     ]
+    tools = [event for event in between if isinstance(event.fact, Equipped) and reported]
+    return reported + [event for event in tools[-1:] if event.seq > reported[0].seq]
 
 
 def _is_clip_of(fact: AnyFact, said: Set[int]) -> bool:
@@ -89,26 +91,21 @@ def _message_range(events: list[Event], seq: int) -> tuple[int, int]:
 # ── Lines ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reduction_notes(events: Iterable[Event]) -> list[str]:
+def reduction_notes(events: Iterable[Event], *, tool_tokens: int = 0) -> list[str]:
     """Return the reductions that were made for an answer, with the commands that undo each; all summaries are one
-    line, and all clips are another."""
+    line, and all clips are another. `tool_tokens` is what the tools take that came with them."""
     listed = list(events)
+    tools = [event for event in listed if isinstance(event.fact, Equipped)]
+    listed = [event for event in listed if event not in tools]
     summaries = [event for event in listed if isinstance(event.fact, Compacted)]
     clips = [event for event in listed if isinstance(event.fact, Clipped)]
     groups = [summaries, *([event] for event in listed if event not in summaries + clips), clips]
-    return [
-        f"{_reduction_note([event.fact for event in group])}. {_undo_hint(group)}"
+    lines = [
+        f"{_reduction_note([event.fact for event in group])}. {texts.undo_hint(group)}"
         for group in groups
         if group
     ]
-
-
-def _undo_hint(events: list[Event]) -> str:
-    """Return the commands that undo reductions: the newest first, because it may contain the others."""
-    if len(events) > MAX_UNDO_COMMANDS:
-        return f"/undo {events[-1].handle} undoes the newest of these {len(events):,} changes."
-    commands = ", then ".join(f"/undo {event.handle}" for event in reversed(events))
-    return f"{commands} undoes it."
+    return [*lines, *([texts.added_tools(tool_tokens)] if tools and tool_tokens else [])]
 
 
 def _summary_sizes(facts: list[Compacted]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from foveal.core.compaction.health import is_by_model, read_metrics
 from foveal.core.engine.confirm_texts import largest_part, over_limit_notice
+from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.report import Report
 from foveal.core.log.events import (
     Clipped,
@@ -26,6 +27,7 @@ from foveal.core.models.cost import UsageTotals
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, ContextOverflow, FovealError, NotCompacted, ProviderError, StoreError
+from foveal.server.chats import ChatMessage
 
 # ── Texts ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -43,6 +45,8 @@ BOT_COMMANDS: Final = {
 COMMAND_ARGUMENTS: Final = {"compact": " [words]", "new": " [record]", "pair": " CODE"}
 BAR_CELLS: Final = 10
 MAX_ERROR_CHARS: Final = 400
+MAX_UNDO_COMMANDS: Final = 3
+"""Commands in the line about reductions of one kind."""
 NO_MESSAGES: Final = "This conversation has no messages yet."
 NEW_SESSION: Final = "🆕 A new conversation begins. The server keeps the old one."
 CONTINUED_SESSION: Final = (
@@ -58,6 +62,8 @@ IDLE: Final = "No answer is being written."
 PAIRED: Final = "You are paired: the bot answers this account from now on. /help lists the commands."
 NOT_PAIRED: Final = "That code is wrong or has expired. `foveal pair` on the server creates a new one."
 DECLINED: Final = "Nothing was changed. You are asked again after the next answer."
+TAKEN_OUT: Final = "↩️ Your message was taken out: the model does not see it. /undo brings it back."
+NOT_TAKEN_OUT: Final = "The conversation has gone on since, so the message stays. /new starts without it."
 OLD_BUTTON: Final = "That button is too old and no longer works. /help lists the commands."
 INTERNAL_ERROR: Final = "❌ Something went wrong on the server; its log has the details."
 NOT_STORED: Final = "❌ Your message was not stored, please send it again"
@@ -173,7 +179,7 @@ def _with_commands(text: str) -> str:
 
 
 def _when_reduced(report: Report) -> str:
-    return f"as soon as it pays, at {report.percent(report.limit)} at the latest"
+    return f"as soon as it pays, at the latest before a request would take more than {report.percent(report.limit)}"
 
 
 def _used_and_limit(report: Report) -> str:
@@ -189,6 +195,7 @@ def context(report: Report) -> str:
     below = [
         f"Used: {report.used:,} tokens ({report.accuracy}), {_used_and_limit(report)}. {_thresholds(report)}",
         *_summary_line(report),
+        *_clip_line(report),
     ]
     return "\n".join([f"{footer(report)} · {report.model}", "```", *lines, "```", *below])
 
@@ -213,6 +220,13 @@ def _summary_line(report: Report) -> Iterable[str]:
     if count:
         many = "One summary replaces" if count == 1 else f"{count:,} summaries replace"
         yield f"{many} older turns; /undo undoes the newest reduction."
+
+
+def _clip_line(report: Report) -> Iterable[str]:
+    count = report.reduced.clipped
+    if count:
+        many = "One long text is" if count == 1 else f"{count:,} long texts are"
+        yield f"{many} clipped: the model sees a part of it and can look up the rest."
 
 
 def tokens(report: Report, totals: UsageTotals) -> str:
@@ -257,12 +271,25 @@ def _saved(amount: float | None) -> str:
 # ── Reductions ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def compacted(event: Event, *, before: int, after: int) -> str:
-    """Return the reply to /compact, or to a yes."""
-    saved = before - after
+def compacted(events: Sequence[Event], *, before: int, after: int) -> str:
+    """Return the reply to /compact, or to a yes; the events are the reductions, oldest first."""
+    saved, newest = before - after, events[-1]
     part = f" ({saved / before * 100:.0f} % less)" if before and saved > 0 else ""
-    done = f"Summarised{_author(event)}" if isinstance(event.fact, Compacted) else "Reduced"
-    return f"🗜 {done}: {before:,} → {after:,} tokens{part}. /undo {event.handle} undoes it."
+    done = f"Summarised{_author(newest)}" if isinstance(newest.fact, Compacted) else "Reduced"
+    return f"🗜 {done}: {before:,} → {after:,} tokens{part}. {undo_hint(events)}"
+
+
+def undo_hint(events: Sequence[Event]) -> str:
+    """Return the commands that undo reductions: the newest first, because it may contain the others."""
+    if len(events) > MAX_UNDO_COMMANDS:
+        return f"/undo undoes the newest of these {len(events):,} changes; sent {len(events):,} times, all of them."
+    commands = ", then ".join(f"/undo {event.handle}" for event in reversed(events))
+    return f"{commands} undoes it."
+
+
+def added_tools(tokens: int) -> str:
+    """Return the line about the tools that the model gets with the first reduction."""
+    return f"🔎 The model got tools that look up what it no longer sees: {tokens:,} tokens."
 
 
 def _author(event: Event) -> str:
@@ -284,7 +311,7 @@ def undone(event: Event, report: Report, *, is_new: bool) -> str:
     """Return the reply to /undo; a reduction that `is_new` was made since the last answer, so it was not reported
     before."""
     names = {
-        Clipped: "a clipped result",
+        Clipped: "a clipped text",
         Compacted: "a summary",
         Dropped: "a cut",
         Masked: "placeholders",
@@ -328,17 +355,28 @@ def error(problem: FovealError) -> str:
 
 def not_compacted(problem: NotCompacted, report: Report) -> str:
     """Return the reply to a /compact or a yes that reduced nothing: why, and what fills the window instead."""
-    return f"Nothing was summarised: {_scrubbed(problem.problem)}. In the context, {largest_part(report.totals)}."
+    why = _with_commands(_scrubbed(problem.problem))
+    return f"Nothing was summarised: {why}. In the context, {largest_part(report.totals)}."
 
 
-def message_too_large(report: Report) -> str:
-    """Return why there is no answer when the request does not fit whatever is reduced, as the end of a sentence."""
+CONTEXT_TOO_LARGE: Final = (
+    "what must stay in the context does not fit; the operator of the server must fix that"
+)
+"""Why there is no answer when the request does not fit whatever is reduced, as the end of a sentence."""
+
+
+def oversized_message(report: Report) -> EventStatus | None:
+    """Return the newest message if it is the reason why a request does not fit whatever is reduced, else None."""
     latest = next((event for event in reversed(report.events) if event.kind == "user_said"), None)
-    if latest is None or latest.tokens * 2 <= report.limit:
-        return "what must stay in the context does not fit; the operator of the server must fix that"
+    return latest if latest is not None and latest.tokens * 2 > report.limit else None
+
+
+def message_too_large(tokens: int, report: Report) -> str:
+    """Return why there is no answer to a message that fits into no request, as the end of a sentence."""
     return (
-        f"your message takes {latest.tokens:,} tokens, and a whole request may take at most {report.limit:,}; send "
-        "it in parts, or as a text file, of which the model reads the beginning"
+        f"your message takes {tokens:,} tokens, and a whole request may take at most {report.limit:,}. It stays in "
+        "the conversation, and from your next message on the model sees a part of it. To send it in parts, or as a "
+        "text file, of which the model reads the beginning, take it out first"
     )
 
 
@@ -372,14 +410,18 @@ def _scrubbed(problem: str) -> str:
 # ── Owners ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def place_closed(session: str, cause: str, *, count: int, may_reopen: bool) -> str:
-    """Return what a user of the bot is told when answers cannot be sent to their chat."""
+def place_closed(message: ChatMessage, cause: str, *, count: int, may_reopen: bool) -> str:
+    """Return what a user of the bot is told when answers cannot be sent to a chat."""
     answers = "1 answer" if count == 1 else f"{count:,} answers"
+    name = one_line(message.place_name, width=100).replace("`", "'")
+    where = f"in `{name}`" if name else f"of the session `{message.session}`"
     later = "The bot sends them when that works again, within two days. " if may_reopen else ""
-    return (
-        f"⚠️ {answers} of the session `{session}` cannot be sent: {cause}. {later}"
-        "The session on the server holds them."
-    )
+    return f"⚠️ {answers} {where} cannot be sent: {cause}. {later}The session on the server holds them."
+
+
+def moved_reply(cause: str) -> str:
+    """Return the first line of a reply that goes to the private chat of its user instead."""
+    return f"↪️ I cannot reply where you wrote, because {cause}:"
 
 
 # ── Content that is not read ───────────────────────────────────────────────────────────────────────────

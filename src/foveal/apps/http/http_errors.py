@@ -88,11 +88,11 @@ class HttpError(Exception):
         """`code` is the machine-readable name; `members` are further members of a problem document."""
         super().__init__(detail)
         self.status = status
-        self.title = title or TITLES.get(status, "Refused")
+        self.title: str = title or TITLES.get(status, "Refused")
         self.detail = detail
         self.code = code
-        self.headers = dict(headers or {})
-        self.members = dict(members or {})
+        self.headers: dict[str, str] = dict(headers or {})
+        self.members: dict[str, Any] = dict(members or {})
 
 
 def http_error_of(problem: FovealError) -> HttpError:

@@ -26,6 +26,7 @@ from foveal.server.runtime import (
     ServiceEvent,
     SummaryRequestEnded,
     TurnEnded,
+    UsageNotUnderstood,
 )
 
 LOGGER_NAME: Final = "foveal.server"
@@ -76,6 +77,9 @@ def log_service_event(service_event: ServiceEvent) -> None:
                 where | fields | {"faults": "; ".join(service_event.faults)},
                 level=logging.WARNING,
             )
+        case UsageNotUnderstood():
+            fields = {"dialect": service_event.dialect, "fields": service_event.fields}
+            log_event("unknown_usage", where | fields, level=logging.WARNING)
         case EventsStored():
             kinds = Counter(
                 kind(event.fact) for event in service_event.events if isinstance(event.fact, _LOGGED_FACTS)

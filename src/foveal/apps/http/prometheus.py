@@ -33,6 +33,7 @@ from foveal.server.runtime import (
     StoreFailed,
     SummaryRequestEnded,
     TurnEnded,
+    UsageNotUnderstood,
 )
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -88,7 +89,7 @@ class PrometheusMetrics:
     def __init__(self) -> None:
         # The creation times of metrics are not used, and would double the number of series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
+        self.registry: CollectorRegistry = CollectorRegistry()
         self._core = Metrics()
         ProcessCollector(registry=self.registry)
         self._gauge("foveal_build", "The running version.", ("version",)).labels(__version__).set(1)
@@ -118,6 +119,9 @@ class PrometheusMetrics:
             "foveal_illegal_requests",
             "Requests of drop-in conversations that this server wrote in a form that providers refuse.",
             ("dialect", "origin"),
+        )
+        self._unknown_usage = self._counter(
+            "foveal_unknown_usage", "Replies whose usage report was not understood.", ("dialect",)
         )
         self._store_failures = self._counter(
             "foveal_store_failures",
@@ -194,6 +198,8 @@ class PrometheusMetrics:
                 self._summary_requests.labels(service_event.dialect, str(service_event.status)).inc()
             case IllegalRequestMade():
                 self._illegal_requests.labels(service_event.dialect, service_event.origin).inc()
+            case UsageNotUnderstood():
+                self._unknown_usage.labels(service_event.dialect).inc()
             case StoreFailed():
                 self._store_failures.inc()
             case InboxCounted():

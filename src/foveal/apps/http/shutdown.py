@@ -36,8 +36,8 @@ class ShutdownState:
     """The requests in flight, and whether the shutdown has begun."""
 
     def __init__(self) -> None:
-        self.has_begun = False
-        self.is_cancelling = False
+        self.has_begun: bool = False
+        self.is_cancelling: bool = False
         self._requests: set[asyncio.Task[Any]] = set()
         self._request_ended = asyncio.Event()
 
@@ -142,8 +142,8 @@ class StopSignal:
     """Whether SIGTERM or SIGINT was received: once (`requested`) or twice (`forced`)."""
 
     def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.forced = asyncio.Event()
+        self.requested: asyncio.Event = asyncio.Event()
+        self.forced: asyncio.Event = asyncio.Event()
 
     def listen(self) -> None:
         """Install the signal handlers in the running loop."""

@@ -61,10 +61,13 @@ class DraftTally:
     """Counts the requests of one compaction and what they cost."""
 
     def __init__(self) -> None:
-        self.asked = self.input = self.cached = self.output = 0
-        self.seconds = 0.0
+        self.asked: int = 0
+        self.input: int = 0
+        self.cached: int = 0
+        self.output: int = 0
+        self.seconds: float = 0.0
         self.cost: float | None = 0.0
-        self.form = ""
+        self.form: str = ""
         self.checks: list[str] = []
 
     def note(self, writer: SummaryWriter, problem: str) -> None:
@@ -107,8 +110,11 @@ class DraftRequester:
     """Requests drafts from one writer and keeps what its refusals reveal about its window."""
 
     def __init__(self, index: int, writer: SummaryWriter, rules: DraftRules, tally: DraftTally) -> None:
-        self.index, self.writer, self.rules, self.tally = index, writer, rules, tally
-        self.ratio = max(rules.ratio, writer.model.token_ratio)
+        self.index: int = index
+        self.writer: SummaryWriter = writer
+        self.rules: DraftRules = rules
+        self.tally: DraftTally = tally
+        self.ratio: float = max(rules.ratio, writer.model.token_ratio)
         self._window = writer.model.window
         self._shrinks = 0
         self._last: DraftRequest | None = None

@@ -83,7 +83,7 @@ class KnownNames:
         self, events: Sequence[Event], *, also: Iterable[str] = (), elsewhere: Set[str] = frozenset()
     ) -> None:
         self.events = events
-        self.also = tuple(also)
+        self.also: tuple[str, ...] = tuple(also)
         self.elsewhere = elsewhere
 
     @cached_property

@@ -37,7 +37,8 @@ class PromptPhrases:
     """The phrases of the texts that a writer is given as instructions."""
 
     def __init__(self, texts: Iterable[str] = (), *, built_in: Iterable[str] = ()) -> None:
-        self.texts, self.built_in = tuple(texts), tuple(built_in)
+        self.texts: tuple[str, ...] = tuple(texts)
+        self.built_in: tuple[str, ...] = tuple(built_in)
 
     @cached_property
     def _phrases(self) -> frozenset[tuple[str, ...]]:

@@ -59,10 +59,10 @@ class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request to send to a model, in the conversation's dialect."""
 
-    messages: list[Json]
-    """All messages, with the system text among them except in Anthropic's dialect."""
+    messages: list[Any]
+    """All messages, with the system text among them unless the dialect takes it beside them."""
     system: Any = ""
-    """The system text for Anthropic, sent beside the messages."""
+    """The system text for Anthropic and Bedrock, sent beside the messages."""
     tools: list[Any] = []
     """Sent only so that the cached prefix stays the same; the prompt says to call none."""
     max_tokens: int
@@ -72,23 +72,44 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     dialect: Dialect = "openai_chat"
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments for a client of the dialect, without the model's name."""
-        if self.dialect == "openai_responses":
-            arguments: dict[str, Any] = {"input": self.messages, "max_output_tokens": self.max_tokens}
-        else:
-            arguments = {"messages": self.messages, "max_tokens": self.max_tokens}
-        if self.system:
-            arguments["system"] = self.system
-        if self.tools:
-            arguments["tools"] = self.tools
-        return arguments
+        """Return the keyword arguments for a client of the dialect, without the model's name: those of
+        `generate_content` for Gemini and of `converse` for Bedrock."""
+        match self.dialect:
+            case "openai_responses":
+                beside = self._beside("system", "tools")
+                return {"input": self.messages, "max_output_tokens": self.max_tokens, **beside}
+            case "gemini":
+                beside = self._beside("system_instruction", "tools")
+                return {
+                    "contents": self.messages,
+                    "config": {"max_output_tokens": self.max_tokens, **beside},
+                }
+            case "bedrock":
+                beside = self._beside("system", "toolConfig")
+                if "system" in beside:
+                    beside["system"] = [{"text": self.system}]
+                if "toolConfig" in beside:
+                    beside["toolConfig"] = {"tools": self.tools}
+                return {
+                    "messages": self.messages,
+                    "inferenceConfig": {"maxTokens": self.max_tokens},
+                    **beside,
+                }
+            case _:
+                beside = self._beside("system", "tools")
+                return {"messages": self.messages, "max_tokens": self.max_tokens, **beside}
+
+    def _beside(self, system: str, tools: str) -> dict[str, Any]:
+        """Return the system text and the tools under these names, as far as there are any."""
+        given = {system: self.system, tools: self.tools}
+        return {name: value for name, value in given.items() if value}
 
     @classmethod
     def cold(cls, request: DraftRequest, dialect: Dialect) -> SummaryRequest:
         """Build a request of its own, in which the conversation is quoted data."""
         writer = wire.wire_for(dialect)
         text = writer.write(UserSaid(content=request.text))
-        if dialect == "anthropic":
+        if writer.has_system_beside:
             return cls._build(request, dialect, messages=writer.join([text]), system=request.system)
         system = writer.write(Instructed(content=request.system)) if request.system else []
         return cls._build(request, dialect, messages=writer.join([system, text]))
@@ -100,7 +121,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Build the conversation's own request with one more message at its end."""
         writer = wire.wire_for(dialect)
         joined = writer.join([messages, writer.write(UserSaid(content=request.text))])
-        if dialect == "anthropic":
+        if dialect in ("anthropic", "bedrock"):
             # Old messages keep the marks that they had when they were new, so there may be too many.
             beside = count_cache_marks(tools) + count_cache_marks(system)
             joined = limit_cache_marks(joined, MAX_CACHE_MARKS - beside)
@@ -135,9 +156,9 @@ class Summariser:
     ) -> None:
         if not callable(call):
             raise BadSetting("summarise", call, "a callable that takes a request")
-        self.call = call
-        self.model = _resolve_model(model)
-        self.name = name or (self.model.name if self.model is not None else "")
+        self.call: Callable[[SummaryRequest], Any] = call
+        self.model: Model | None = _resolve_model(model)
+        self.name: str = name or (self.model.name if self.model is not None else "")
 
     def __repr__(self) -> str:
         return f"Summariser({self.name or self.call!r})"
@@ -193,7 +214,10 @@ class DialogueRun:
         build_request: Callable[[DraftRequest], SummaryRequest],
         clock: Callable[[], float],
         progress: Callable[[SummaryProgress], None] | None = None,
+        wait: Callable[[Awaitable[Any]], Any] | None = None,
     ) -> None:
+        """`wait` returns the result of what an async summariser returned, for a driver without an event loop."""
+        self.wait = wait
         self._dialogue, self._summarisers, self._build_request = dialogue, summarisers, build_request
         self._clock, self._progress = clock, progress
         self._asked, self._stage, self._started = 0, "", 0.0
@@ -266,14 +290,28 @@ def read_complete(reply: object) -> Draft | None:
 
 
 def _collect_draft(reply: object, run: DialogueRun) -> Draft:
+    if run.wait is not None and isinstance(reply, Awaitable):
+        reply = run.wait(reply)
     draft = read_complete(reply)
     if draft is not None:
         return draft
+    if run.wait is not None and isinstance(reply, AsyncIterable):
+        reply = _iterate(reply, run.wait)
     if not isinstance(reply, Iterable):
         if hasattr(reply, "close"):
             reply.close()  # a coroutine that is never awaited would warn
-        raise TypeError("an async summariser needs an event loop: use it with a `Session`")
+        raise TypeError(
+            "an async summariser needs an event loop: use `await context.afit(…)`, or a `Session`"
+        )
     text = ""
     for chunk in reply:
         text = run.append_chunk(text, chunk)
     return Draft(text=text)
+
+
+def _iterate(stream: AsyncIterable[object], wait: Callable[[Awaitable[Any]], Any]) -> Iterator[object]:
+    """Yield the chunks of an async stream, waiting for each of them."""
+    chunks = aiter(stream)
+    with suppress(StopAsyncIteration):
+        while True:
+            yield wait(anext(chunks))

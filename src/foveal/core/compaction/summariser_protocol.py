@@ -2,7 +2,7 @@
 
 1. A compaction is a `Dialogue`: a generator that yields a `DraftRequest`, is sent a `Draft` or a `DraftFailure`,
    and returns its result.
-2. `read_reply` and `read_stream_chunk` read what a client library returns: replies of the three dialects and
+2. `read_reply` and `read_stream_chunk` read what a client library returns: replies of all dialects and
    chunks of their streams. Objects are read by attribute and dicts by key, so every client and every stand-in
    works. The model's thinking is not part of the text.
 3. `failure_from_error` turns what a client raises into a `DraftFailure`.
@@ -19,7 +19,7 @@ import msgspec
 from foveal.core.models.model import Model
 from foveal.core.wire import overflow_errors
 from foveal.core.wire.safe_print import one_line
-from foveal.core.wire.usage import read_usage
+from foveal.core.wire.usage import usage_or_none
 
 T = TypeVar("T")
 
@@ -101,7 +101,12 @@ _STOP_REASONS: Final[dict[str, StopReason]] = {
     "function_call": "tools",
     "tool_use": "tools",
     "content_filter": "refused",
+    "content_filtered": "refused",
+    "guardrail_intervened": "refused",
     "refusal": "refused",
+    "safety": "refused",
+    "prohibited_content": "refused",
+    "recitation": "refused",
 }
 _TEXT_TYPES: Final = ("text", "output_text")
 _CALL_TYPES: Final = ("function_call", "custom_tool_call", "tool_use")
@@ -118,14 +123,16 @@ _TRANSIENT_NAMES: Final = (
 
 
 def read_reply(reply: object, *, seconds: float = 0.0) -> Draft | None:
-    """Read a chat completion, a Responses reply, an Anthropic message or a bare message; None for anything else."""
-    found = _read_chat(reply) or _read_responses(reply) or _read_message(reply)
+    """Read a chat completion, a Responses reply, an Anthropic message, a reply of Gemini or Bedrock, or a bare
+    message; None for anything else."""
+    readers = (_read_chat, _read_responses, _read_gemini, _read_bedrock, _read_message)
+    found = next(filter(None, (read(reply) for read in readers)), None)
     if found is None:
         return None
     text, stop = found
     usage = None
     with suppress(Exception):  # malformed usage must not cost the text
-        usage = read_usage(reply)
+        usage = usage_or_none(reply)
     if usage is None:
         return Draft(text=text, stop=stop, seconds=seconds)
     return Draft(
@@ -145,6 +152,10 @@ def read_stream_chunk(chunk: object) -> str | None:
         return chunk
     if _get(chunk, "choices") is not None:
         return _text(_get(chunk, "choices", 0, "delta", "content"))
+    if (candidates := _get(chunk, "candidates")) is not None:
+        return _gemini_text(_get(candidates, 0, "content", "parts"))
+    if (delta := _get(chunk, "contentBlockDelta", "delta")) is not None:
+        return _text(_get(delta, "text"))
     kind = _get(chunk, "type")
     if not isinstance(kind, str):
         return None
@@ -183,6 +194,32 @@ def _read_responses(reply: object) -> tuple[str, StopReason] | None:
     elif any(_get(part, "type") == "refusal" for item in items for part in _parts(_get(item, "content"))):
         stop = "refused"
     return "\n".join(filter(None, texts)), stop
+
+
+def _read_gemini(reply: object) -> tuple[str, StopReason] | None:
+    candidate = _get(reply, "candidates", 0)
+    if candidate is None:
+        return None
+    parts = _get(candidate, "content", "parts")
+    reason = _get(candidate, "finishReason") or _get(candidate, "finish_reason")
+    stop = _STOP_REASONS.get(str.__str__(reason).lower(), "") if isinstance(reason, str) else ""
+    if any(_get(part, "functionCall") or _get(part, "function_call") for part in _parts(parts)):
+        stop = "tools"
+    return _gemini_text(parts), stop
+
+
+def _gemini_text(parts: object) -> str:
+    texts = (_get(part, "text") for part in _parts(parts) if not _get(part, "thought"))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _read_bedrock(reply: object) -> tuple[str, StopReason] | None:
+    content = _get(reply, "output", "message", "content")
+    if not isinstance(content, list):
+        return None
+    texts = (_get(block, "text") for block in content)
+    stop = _STOP_REASONS.get(str(_get(reply, "stopReason")), "")
+    return "".join(text for text in texts if isinstance(text, str)), stop
 
 
 def _read_message(reply: object) -> tuple[str, StopReason] | None:

@@ -70,7 +70,7 @@ class UserStatements:
 
     def __init__(self, events: Sequence[Event], *, also: Iterable[str] = ()) -> None:
         self.events = events
-        self.also = tuple(also)
+        self.also: tuple[str, ...] = tuple(also)
         """Instructions, which can state rules like the user."""
 
     @cached_property

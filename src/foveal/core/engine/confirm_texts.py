@@ -36,17 +36,19 @@ def compaction_question(engine: Engine, state: str) -> str:
     return f"Context usage at {usage}. Compact conversation? [y/N]"
 
 
-def limit_notice(engine: Engine, totals: Mapping[str, int], *, needed: int, left: int) -> str:
-    """Return what to tell the user if the next turn of about `needed` tokens will probably not fit; else ""."""
+def limit_notice(engine: Engine, totals: Mapping[str, int], needed: int, *, left: int, seen: int) -> str:
+    """Return what to tell the user if the next turn of about `needed` tokens, as `seen` turns took, will probably
+    not fit; else ""."""
     if needed <= left:
         return ""
     if isinstance(engine.plan_summary(reason="hand"), NoPlan):
         advice = f"No turn is left to summarise, only long texts can be clipped: {largest_part(totals)}."
     else:
         advice = "`compact()` with your words decides what is kept."
+    turn = "The next turn" if seen > 1 else "Another turn like this one"
     return (
-        f"The next turn needs about {needed:,} tokens and {max(0, left):,} are left: what does not fit is reduced "
-        f"then, also without a yes. {advice}"
+        f"{turn} needs about {needed:,} tokens and {max(0, left):,} are left: what does not fit is reduced then, "
+        f"also without a yes. {advice}"
     )
 
 

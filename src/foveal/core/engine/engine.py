@@ -88,42 +88,42 @@ class Engine:
     ) -> None:
         """Without `state`, `log` is the whole log; with it, the events that the state needs and all newer ones.
         With an empty `view`, `apply` takes the events of a stored log one after the other."""
-        self.model = model
+        self.model: Model = model
         """The model, with the limits learned from its provider."""
         self.policy = policy
-        self.caps = caps
+        self.caps: Caps = caps
         self.log: list[Event] = list(log)
         """The events in memory."""
         self._effective: list[Event] | None = None
         """Those of them that are effective, if they are known."""
-        self.usage_totals = UsageTotals()
-        self.compaction_health = CompactionHealth()
-        self.provider_limits = ProviderLimits()
+        self.usage_totals: UsageTotals = UsageTotals()
+        self.compaction_health: CompactionHealth = CompactionHealth()
+        self.provider_limits: ProviderLimits = ProviderLimits()
         self.prefix_mover: Event | None = None
         """The first event since the last request that can have changed what that request showed."""
         self._fitted_at: tuple[int, Budget] | None = None
         """The next seq and the budget when the request last fitted."""
-        self.ledger_index = LedgerIndex()
-        meter = MessageTokens(counter)
-        self.past_calls = PastCalls()
+        self.ledger_index: LedgerIndex = LedgerIndex()
+        self.past_calls: PastCalls = PastCalls()
         self._learned = first_calibration(model, counter)
         """The calibration with the anchor at the newest report."""
         self._anchored: tuple[int, Calibration] | None = None
         """The next seq, and the calibration with the anchor at the request of that time."""
-        self.unreduced_units = 0
+        self.unreduced_units: int = 0
         """Units of the whole conversation without reductions."""
-        self.view: View
         if view is not None:
-            self.view = view
+            self.view: View = view
         elif state is None:
-            self.view = fold(self.log, meter)
+            self.view = fold(self.log, MessageTokens(counter))
             self._recount()
             for event in self.log:
                 self._learn(event)
         else:
-            self._resume(state, meter)
-        self.next_seq = 1 + max(self.log[-1].seq if self.log else -1, -1 if state is None else state.seq)
+            self._resume(state, MessageTokens(counter))
+        self.next_seq: int = 1 + max(self.log[-1].seq if self.log else -1, -1 if state is None else state.seq)
         opened = ((event.fact, event.seq) for event in reversed(self.log) if isinstance(event.fact, Opened))
+        self.opened: Opened
+        self.opened_seq: int
         self.opened, self.opened_seq = next(opened, (Opened(model=""), -1))
         self._apply_learned_limits()
         self._hard_limit = self.budget().hard

@@ -8,35 +8,37 @@
    cheap, and a replaced object is noticed. Of a long history, 1,024 such messages are compared per call, in turns.
 4. An edited system message replaces the old one. Other fields around the same content, such as cache marks, are
    recorded as `Marked`. After any other edit, the history is new from the edited message on.
+5. A caller that keeps a sliding window leaves out old messages; the rest is recognised, not recorded again.
+6. After a restart, `adopt` recognises a history in the messages of a stored log.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
+from foveal.core.engine.origins import InputRange
+from foveal.core.engine.stored_messages import (
+    MESSAGE_FACTS,
+    MIN_EXCHANGE_MESSAGES,
+    StoredMessages,
+    marks_of,
+    without_marks,
+)
 from foveal.core.log.events import (
     AnyFact,
-    AnyPart,
-    Call,
     Event,
     Instructed,
-    Mark,
     Marked,
-    ModelSaid,
-    Text,
-    ToolReturned,
-    UserSaid,
-    parts,
 )
 from foveal.core.view.request import copy_json
-from foveal.core.wire import MessageChunk, Wire, plain_json
+from foveal.core.wire import MessageChunk, Wire, is_same_message, plain_json, without_nulls
+from foveal.core.wire.common import encode_json
 
-MESSAGE_FACTS: Final = (Instructed, UserSaid, ModelSaid, ToolReturned)
 HIDDEN_MESSAGES_PER_CALL: Final = 1_024
 """Messages that are no longer shown and are compared in one call."""
 
@@ -47,6 +49,8 @@ class KnownMessages:
     def __init__(self) -> None:
         self.seq_before: list[int] = []
         """For each message, the seq of the last event that was recorded before it."""
+        self._seq_last: list[int] = []
+        """For each message, the seq of its last event. What follows it may be rewound, left out or no message."""
         self._given: list[Any] = []
         """The caller's own objects."""
         self._kept: list[Any] = []
@@ -57,13 +61,20 @@ class KnownMessages:
         """Indexes of the messages before that which are shown."""
         self._next_hidden = 0
         """Index of the hidden message that the next call compares first."""
+        self._gaps: dict[int, int] = {}
+        """Where a sliding window has left messages out: the index of the message after them, and the seq before the
+        first of them."""
 
     def __len__(self) -> int:
         return len(self.seq_before)
 
-    def add(self, messages: Sequence[Any], *, seq_before: int) -> None:
-        """Add messages that were read together and recorded after the event `seq_before`."""
+    def __getitem__(self, index: int) -> Any:
+        return self._kept[index]
+
+    def add(self, messages: Sequence[Any], *, seq_before: int, seq_last: int) -> None:
+        """Add messages that were read together and recorded after the event `seq_before`, up to `seq_last`."""
         self.seq_before.extend([seq_before] * len(messages))
+        self._seq_last.extend([seq_last] * len(messages))
         self._given.extend(messages)
         self._kept.extend(map(copy_json, messages))
 
@@ -87,25 +98,64 @@ class KnownMessages:
 
     def truncate(self, index: int) -> None:
         """Forget the messages from `index` on."""
-        for column in (self.seq_before, self._given, self._kept):
+        for column in (self.seq_before, self._seq_last, self._given, self._kept):
             del column[index:]
         self._recent = min(self._recent, index)
         self._shown_before = [shown for shown in self._shown_before if shown < index]
+        self._gaps = {place: seq for place, seq in self._gaps.items() if place < index}
+
+    def rewind_seq(self, index: int) -> int:
+        """Return the seq to rewind to, so that the messages from `index` on no longer count."""
+        return self._gaps.get(index, self.seq_before[index])
+
+    def has_gap(self, index: int) -> bool:
+        """Return whether messages in front of the one at `index` were left out."""
+        return index in self._gaps
+
+    def note_gap(self, index: int, seq_before: int) -> None:
+        """Note that messages after the event `seq_before` were left out in front of the one at `index`."""
+        self._gaps[index] = seq_before
+
+    def remove(self, start: int, end: int) -> None:
+        """Forget the messages from `start` to before `end`; those after them move up."""
+        seq_before = self.rewind_seq(start)
+        gaps = {_moved_up(at, start, end): seq for at, seq in self._gaps.items() if not start <= at < end}
+        self._gaps = gaps | {start: seq_before}
+        for column in (self.seq_before, self._seq_last, self._given, self._kept):
+            del column[start:end]
+        self._recent = _moved_up(self._recent, start, end)
+        self._next_hidden = 0
+        self._shown_before = [
+            _moved_up(shown, start, end) for shown in self._shown_before if not start <= shown < end
+        ]
+
+    def left_out(self, given: Sequence[Any], start: int) -> int:
+        """Return how many known messages from `start` on a sliding window has left out: the rest of the known
+        messages follows in `given`. 0 if it does not."""
+        count = len(self)
+        for first in range(max(start + 1, count + start - len(given)), count):
+            if all(self._kept[first + at] == given[start + at] for at in range(count - first)):
+                return first - start
+        return 0
+
+    def has_any(self, given: Iterable[Any]) -> bool:
+        """Return whether any of these messages is a known one."""
+        known = {encode_json(without_nulls(plain_json(message))) for message in self._kept}
+        return any(encode_json(without_nulls(plain_json(message))) in known for message in given)
 
     def is_same(self, given: Sequence[Any], index: int) -> bool:
         """Return whether a given message is the known one, possibly in another form; then keep the new form."""
         kept, new = self._kept[index], given[index]
         if kept == new:
             return True
-        if _without_nulls(plain_json(kept)) != _without_nulls(plain_json(new)):
+        if not is_same_message(kept, new):
             return False
         self.replace(index, new)
         return True
 
-    def end_seq(self, index: int, log_end: int) -> int:
-        """Return the seq before which the events of a message end."""
-        after = bisect_right(self.seq_before, self.seq_before[index])
-        return self.seq_before[after] + 1 if after < len(self) else log_end
+    def given_events(self, index: int, log: Sequence[Event]) -> list[Event]:
+        """Return the events that record a message and those read together with it."""
+        return [e for e in log[self.seq_before[index] + 1 : self._seq_last[index] + 1] if _is_given(e)]
 
     def is_prefix_of(self, given: list[Any]) -> bool:
         """Return whether `given` begins with all known messages."""
@@ -132,11 +182,9 @@ class KnownMessages:
         return self._kept[index] is not self._given[index]
 
 
-def _without_nulls(value: Any) -> Any:
-    """Return a JSON value without empty fields: a library's object dumps fields that it does not have as null."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None and item != []}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+def _moved_up(index: int, start: int, end: int) -> int:
+    """Return where an index is after the items from `start` to before `end` were taken out."""
+    return index if index <= start else max(start, index - (end - start))
 
 
 # ── Comparing ────────────────────────────────────────────────────────────────────────────────────────────
@@ -162,13 +210,32 @@ class HistoryChange(NamedTuple):
     """The messages from `start` on, as facts."""
     messages: Sequence[Any]
     """The messages from `start` on."""
+    left_out: tuple[int, int] | None = None
+    """First and last seq of known messages that a sliding window has left out; `start` counts without them."""
+    is_unrelated: bool = False
+    """Whether nothing that was said before is in the history: it belongs to another conversation."""
+
+
+class Adopted(NamedTuple):
+    """What a history has in common with a stored log."""
+
+    marks: list[Marked]
+    """Fields around messages that have changed since."""
+    last: int
+    """Seq of the last recognised event; -1 without one."""
+    rest: Sequence[Event] = ()
+    """Messages of the log that the history does not have there."""
+    left_out: tuple[int, int] | None = None
+    """First and last seq of messages that a sliding window has left out since."""
+    is_unrelated: bool = False
+    """Whether nothing that was said before is in the history."""
 
 
 class MessageHistory:
     """The known messages of one conversation, and where edited system messages were recorded."""
 
     def __init__(self) -> None:
-        self.known = KnownMessages()
+        self.known: KnownMessages = KnownMessages()
         self._instruction_seqs: dict[int, int] = {}
         """For an edited system message, by its index: the event with its newest text."""
 
@@ -188,7 +255,93 @@ class MessageHistory:
                     break
                 replaced += [ReplacedMessage(index, fact, given[index]) for fact in facts]
             index += 1
-        return _change(wire, known.chunk_start(index), replaced, given)
+        start = known.chunk_start(index)
+        left_out = self._left_out(given, start, log)
+        if left_out is not None:
+            return _change(wire, start + len(known) - left_out, replaced, given)._replace(
+                left_out=(known.seq_before[start] + 1, known.seq_before[left_out])
+            )
+        return _change(wire, start, replaced, given)._replace(
+            is_unrelated=self._is_unrelated(given, start, log)
+        )
+
+    def _left_out(self, given: list[Any], start: int, log: Sequence[Event]) -> int | None:
+        """Return the index of the first known message after those that a sliding window has left out; None if the
+        history was edited. System messages are never taken as left out."""
+        known = self.known
+        count = known.left_out(given, start)
+        if not count or known.chunk_start(start + count) != start + count:
+            return None
+        left = log[known.seq_before[start] + 1 : known.seq_before[start + count] + 1]
+        has_instruction = any(isinstance(event.fact, Instructed) and _is_given(event) for event in left)
+        return None if has_instruction else start + count
+
+    def is_edit_after_gap(self, change: HistoryChange) -> bool:
+        """Return whether the first edited message follows messages that a sliding window has left out: these may
+        be back."""
+        return change.left_out is None and change.start < len(self.known) and self.known.has_gap(change.start)
+
+    def _is_unrelated(self, given: list[Any], start: int, log: Sequence[Event]) -> bool:
+        known = self.known
+        if start == len(known) or len(known) - start < MIN_EXCHANGE_MESSAGES:
+            return False
+        firsts = (log[seq + 1].fact for seq in known.seq_before[:start])
+        return all(isinstance(fact, Instructed) for fact in firsts) and not known.has_any(given[start:])
+
+    def remove(self, change: HistoryChange) -> None:
+        """Forget the messages that a sliding window has left out."""
+        if change.left_out is None:
+            return
+        first, last = change.left_out
+        start = bisect_left(self.known.seq_before, first - 1)
+        end = bisect_left(self.known.seq_before, last)
+        self.known.remove(start, end)
+        self._instruction_seqs = {
+            _moved_up(index, start, end): seq for index, seq in self._instruction_seqs.items()
+        }
+
+    def adopt(self, given: list[Any], wire: Wire, said: Sequence[Event]) -> Adopted:
+        """Recognise a history in what a stored log has said: its beginning, or all that a sliding window has
+        left."""
+        stored = StoredMessages(said)
+        chunks = list(wire.read(given))
+        taken, matched = stored.common_beginning(chunks)
+        marks = self._adopt_chunks(given, chunks[:matched], stored, 0)
+        after_gap = stored.end_of_left_out(chunks[matched:], taken)
+        if not after_gap:
+            rest = stored.events[taken:]
+            last = stored.events[taken - 1].seq if taken else -1
+            return Adopted(marks, last, rest, is_unrelated=stored.is_unrelated(taken, chunks[matched:]))
+        left = stored.events[taken].seq, stored.events[after_gap].seq - 1
+        gap = len(self.known)
+        count = len(stored.events) - after_gap
+        marks += self._adopt_chunks(given, _with_facts(chunks[matched:], count), stored, after_gap)
+        self.known.note_gap(gap, left[0] - 1)
+        return Adopted(marks, stored.events[-1].seq, left_out=left)
+
+    def _adopt_chunks(
+        self, given: list[Any], chunks: Sequence[MessageChunk], stored: StoredMessages, first: int
+    ) -> list[Marked]:
+        """Add messages that the stored events from `first` on record. Return the fields around them that have
+        changed since."""
+        marks: list[Marked] = []
+        for chunk in chunks:
+            index = len(self.known)
+            held = stored.events[first : first + len(chunk.facts)]
+            seq_before = held[0].seq - 1 if held else (stored.events[first - 1].seq if first else -1)
+            self.known.add(
+                given[index : index + chunk.messages],
+                seq_before=seq_before,
+                seq_last=held[-1].seq if held else seq_before,
+            )
+            for event, fact in zip(held, chunk.facts, strict=True):
+                newest = stored.newest(event)
+                if newest is not event:
+                    self._instruction_seqs[index] = newest.seq
+                if marks_of(newest.fact) != marks_of(fact):
+                    marks.append(Marked(target=newest.seq, marks=marks_of(fact)))
+            first += len(held)
+        return marks
 
     def _new_instruction(
         self, given: list[Any], index: int, wire: Wire, log: Sequence[Event]
@@ -204,14 +357,23 @@ class MessageHistory:
     def _new_marks(self, given: list[Any], index: int, wire: Wire, log: Sequence[Event]) -> list[AnyFact]:
         """Return the facts for a message with the same content but other fields, or nothing if it was edited."""
         chunk = next(wire.read(given, index))
-        first, end = self.known.seq_before[index] + 1, self.known.end_seq(index, len(log))
-        old = [event for event in log[first:end] if isinstance(event.fact, MESSAGE_FACTS)]
+        old = self.known.given_events(index, log)
         if chunk.messages != 1 or len(old) != len(chunk.facts):
             return []
         pairs = list(zip(old, chunk.facts, strict=True))
-        if any(_without_marks(event.fact) != _without_marks(fact) for event, fact in pairs):
+        if any(without_marks(event.fact) != without_marks(fact) for event, fact in pairs):
             return []
-        return [Marked(target=event.seq, marks=_marks(fact)) for event, fact in pairs]
+        return [Marked(target=event.seq, marks=marks_of(fact)) for event, fact in pairs]
+
+    def inputs_of(self, seq: int, log: Sequence[Event]) -> InputRange | None:
+        """Return the known messages that were read together with a message of the log."""
+        replaced = (index for index, newest in self._instruction_seqs.items() if newest == seq)
+        index = next(replaced, bisect_left(self.known.seq_before, seq) - 1)
+        if index < 0:
+            return None
+        first = self.known.chunk_start(index)
+        end = bisect_right(self.known.seq_before, self.known.seq_before[index])
+        return InputRange(first, end, len(self.known.given_events(index, log)))
 
     def note_replaced(self, replaced: ReplacedMessage, event: Event) -> None:
         """Note that `event` records the newer version of a message."""
@@ -225,30 +387,20 @@ class MessageHistory:
         self._instruction_seqs = {i: seq for i, seq in self._instruction_seqs.items() if i < index}
 
 
+def _is_given(event: Event) -> bool:
+    """Return whether an event records a message of the history, and not text beside it or a newer version."""
+    fact = event.fact
+    if isinstance(fact, Instructed):
+        return not fact.aside and fact.replaces is None
+    return isinstance(fact, MESSAGE_FACTS)
+
+
+def _with_facts(chunks: Sequence[MessageChunk], count: int) -> list[MessageChunk]:
+    """Return the first chunks, as many as have `count` facts."""
+    ends = accumulate(len(chunk.facts) for chunk in chunks)
+    return [chunk for chunk, end in zip(chunks, ends, strict=True) if end <= count]
+
+
 def _change(wire: Wire, start: int, replaced: list[ReplacedMessage], given: list[Any]) -> HistoryChange:
     before = [message for message in replaced if message.position < start]
     return HistoryChange(start, before, list(wire.read(given, start)), given[start:])
-
-
-# ── Marks ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _without_marks(fact: AnyFact) -> AnyFact:
-    """Return a message with its content only, without any other fields."""
-    assert isinstance(fact, MESSAGE_FACTS)
-    content = tuple(_part_without_marks(part) for part in parts(fact.content))
-    bare = replace(fact, content=content, extra=UNSET, dialect="")
-    return replace(bare, listed=False) if isinstance(bare, ModelSaid) else bare
-
-
-def _part_without_marks(part: AnyPart) -> AnyPart:
-    return replace(part, extra=UNSET) if isinstance(part, Text | Call) else part
-
-
-def _marks(fact: AnyFact) -> tuple[Mark, ...]:
-    """Return the other fields of a message and of each of its parts."""
-    assert isinstance(fact, MESSAGE_FACTS)
-    inner = (
-        Mark(part=i, extra=p.extra) for i, p in enumerate(parts(fact.content)) if isinstance(p, Text | Call)
-    )
-    return (Mark(part=-1, extra=fact.extra), *(mark for mark in inner if mark.extra is not UNSET))

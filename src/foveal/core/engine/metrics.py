@@ -37,8 +37,8 @@ class Histogram:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+        self.counts: list[int] = [0] * (len(bounds) + 1)
+        self.sum: float = 0.0
 
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -62,14 +62,14 @@ class Metrics:
         """By trigger, and by author (`model` or `ledger`)."""
         self.failures: Counter[str] = Counter()
         """Summaries that were not recorded, by trigger."""
-        self.rejected = 0
+        self.rejected: int = 0
         """Drafts that validation rejected, and calls that a provider failed."""
         self.overflows: Counter[str] = Counter()
         """By kind of limit."""
         self.tokens: Counter[str] = Counter()
-        self.seconds = Histogram(DURATION_BUCKETS_S)
-        self.ratio = Histogram(SHARE_BUCKETS)
-        self.score = Histogram(SHARE_BUCKETS)
+        self.seconds: Histogram = Histogram(DURATION_BUCKETS_S)
+        self.ratio: Histogram = Histogram(SHARE_BUCKETS)
+        self.score: Histogram = Histogram(SHARE_BUCKETS)
         for event in events:
             self.add(event)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from foveal.core.compaction.plan import NoPlan, Plan
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import (
+    LEFT_OUT_BY_CALLER,
     REDUCTIONS,
     AnyFact,
     Clipped,
@@ -32,7 +33,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.budget import window_percent
 from foveal.core.view.fold import effective_events, effective_rewinds
-from foveal.core.view.view import View
+from foveal.core.wire.utf8_text import replace_surrogates
 from foveal.errors import BadSetting, ContextOverflow, NotCompacted, UnknownHandle
 
 # ── Helpers of undo and expand ─────────────────────────────────────────────────────────────────────────
@@ -86,13 +87,18 @@ def _expansion_overflow(problem: ContextOverflow, name: str | int) -> ContextOve
         window=problem.window,
         reserve=problem.reserve,
         margin=problem.margin,
+        capped=problem.capped,
         floor=problem.floor,
     )
 
 
 def newest_to_undo(log: Sequence[Event]) -> Event:
     """Return the newest of the effective reductions and rewinds; raises `UnknownHandle` when there is none."""
-    reductions = (event for event in reversed(effective_events(log)) if isinstance(event.fact, REDUCTIONS))
+    reductions = (
+        event
+        for event in reversed(effective_events(log))
+        if isinstance(event.fact, REDUCTIONS) and not _records_edit(event.fact)
+    )
     rewinds = (event for event in reversed(effective_rewinds(log)) if not _records_edit(event.fact))
     newest = [event for event in (next(reductions, None), next(rewinds, None)) if event is not None]
     if not newest:
@@ -101,8 +107,10 @@ def newest_to_undo(log: Sequence[Event]) -> Event:
 
 
 def _records_edit(fact: AnyFact) -> bool:
-    """Return whether a rewind follows an edit of the history that an application keeps itself: that history, not
+    """Return whether a fact follows a change of the history that an application keeps itself: that history, not
     the log, says what the conversation is. Such rewinds keep the state beside the messages."""
+    if isinstance(fact, Dropped):
+        return fact.reason == LEFT_OUT_BY_CALLER
     return isinstance(fact, Rewound) and (fact.keep_state or fact.keep_reductions)
 
 
@@ -138,6 +146,7 @@ def _undo_overflow(problem: ContextOverflow, target: Event, *, is_named: bool) -
         window=problem.window,
         reserve=problem.reserve,
         margin=problem.margin,
+        capped=problem.capped,
         floor=problem.floor,
     )
 
@@ -158,14 +167,18 @@ def unknown_handle(name: str | int, *, count: int) -> UnknownHandle:
     return UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{count - 1}")
 
 
-def pin_fact(view: View, text: str, target: int | None) -> Pinned:
+def pin_fact(engine: Engine, text: str, target: int | None) -> Pinned:
     """Return the fact that keeps a rule, or the step of event `target` as it is now, in every request."""
-    if not text and target is None:
+    view = engine.view
+    if not isinstance(text, str) or (target is None and not text.strip()):
         raise BadSetting("pin", text, "a text, or the handle of an event")
+    tokens, available = view.meter.counter.count(text), engine.budget().available
+    if tokens > available:
+        raise BadSetting("pin", text, f"a text that fits: it has {tokens:,} tokens, a request {available:,}")
     if target is not None and view.find(target) is None:
         name = handle(target)
         raise UnknownHandle(f"{name} is not shown any more, so it cannot be pinned; see why({name!r})")
-    return Pinned(text=text, target=target)
+    return Pinned(text=replace_surrogates(text), target=target)
 
 
 def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Reverted:

@@ -206,15 +206,25 @@ def overflow_error(
         problem = _too_much_media(view, budget)
     else:
         problem = "; ".join(_too_many_tokens(view, budget, calibration, policy, units=units))
+    margin, capped = _unused_tokens(budget, calibration)
     return ContextOverflow(
         problem,
         needed=calibration.tokens(units + budget.fixed),
         available=available_tokens(budget, calibration),
         window=budget.window,
         reserve=budget.reserve,
-        margin=budget.margin,
+        margin=margin,
+        capped=capped,
         floor=calibration.tokens(units + budget.fixed - droppable),
     )
+
+
+def _unused_tokens(budget: Budget, calibration: Calibration) -> tuple[int, int]:
+    """Return the margin and what a limit leaves unused: with the reserve and the available tokens, they add up to
+    the window. What the conversion from units to tokens rounds off is part of the margin."""
+    unused = budget.window - budget.reserve - available_tokens(budget, calibration)
+    margin = min(budget.margin, unused) if budget.limited_by else unused
+    return margin, unused - margin
 
 
 def _refused_too_often(view: View, budget: Budget, calibration: Calibration, refusal: str) -> str:
@@ -239,20 +249,22 @@ def _too_many_tokens(
     view: View, budget: Budget, calibration: Calibration, policy: Policy, *, units: int
 ) -> Iterator[str]:
     tokens = calibration.tokens
-    latest = view.latest_user
+    latest, needed = view.latest_user, calibration.tokens(units + budget.fixed)
+    margin, capped = _unused_tokens(budget, calibration)
+    cap = f" − {capped:,} for {budget.limited_by}" if capped else ""
     yield (
-        f"context needs {tokens(units + budget.fixed):,} tokens but {available_tokens(budget, calibration):,} "
-        f"are available (window {budget.window:,}, reserve {budget.reserve:,}, margin {budget.margin:,})"
+        f"context needs {needed:,} tokens but {available_tokens(budget, calibration):,} are available "
+        f"(window {budget.window:,} − reserve {budget.reserve:,} − margin {margin:,}{cap})"
     )
     if policy.ladder == "off":
         yield 'policy "off" reduces nothing: choose another, or start a new session'
     elif budget.fixed and tokens(budget.fixed) * 2 > budget.available:
-        taken = tokens(budget.fixed)
+        taken = min(needed, tokens(budget.fixed))
         yield f"system text and tools alone take {taken:,}: shorten them, or offer fewer tools"
     elif view.permanent_units * 2 > budget.hard:
         yield _too_much_permanent(view, calibration)
     elif latest is not None and view.units_of(latest) * 2 > budget.hard:
-        taken = round(view.units_of(latest) * calibration.ratio)
+        taken = min(needed, round(view.units_of(latest) * calibration.ratio))
         yield f"the latest message alone takes {taken:,}: shorten it, raise `window`, or lower `reserve`"
     elif policy.ladder == "summary" and policy.mode == "off":
         yield (

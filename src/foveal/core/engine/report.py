@@ -23,6 +23,7 @@ from foveal.core.log.events import (
     Compacted,
     Event,
     Instructed,
+    Used,
     handle,
     kind,
 )
@@ -107,11 +108,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     cached_share: float | None
     """The share of the last reported prompt that came from the cache."""
+    cache_miss: str
+    """The provider's reason why its cache did not hold the last prompt, with the tokens; "" if it gave none."""
     turns: int
     turns_left: int | None
     """Estimated turns until the next reduction, or until the user is asked."""
     turn_tokens: int | None
-    """Tokens of an average turn, from the latest ones."""
+    """Tokens of a typical turn: the median of the latest ones."""
     spent: float | None
     """Dollars by the model's prices; None when a price is unknown."""
     saved: float | None
@@ -173,7 +176,9 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
     if state == "ok" and view.units > budget.warn:
         state = "warn"
     turns = _recent_turns(view)
-    turn_tokens = round(sum(turns) / len(turns) * calibration.ratio) if turns else None
+    # The median: one huge message says little about the next turn.
+    typical = sorted(turns)[(len(turns) - 1) // 2] if turns else 0
+    turn_tokens = round(typical * calibration.ratio) if turns else None
     question = compaction_question(engine, state)
     totals = _totals(engine, budget, parts)
     return Report(
@@ -193,13 +198,16 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         mode=engine.policy.mode,
         calls=calls,
         cached_share=usage.cached_share,
+        cache_miss=_cache_miss(usage.last),
         turns=view.turn_count,
-        turns_left=max(0, budget.act - view.units) * len(turns) // sum(turns) if turns else None,
+        turns_left=max(0, budget.act - view.units) // typical if typical else None,
         turn_tokens=turn_tokens,
         spent=usage.spent,
         saved=usage.saved,
         question=question,
-        notice=limit_notice(engine, totals, needed=turn_tokens or 0, left=limit - used) if question else "",
+        notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=len(turns))
+        if question
+        else "",
         summaries=tuple(_summaries(engine)),
         reduced=ReducedCounts.of(view),
         breaks=tuple(breaks),
@@ -384,6 +392,12 @@ def _aside(view: View, seq: int) -> ShownMessage | None:
     return next((shown for shown in view.asides.values() if shown.seq == seq), None)
 
 
+def _cache_miss(used: Used | None) -> str:
+    if used is None or not used.cache_miss:
+        return ""
+    return f"{used.cache_miss} ({used.cache_missed:,} tokens)" if used.cache_missed else used.cache_miss
+
+
 # ── Text ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -457,6 +471,8 @@ def _card_lines(report: Report) -> Iterable[str]:
         yield f"  summary {summary.handle} of {summary.first}–{summary.last}: {one_line(details, width=100)}"
     if report.breaks:
         yield f"  {breaks_text(report)}"
+    if report.cache_miss:
+        yield f"  cache miss in the last call, says the provider: {report.cache_miss}"
     if report.saved is not None and report.saved:
         yield f"  spent ${report.spent or 0:.4f}, saved ${report.saved:.4f} against sending everything"
     for repair in report.repairs:

@@ -11,7 +11,7 @@ from foveal.core.log.events import AnyFact, handle, kind
 from foveal.core.policies import Moment
 from foveal.core.view.steps import Step
 from foveal.core.wire.overflow_errors import stop_reason
-from foveal.core.wire.usage import read_usage
+from foveal.core.wire.usage import has_usage, read_usage
 
 
 class _SentSize(NamedTuple):
@@ -31,10 +31,11 @@ class SentRequests:
     comes from the log (`PastCalls`)."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self.breaks: list[PrefixBreak] = []
         self._last = _SentSize()
         self._last_steps: list[Any] = []
+        self._usage_was_missing = False
 
     @property
     def last_tokens(self) -> int:
@@ -79,7 +80,8 @@ class SentRequests:
         )
 
     def usage_facts(self, reported: object, engine: Engine) -> list[AnyFact]:
-        """Return what a provider reported for the last request, as facts; none if it reported no numbers."""
+        """Return what a provider reported for the last request, as facts; none if it reported no prompt tokens.
+        Raises `BadSetting` for a report that is not understood."""
         last = self._last
         fact = read_usage(
             reported,
@@ -93,6 +95,13 @@ class SentRequests:
             return []
         overflow = silent_overflow(fact, model=engine.model, stop=stop_reason(reported))
         return [fact] if overflow is None else [fact, overflow]
+
+    def is_first_without_usage(self, reported: object) -> bool:
+        """Return whether a reply has no usage, and is the first one here that has none."""
+        if self._usage_was_missing or has_usage(reported):
+            return False
+        self._usage_was_missing = True
+        return True
 
 
 def _units_from(engine: Engine, moved: Step | None) -> int:

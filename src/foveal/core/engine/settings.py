@@ -17,6 +17,7 @@ from foveal.core.models.budget import Caps
 from foveal.core.models.model import Model, model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies import Policy, policy
+from foveal.core.policies.presets import PresetName
 from foveal.core.reduction import truncation
 from foveal.core.reduction.truncation import UNLIMITED, Limits, clip_parts
 from foveal.core.tokens.counter import Counter
@@ -60,7 +61,7 @@ def clips_within(
 class SettingArguments(TypedDict, total=False):
     """Keyword arguments that `Context` and `Session` share; each is optional."""
 
-    policy: str | Mapping[str, Any] | Policy
+    policy: PresetName | Mapping[str, Any] | Policy
     """A preset's name, a table of its values, or a `Policy`."""
     window: int | None
     """Tokens in the model's window; overrides what is known of the model."""

@@ -117,6 +117,10 @@ class SummaryJob(NamedTuple):
         match self.dialect:
             case "anthropic":
                 messages, system = fitted.to_anthropic(), fitted.system
+            case "bedrock":
+                messages, system = fitted.to_bedrock(), fitted.system
+            case "gemini":
+                messages, system = fitted.to_gemini(), fitted.system
             case "openai_responses":
                 messages = fitted.to_responses()
             case _:

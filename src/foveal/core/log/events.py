@@ -23,7 +23,7 @@ _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
 
-Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic"]
+Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic", "gemini", "bedrock"]
 """The dialect of the opaque fields of a fact; "" when it has none."""
 
 
@@ -59,6 +59,8 @@ class Call(Part, frozen=True, tag_field="part", tag="call"):
     variety: str = "function"
     """The dialect's name for this kind of call; every dialect has `function`."""
     extra: Raw | UnsetType = UNSET
+    is_masked: bool = False
+    """Whether a placeholder replaces the arguments. Only a view sets it; the log has the call as it was made."""
 
     @property
     def replaceable(self) -> bool:
@@ -195,6 +197,12 @@ class Used(Fact, frozen=True, tag="used"):
     """Units of the whole conversation without any reduction."""
     until: int = 0
     """The seq after the newest event that the request could show; 0 in older logs."""
+    cache_write_1h: int = 0
+    """The part of `cache_write` that the provider keeps for an hour, at a higher price."""
+    cache_miss: str = ""
+    """The provider's reason why its cache did not hold the prompt, such as `tools_changed`, if it gave one."""
+    cache_missed: int = 0
+    """Tokens that the cache would have held otherwise, as far as the provider says."""
 
     @property
     def prompt(self) -> int:
@@ -269,9 +277,13 @@ class Masked(Fact, frozen=True, tag="masked"):
     rule: str = ""
 
 
+LEFT_OUT_BY_CALLER: Final = "caller"
+"""The reason of a drop that the caller's own sliding window made."""
+
+
 class Dropped(Fact, frozen=True, tag="dropped"):
     """Steps that begin in these ranges of seq (both ends included) leave the view, and a notice counts their
-    messages. Instructions and pinned steps inside a range stay."""
+    messages, unless the caller left them out. Instructions and pinned steps inside a range stay."""
 
     ranges: tuple[tuple[int, int], ...]
     reason: str = ""

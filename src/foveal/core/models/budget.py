@@ -74,6 +74,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     act: int
     hard: int
     """The most units that the messages may take."""
+    limited_by: str = ""
+    """The limit that leaves less than window − reserve − margin; "" if none does."""
     max_messages: int = 0
     max_images: int = 0
     max_media_bytes: int = 0
@@ -154,11 +156,20 @@ def _margin_and_available(
         margin = measured_margin(model.window, limit, calibration)
         available = limit - margin
     else:
-        margin = int(model.window * caps.margin)
+        margin = min(int(model.window * caps.margin), model.window - reserve)
         available = min(limit, model.window - reserve - margin)
     if caps.max_input_tokens is not None:
         available = min(available, caps.max_input_tokens)
     return margin, max(0, available)
+
+
+def _limited_by(model: Model, caps: Caps, *, uncapped: int, available: int, is_history_cut: bool) -> str:
+    """Return the name of the limit that binds; `uncapped` is window − reserve − margin."""
+    if is_history_cut:
+        return "`max_history_tokens`"
+    if available >= uncapped:
+        return ""
+    return "`max_input_tokens`" if available == caps.max_input_tokens else f"the input limit of {model.name}"
 
 
 def plan_budget(
@@ -177,7 +188,7 @@ def plan_budget(
     the units beside the messages, `instructed` those of instructions among the messages."""
     reserve = reserve_for(model, caps)
     margin, available = _margin_and_available(model, caps, calibration, reserve)
-    room = calibration.units(available) - fixed
+    room = whole_room = calibration.units(available) - fixed
     if caps.max_history_tokens:
         room = min(room, instructed + int(caps.max_history_tokens / calibration.ratio))
     window = calibration.units(model.window) if shares_of == "window" else None
@@ -194,6 +205,13 @@ def plan_budget(
         warn=low,
         act=middle,
         hard=hard,
+        limited_by=_limited_by(
+            model,
+            caps,
+            uncapped=model.window - reserve - margin,
+            available=available,
+            is_history_cut=room < whole_room,
+        ),
         max_messages=caps.max_messages,
         max_images=caps.max_images,
         max_media_bytes=caps.max_media_bytes,

@@ -36,7 +36,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def after(self, used: Used, model: Model) -> UsageTotals:
         """Return the totals with one more call."""
-        actual = model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)
+        actual = _prompt_cost(used, model)
         answer = model.cost(output=used.output)
         ideal = self._ideal(used, model)
         return UsageTotals(
@@ -55,13 +55,25 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """Return the price of the same call without reductions. If the provider caches, the whole previous
         call counts as cached."""
         if used.unreduced <= used.units or not used.units:
-            return model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)
+            return _prompt_cost(used, model)
         ratio = used.prompt / used.units
         caching = used.cache_read + used.cache_write + self.cache_read + self.cache_write > 0
         kept = min(self.last.unreduced, used.unreduced) if caching and self.last is not None else 0
         new = round((used.unreduced - kept) * ratio)
-        kind = "cache_write" if used.cache_write else "input"
-        return model.cost(cache_read=round(kept * ratio), **{kind: new})
+        read = round(kept * ratio)
+        if not used.cache_write:
+            return model.cost(cache_read=read, input=new)
+        hour = round(new * used.cache_write_1h / used.cache_write)
+        return model.cost(cache_read=read, cache_write=new, cache_write_1h=hour)
+
+
+def _prompt_cost(used: Used, model: Model) -> float | None:
+    return model.cost(
+        input=used.input,
+        cache_read=used.cache_read,
+        cache_write=used.cache_write,
+        cache_write_1h=used.cache_write_1h,
+    )
 
 
 def _plus(one: float | None, other: float | None) -> float | None:

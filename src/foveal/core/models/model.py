@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ DEFAULT_MAX_OUTPUT = 4_096
 """Small enough for every model in use; providers refuse a request for more output than they allow."""
 
 MILLION = 1_000_000
+HOUR_WRITE_RATIO: Final = 2.0
+"""The price of a token that is written to the cache for an hour relative to an uncached one, at Anthropic."""
 
 T = TypeVar("T")
 
@@ -89,17 +91,24 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         return self.write_price / self.input_price
 
     def cost(
-        self, *, input: int = 0, cache_read: int = 0, cache_write: int = 0, output: int = 0
+        self,
+        *,
+        input: int = 0,
+        cache_read: int = 0,
+        cache_write: int = 0,
+        cache_write_1h: int = 0,
+        output: int = 0,
     ) -> float | None:
         """Return the dollars for one call, or None when a price that it needs is unknown.
 
         The three kinds of input exclude each other, as in `Used`: a cached token is not in `input` as well.
-        Reasoning counts as output.
+        `cache_write_1h` is the part of `cache_write` that is kept for an hour. Reasoning counts as output.
         """
         parts = (
             (input, self.input_price),
             (cache_read, self.cached_price),
-            (cache_write, self.write_price),
+            (cache_write - cache_write_1h, self.write_price),
+            (cache_write_1h, None if self.input_price is None else self.input_price * HOUR_WRITE_RATIO),
             (output, self.output_price),
         )
         dollars = 0.0

@@ -6,8 +6,8 @@ preset is a named `Policy`, and `policy` returns one from a name, a table or ano
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypedDict, Unpack, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from foveal.errors import BadSetting
 
 Ladder = Literal["economy", "summary", "rolling", "recent", "off"]
 Mode = Literal["auto", "confirm", "off"]
+PresetName = Literal[
+    "economy", "handoff", "sliding-summary", "recent-summary", "confirm", "rolling", "recent", "off"
+]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,6 +128,42 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return plain | {field: msgspec.to_builtins(getattr(self, field)) for field in changed}
 
 
+class PolicyChanges(TypedDict, total=False):
+    """The keyword arguments of `policy`: the fields of `Policy`, each optional, as they can be written in TOML."""
+
+    name: str
+    ladder: Ladder
+    warn: float
+    act: float
+    act_tokens: int
+    target: float
+    clip: Limits | Mapping[str, Any] | None
+    clip_share: float
+    clip_tools: Mapping[str, Limits | Mapping[str, Any]]
+    refer: int
+    max_history_tokens: int
+    keep_first: int
+    keep_last: int
+    mask: bool
+    mask_every: int
+    exempt_tools: Sequence[str]
+    skeleton_share: float
+    skeleton_tokens: int
+    keep_task: bool
+    early_tokens: int
+    mode: Mode
+    compact: bool
+    tail: float
+    keep_messages: int
+    retain_user_share: float
+    retain_user_tokens: int
+    every_turns: int
+    overlap_turns: int
+    summary_tokens: int
+    summary_share: float
+    max_summaries: int
+
+
 _SHARES: Final = (
     "warn", "act", "target", "clip_share", "skeleton_share", "tail", "summary_share",
     "retain_user_share",
@@ -166,7 +205,7 @@ _SUMMARY: Final = Policy(
 )
 """The values that the summarising presets share. They mask only when nothing else is left."""
 
-PRESETS: Final[Mapping[str, Policy]] = {
+PRESETS: Final[Mapping[PresetName, Policy]] = {
     "economy": Policy(
         name="economy",
         ladder="economy",
@@ -203,13 +242,16 @@ PRESETS: Final[Mapping[str, Policy]] = {
 }
 
 
-def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any) -> Policy:
+def policy(
+    name: PresetName | Mapping[str, Any] | Policy = "economy", /, **changes: Unpack[PolicyChanges]
+) -> Policy:
     """Return a policy: a preset by name, a table of values as in TOML (with `preset` or `ladder`), or a policy
     itself, each with `changes` applied. Mode `confirm` has defaults of its own, which other `changes` replace."""
+    given: dict[str, Any]
     if isinstance(name, Policy):
-        base, given = name, dict(changes)
+        base, given = name, {**changes}
     elif isinstance(name, str):
-        base, given = _preset(name), dict(changes)
+        base, given = _preset(name), {**changes}
     else:
         given = {**_table(name), **changes}
         base = _base(given)
@@ -244,7 +286,7 @@ def _table(given: object) -> Mapping[str, Any]:
 def _preset(name: object) -> Policy:
     if not isinstance(name, str) or name not in PRESETS:
         raise BadSetting("policy", name, f"one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+    return PRESETS[cast(PresetName, name)]
 
 
 _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Policy)}

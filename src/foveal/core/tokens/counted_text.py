@@ -35,8 +35,8 @@ class PartCounter:
     """A counter for a text and its parts that passes everything to the counter of all texts."""
 
     def __init__(self, text: str, counter: Counter) -> None:
-        self.name = counter.name
-        self.exact = counter.exact
+        self.name: str = counter.name
+        self.exact: bool = counter.exact
         self._text = text
         self._counter = counter
         self._spans: dict[tuple[int, int], int] = {}

@@ -43,9 +43,9 @@ class DroppedMessages:
         users: tuple[int, ...] = (),
     ) -> None:
         self._ranges = [DroppedRange(*values) for values in ranges]
-        self.names_ranges = names_ranges
+        self.names_ranges: bool = names_ranges
         """Whether the notice names the ranges; drops of older logs do not ask for it."""
-        self.users = users
+        self.users: tuple[int, ...] = users
         """User messages that the notice names one by one."""
 
     @property

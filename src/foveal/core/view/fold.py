@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from foveal.core.log.events import (
+    LEFT_OUT_BY_CALLER,
     REDUCTIONS,
     AnyFact,
     Clipped,
@@ -88,7 +89,7 @@ def _walk_back(log: Sequence[Event]) -> tuple[list[Event], list[Event]]:
                     # must be shown: a reduction that hides it is not effective.
                     kept = [e for e in kept if not (e.seq in outlived and _hides(e.fact, event.seq))]
                     outlived.clear()
-            elif rewound is not None and isinstance(fact, Dropped | Compacted):
+            elif rewound is not None and isinstance(fact, Dropped | Compacted) and not _is_left_out(fact):
                 outlived.add(event.seq)
             kept.append(event)
     kept.reverse()
@@ -102,6 +103,11 @@ def _hides(fact: AnyFact, seq: int) -> bool:
     )
 
 
+def _is_left_out(fact: AnyFact) -> bool:
+    """Return whether a fact says what the caller has left out of its history, whatever there is room for."""
+    return isinstance(fact, Dropped) and fact.reason == LEFT_OUT_BY_CALLER
+
+
 def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     """Return whether a fact is still effective after a rewind to before it."""
     if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound | Expanded):
@@ -111,7 +117,7 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     if isinstance(fact, Compacted) and fact.last > rewound.to:
         return False  # it summarises events that are rewound
     if isinstance(fact, Dropped | Compacted):
-        return rewound.keep_reductions and not rewound.show_dropped
+        return rewound.keep_reductions and (_is_left_out(fact) or not rewound.show_dropped)
     if isinstance(fact, (*REDUCTIONS, Reverted)):
         return rewound.keep_reductions
     return rewound.keep_state or rewound.keep_reductions

@@ -57,7 +57,7 @@ class SplitText:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.lines = text.split("\n")
+        self.lines: list[str] = text.split("\n")
 
     @cached_property
     def keys(self) -> list[tuple[int, int]]:

@@ -21,6 +21,8 @@ from foveal.core.view.view import View
 from foveal.core.wire import Wire
 
 _NESTED: Final[frozenset[object]] = frozenset({dict, list})
+_KEPT_TYPES: Final = (bytes,)
+"""Types besides those of JSON that a message may hold: boto3 takes images as `bytes`."""
 
 
 def render_view(view: View, wire: Wire) -> tuple[list[ProviderMessage], list[list[ProviderMessage]]]:
@@ -33,7 +35,9 @@ def copy_messages(messages: list[ProviderMessage]) -> list[ProviderMessage]:
     """Return a copy of written messages that shares no list or dict with them."""
     # Every message in view is copied for every request. msgspec takes a third of the time of `copy_json`, and
     # needs a hook for the one type that it refuses: a caller's subclass of `str`.
-    copied: list[ProviderMessage] = msgspec.to_builtins(messages, enc_hook=str.__str__)
+    copied: list[ProviderMessage] = msgspec.to_builtins(
+        messages, enc_hook=str.__str__, builtin_types=_KEPT_TYPES
+    )
     return copied
 
 
@@ -118,17 +122,26 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             seqs=tuple(chain.from_iterable(map(_unchanged_seqs, view.steps))),
         )
 
-    def to_openai(self) -> list[ProviderMessage]:
+    def to_openai(self) -> list[Any]:
         """Return messages for OpenAI's chat completions and compatible APIs. The system text comes first."""
         return self._write("openai_chat", [*map(_inline, self.aside), *self.facts])
 
-    def to_responses(self) -> list[ProviderMessage]:
+    def to_responses(self) -> list[Any]:
         """Return items for OpenAI's Responses API. The system text comes first."""
         return self._write("openai_responses", [*map(_inline, self.aside), *self.facts])
 
-    def to_anthropic(self) -> list[ProviderMessage]:
+    def to_anthropic(self) -> list[Any]:
         """Return messages for Anthropic; the system text at the beginning is in `system`."""
         return self._write("anthropic", self.facts[len(self._leading_instructions()) :])
+
+    def to_gemini(self) -> list[Any]:
+        """Return contents for Gemini; the system text at the beginning is in `system`, for `systemInstruction`."""
+        return self._write("gemini", self.facts[len(self._leading_instructions()) :])
+
+    def to_bedrock(self) -> list[Any]:
+        """Return messages for Bedrock Converse; the system text at the beginning is in `system`, which you send as
+        `system=[{"text": …}]`. Images of other dialects are `bytes`, as boto3 takes them."""
+        return self._write("bedrock", self.facts[len(self._leading_instructions()) :])
 
     @property
     def system(self) -> str:

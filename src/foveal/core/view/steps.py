@@ -54,12 +54,12 @@ class Overlay:
     __slots__ = ("level", "owner", "rule", "sources", "text")
 
     def __init__(self, text: str, level: Level, owner: int, rule: str, sources: tuple[int, ...] = ()) -> None:
-        self.text = text
+        self.text: str = text
         self.level: Level = level
-        self.owner = owner
+        self.owner: int = owner
         """The seq of the event that recorded the overlay."""
-        self.rule = rule
-        self.sources = sources
+        self.rule: str = rule
+        self.sources: tuple[int, ...] = sources
         """The events that the text refers to; it is valid while they are shown as they were then."""
 
 
@@ -122,7 +122,7 @@ class ShownMessage(Struct, eq=False, gc=False):
         for place, overlay in overlays.items():
             part = shown[place]
             if isinstance(part, Call):
-                shown[place] = replace(part, arguments=overlay.text)
+                shown[place] = replace(part, arguments=overlay.text, is_masked=True)
             else:
                 shown[place] = Text(text=overlay.text)
         return tuple(shown)
@@ -248,12 +248,12 @@ class Slot:
     __slots__ = ("call", "ordinal", "place", "result", "step")
 
     def __init__(self, step: Step, place: int, call: Call) -> None:
-        self.step = step
-        self.place = place
+        self.step: Step = step
+        self.place: int = place
         """The place of the call among the parts of its utterance."""
-        self.call = call
+        self.call: Call = call
         self.result: ShownMessage | None = None
-        self.ordinal = -1
+        self.ordinal: int = -1
         """How many non-empty results came before this one; -1 while there is none."""
 
     def set_result(self, result: ShownMessage) -> None:
@@ -313,16 +313,16 @@ class Step:
         covers: Ranges = (),
         pin_seq: int = -1,
     ) -> None:
-        self.seq = seq
+        self.seq: int = seq
         """The place of the step in the order of the view."""
         self.kind: StepKind = kind
-        self.utterance = ShownMessage(seq if event_seq is None else event_seq, fact)
+        self.utterance: ShownMessage = ShownMessage(seq if event_seq is None else event_seq, fact)
         self.slots: list[Slot] = []
-        self.pin_seq = pin_seq
+        self.pin_seq: int = pin_seq
         """The event that pinned it; -1 when none did."""
-        self.covers = covers
+        self.covers: Ranges = covers
         """For a summary: the ranges of seq that it stands for."""
-        self.message_count = message_count
+        self.message_count: int = message_count
         """How many messages of the log this step stands for."""
         self.units: int | None = None
         """The units of the step as the view last counted them; None when it changed since."""
@@ -445,10 +445,10 @@ class CoveredRange:
 
     def __init__(self, level: Level, owner: int, ranges: Ranges, rule: str) -> None:
         self.level: Level = level
-        self.owner = owner
+        self.owner: int = owner
         """The seq of the event that hid them."""
-        self.ranges = ranges
-        self.rule = rule
+        self.ranges: Ranges = ranges
+        self.rule: str = rule
 
 
 def hidden_ranges(fact: Dropped | Compacted) -> Ranges:

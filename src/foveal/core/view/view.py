@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import assert_never
 
 from foveal.core.log.events import (
+    LEFT_OUT_BY_CALLER,
     Call,
     Clipped,
     Compacted,
@@ -92,19 +93,19 @@ class View:
         """Results that came after later messages: they changed a step that had already been shown."""
         self.permanent_steps: list[Step] = []
         """Instructions and pinned rules: what no reduction hides."""
-        self.result_count = 0
+        self.result_count: int = 0
         """Non-empty results so far, visible or not."""
-        self.turn_count = 0
-        self.dropped = DroppedMessages()
+        self.turn_count: int = 0
+        self.dropped: DroppedMessages = DroppedMessages()
         self.notice: Step | None = None
         """The step that says which messages were dropped."""
         self.unnamed_results: list[int] = []
         """Results of hidden steps that no summary and no notice names, because they came late."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
-        self.line_index = LineIndex()
+        self.line_index: LineIndex = LineIndex()
         """The lines of results and call arguments that are shown as they were said."""
-        self.references = References()
+        self.references: References = References()
         self._shown_in: dict[int, tuple[Step, ShownMessage]] = {}
         self._open_calls = OpenCalls()
         self._units = 0
@@ -134,8 +135,8 @@ class View:
 
     @property
     def tool_units(self) -> int:
-        """Units of the tools on offer."""
-        if self.tools is None:
+        """Units of the tools on offer; an empty list is not sent."""
+        if self.tools is None or bytes(self.tools[1].tools) == b"[]":
             return 0
         seq, fact = self.tools
         return self.meter.text(seq, seq, -1, bytes(fact.tools).decode("utf-8", "replace"))
@@ -362,7 +363,7 @@ class View:
     def _drop(self, seq: int, fact: Dropped) -> None:
         hidden = self._hide(CoveredRange("dropped", seq, hidden_ranges(fact), fact.rule))
         named = self._name_results(fact.ranges) if fact.names_ranges else 0
-        if not hidden and not named:
+        if fact.reason == LEFT_OUT_BY_CALLER or (not hidden and not named):
             return
         messages = sum(step.message_count for step in hidden) + named
         self.dropped.add(fact, messages)

@@ -8,22 +8,23 @@ legal list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
 from foveal.core.log.events import AnyFact, Dialect, unraw
 from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MAX_IMAGE_UNITS, image_dimensions
-from foveal.core.wire import anthropic, openai_chat, openai_responses
+from foveal.core.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from foveal.core.wire.cache_marks import strip_cache_marks
-from foveal.core.wire.common import BadField, Json, MessageChunk, encode_json, json_text
-from foveal.core.wire.dialect_detection import detect_dialect
+from foveal.core.wire.common import BadField, Json, MessageChunk, as_mapping, encode_json, json_text
+from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
 from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
 from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_type
 from foveal.core.wire.overflow_errors import ProviderOverflow, recognise_overflow, stop_reason
 from foveal.core.wire.safe_print import exact_line, one_line, readable, visible
-from foveal.core.wire.usage import read_usage
+from foveal.core.wire.usage import read_usage, usage_or_none
+from foveal.core.wire.utf8_text import is_utf8, replace_surrogates
 from foveal.errors import BadSetting
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "detect_dialect",
     "exact_line",
     "image_dimensions",
+    "is_same_message",
+    "likely_dialect",
     "measure_media",
     "media_source",
     "mime_type",
@@ -47,12 +50,15 @@ __all__ = [
     "read_usage",
     "readable",
     "recognise_overflow",
+    "replace_surrogates",
     "stop_reason",
     "strip_cache_marks",
     "tools_text",
     "transcript_text",
+    "usage_or_none",
     "visible",
     "wire_for",
+    "without_nulls",
 ]
 
 
@@ -74,10 +80,28 @@ class Wire:
     join: Callable[[Iterable[Sequence[Json]]], list[Json]]
     """Return the messages of many steps as one legal list, which shares messages with the groups and changes
     none."""
+    merges_roles: bool = False
+    """Whether `join` makes one message of neighbours of the same role. It may put one message in front, and changes
+    neither the order nor the number of messages otherwise."""
+    has_system_beside: bool = False
+    """Whether the system text is a field beside the messages, and never one of them."""
+
+
+def _as_utf8(wire: Wire) -> Wire:
+    """Return the wire with a reader that replaces lone surrogates."""
+
+    def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
+        for chunk in wire.read(messages, start):
+            if all(map(is_utf8, chunk.facts)):
+                yield chunk
+            else:
+                yield MessageChunk(chunk.messages, tuple(map(replace_surrogates, chunk.facts)))
+
+    return replace(wire, read=read)
 
 
 _WIRES: Final[dict[str, Wire]] = {
-    wire.dialect: wire
+    wire.dialect: _as_utf8(wire)
     for wire in (
         Wire(openai_chat.OPENAI_CHAT, openai_chat.read, openai_chat.write, openai_chat.join),
         Wire(
@@ -86,7 +110,30 @@ _WIRES: Final[dict[str, Wire]] = {
             openai_responses.write,
             openai_responses.join,
         ),
-        Wire(anthropic.ANTHROPIC_MESSAGES, anthropic.read, anthropic.write, anthropic.join),
+        Wire(
+            anthropic.ANTHROPIC_MESSAGES,
+            anthropic.read,
+            anthropic.write,
+            anthropic.join,
+            merges_roles=True,
+            has_system_beside=True,
+        ),
+        Wire(
+            gemini.GEMINI_CONTENTS,
+            gemini.read,
+            gemini.write,
+            gemini.join,
+            merges_roles=True,
+            has_system_beside=True,
+        ),
+        Wire(
+            bedrock.BEDROCK_CONVERSE,
+            bedrock.read,
+            bedrock.write,
+            bedrock.join,
+            merges_roles=True,
+            has_system_beside=True,
+        ),
     )
 }
 
@@ -104,6 +151,9 @@ def tools_text(tools: Sequence[Any]) -> str:
     if not tools:
         return ""
     try:
+        for tool in tools:
+            if not as_mapping(tool):
+                raise BadField("", "is empty")
         return json_text(list(tools))
     except BadField as bad:
         raise BadSetting("tools", tools, f"dicts or objects of a client library: {bad.problem}") from None
@@ -124,3 +174,16 @@ def plain_json(message: object) -> Any:
         return unraw(Raw(encode_json(message)))
     except BadField:
         return message
+
+
+def is_same_message(one: object, other: object) -> bool:
+    """Return whether two messages are the same, apart from empty fields: a library's object dumps fields that it
+    does not have as null."""
+    return one == other or without_nulls(plain_json(one)) == without_nulls(plain_json(other))
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a JSON value without empty fields."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None and item != []}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Cache marks: the `cache_control` fields of Anthropic messages.
+"""Cache marks: the `cache_control` fields of Anthropic messages and the `cachePoint` blocks of Bedrock's.
 
 A mark tells the provider where to end a cached prefix. It is not part of the content: two messages that differ
 only in their marks have the same text and read the same cache entry. Where new marks go is decided by
@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 CACHE_MARK: Final = "cache_control"
-"""Name of the field."""
+"""Name of Anthropic's field."""
+CACHE_POINT: Final = "cachePoint"
+"""The one field of a Bedrock block that is a mark."""
 MAX_CACHE_MARKS: Final = 4
 """Marks that a request may have; the provider refuses more."""
 _CACHE_MARK_JSON: Final = b'"cache_control"'
+_CACHE_POINT_FIELDS: Final = frozenset({"type", "ttl"})
 
 
 def strip_cache_marks(value: Any, *, drop_nulls: bool = False) -> Any:
@@ -26,7 +29,9 @@ def strip_cache_marks(value: Any, *, drop_nulls: bool = False) -> Any:
             if name != CACHE_MARK and not (drop_nulls and inner is None)
         }
     if isinstance(value, list):
-        return [strip_cache_marks(inner, drop_nulls=drop_nulls) for inner in value]
+        return [
+            strip_cache_marks(inner, drop_nulls=drop_nulls) for inner in value if not is_cache_point(inner)
+        ]
     return value
 
 
@@ -43,8 +48,16 @@ def limit_cache_marks(messages: Sequence[Any], max_marks: int) -> list[Any]:
 
 
 def has_cache_mark(block: Mapping[str, Any]) -> bool:
-    """Return whether a block, a tool or a message has a mark of its own."""
-    return CACHE_MARK in block
+    """Return whether a block, a tool or a message has a mark of its own, or is one."""
+    return CACHE_MARK in block or is_cache_point(block)
+
+
+def is_cache_point(block: object) -> bool:
+    """Return whether a block is a mark of Bedrock and nothing else."""
+    if not isinstance(block, dict) or len(block) != 1:
+        return False
+    point = block.get(CACHE_POINT)
+    return isinstance(point, dict) and "type" in point and _CACHE_POINT_FIELDS.issuperset(point)
 
 
 def count_cache_marks(value: Any) -> int:

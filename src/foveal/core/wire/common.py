@@ -8,8 +8,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from math import isfinite
+from re import Pattern
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -29,6 +32,7 @@ from foveal.core.log.events import (
     unraw,
 )
 from foveal.core.wire.media import measure_media
+from foveal.core.wire.utf8_text import replace_surrogates
 from foveal.errors import MalformedMessage
 
 Json: TypeAlias = dict[str, Any]
@@ -36,6 +40,8 @@ T = TypeVar("T")
 
 FREE_TEXT_VARIETIES: Final = frozenset({"custom", "custom_tool_call"})
 """Varieties of calls with free text as arguments; a function call carries the text in its field `input`."""
+OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
+"""User message that a dialect adds before a history that begins with the model."""
 _STRINGS: Final = (str, bytes)
 
 
@@ -113,9 +119,15 @@ def dump_object(value: Any) -> Any:
     if not hasattr(value, "model_dump"):
         raise TypeError(f"an object of type {type(value).__name__}")
     try:
-        return value.model_dump(mode="json", exclude_unset=True, by_alias=True, warnings=False)
+        dumped = value.model_dump(mode="json", exclude_unset=True, by_alias=True, warnings=False)
     except TypeError:  # a class with pydantic's method but other parameters
         return value.model_dump()
+    role = getattr(value, "role", None)
+    if isinstance(role, str) and isinstance(dumped, dict):
+        dumped.setdefault(
+            "role", role
+        )  # a class of messages of one role has it as a default, which is not set
+    return dumped
 
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=dump_object)
@@ -128,8 +140,8 @@ def encode_json(value: object) -> bytes:
         if text.find(b"null") >= 0 and not _is_finite(value):  # the encoder writes NaN and infinity as null
             raise BadField("", "holds a number that JSON does not have (NaN or infinity)")
         return text
-    except UnicodeEncodeError:  # a lone surrogate is not valid UTF-8, but a JSON escape can represent it
-        return json.dumps(value, default=dump_object).encode()
+    except UnicodeEncodeError:
+        return replace_surrogates(json.dumps(value, default=dump_object, ensure_ascii=False)).encode()
     except RecursionError:
         raise BadField("", "is nested too deeply") from None
     except (TypeError, ValueError) as problem:
@@ -167,6 +179,14 @@ def required_string(item: Mapping[str, Any], field: str) -> str:
     if isinstance(value, str):
         return value
     raise BadField(field, "is missing" if value is None else f"must be a string, not {type(value).__name__}")
+
+
+def required_content(item: Mapping[str, Any], field: str) -> Any:
+    """Return a content that must be present and not null: providers refuse a message without content."""
+    value = item.get(field)
+    if value is None:
+        raise BadField(field, "is null: send a text, which may be empty" if field in item else "is missing")
+    return value
 
 
 def arguments_text(item: Mapping[str, Any], field: str) -> str:
@@ -226,6 +246,55 @@ def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: D
 def function_arguments(call: Call) -> str:
     """Return the arguments of a call of any variety as those of a function call."""
     return json_text({"input": call.arguments}) if call.variety in FREE_TEXT_VARIETIES else call.arguments
+
+
+def arguments_object(arguments: str) -> Json:
+    """Return arguments as the object that some dialects require; other text is kept under `_raw`."""
+    if not arguments.strip():
+        return {}
+    try:
+        given = msgspec.json.decode(arguments)
+    except RecursionError:
+        return {"_raw": arguments}
+    except (ValueError, UnicodeEncodeError):
+        given = _parse_surrogates(arguments)
+    return given if isinstance(given, dict) else {"_raw": arguments}
+
+
+def _parse_surrogates(arguments: str) -> Any:
+    """Parse JSON with escapes of lone surrogates, which only the standard library reads."""
+    try:
+        return replace_surrogates(json.loads(arguments, parse_constant=_reject_constant))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def derived_name(name: str, illegal: Pattern[str]) -> str:
+    """Return a name without the characters that match `illegal`, the same for the same name and unique to it."""
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{illegal.sub('_', name)[:40]}_{digest}"
+
+
+def distinct_ids(ids: Sequence[str], legalise: Callable[[str], str] = str) -> dict[str, list[str]]:
+    """Return, for each id that occurs more than once, one derived id per occurrence; `legalise` makes a derived id
+    legal in the dialect."""
+    taken = set(ids)
+    names: dict[str, list[str]] = {}
+    for name, count in Counter(ids).items():
+        if count == 1:
+            continue
+        names[name] = [name]
+        number = 2
+        while len(names[name]) < count:
+            if (other := legalise(f"{name}_{number}")) not in taken:
+                taken.add(other)
+                names[name].append(other)
+            number += 1
+    return names
 
 
 def write_content(

@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from foveal.core.log.events import Dialect
-from foveal.core.wire.cache_marks import has_cache_mark
+from foveal.core.wire.cache_marks import has_cache_mark, is_cache_point
 from foveal.core.wire.common import BadField, as_mapping
 
 _CHAT_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "function_call"})
+_GEMINI_TOOLS: Final = frozenset(
+    {"functionDeclarations", "function_declarations", "googleSearch", "google_search", "codeExecution",
+     "code_execution", "urlContext", "url_context", "parametersJsonSchema", "parameters_json_schema"}
+)  # fmt: skip
+"""Fields of a tool, or of a function that it declares."""
+_KINDS_OF_PARTS: Final = frozenset({"type", "part_kind"})
 _DIALECT_OF_PART: Final[dict[str, Dialect]] = {
     "image_url": "openai_chat",
     "input_audio": "openai_chat",
@@ -28,14 +34,20 @@ _DIALECT_OF_PART: Final[dict[str, Dialect]] = {
     "server_tool_use": "anthropic",
 }
 
+_BEDROCK_BLOCKS: Final = frozenset(
+    {"text", "image", "document", "video", "audio", "toolUse", "toolResult", "reasoningContent", "cachePoint",
+     "guardContent", "citationsContent", "searchResult", "toolAddition", "toolRemoval"}
+)  # fmt: skip
+"""Fields of blocks without a type; the field names the kind of the block."""
+
 
 def detect_dialect(
     messages: Sequence[object], *, tools: Sequence[Any] = (), system: object = None
 ) -> Dialect:
     """Return the dialect of messages, or "" if all dialects read them alike and nothing else decides.
 
-    Messages decide before tools, and tools before a separate system text, which is Anthropic's form. A list of
-    text parts decides nothing, because chat and Anthropic both have it.
+    Messages decide before tools, and tools before a separate system text, which is Anthropic's form, or Bedrock's
+    if its blocks have no type. A list of text parts with a type decides nothing: chat and Anthropic both have it.
     """
     for message in messages:
         if type(message) is dict and len(message) == 2 and type(message.get("content")) is str:
@@ -47,8 +59,29 @@ def detect_dialect(
         if found := _dialect_of_tool(tool):
             return found
     if system is not None:
-        return "anthropic"
+        blocks = system if isinstance(system, Sequence) and not isinstance(system, str) else ()
+        return _dialect_of_content(blocks) or "anthropic"
     return ""
+
+
+def likely_dialect(
+    messages: Sequence[object], *, model: str, system: object = None, has_system_message: bool = False
+) -> Dialect:
+    """Return the dialect to write messages in that all dialects read alike: "anthropic" for a Claude model, "" for
+    any other.
+
+    Anthropic's form of such messages is legal in chat too, but not the other way round: chat writes pinned rules as
+    system messages, which Anthropic refuses. A system message among them, now or before, shows that Claude is used
+    through a chat API; a system text beside them shows that it is not."""
+    if "claude" not in model.lower():
+        return ""
+    if system is None and (has_system_message or any(map(_is_system_message, messages))):
+        return ""
+    return "anthropic"
+
+
+def _is_system_message(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") in ("system", "developer")
 
 
 def _dialect_of_message(value: object) -> Dialect:
@@ -57,6 +90,8 @@ def _dialect_of_message(value: object) -> Dialect:
     except BadField:  # `Wire.read` reports what is wrong
         return ""
     kind, role = message.get("type"), message.get("role")
+    if role == "model" or ("content" not in message and _has_gemini_parts(message.get("parts"))):
+        return "gemini"
     if role in ("tool", "function") or (role is not None and not _CHAT_KEYS.isdisjoint(message)):
         return "openai_chat"
     if kind == "message" and "stop_reason" in message:  # a whole reply of Anthropic
@@ -69,6 +104,14 @@ def _dialect_of_message(value: object) -> Dialect:
     return "openai_chat" if role is not None and len(message) > 2 else ""
 
 
+def _has_gemini_parts(parts: object) -> bool:
+    """Return whether parts may be Gemini's, which have no field for their kind, unlike those of AI SDK and
+    pydantic-ai."""
+    if not isinstance(parts, list | tuple):
+        return False
+    return not any(isinstance(part, Mapping) and not _KINDS_OF_PARTS.isdisjoint(part) for part in parts)
+
+
 def _dialect_of_content(content: Sequence[object]) -> Dialect:
     found: Dialect = ""
     for part in content:
@@ -77,6 +120,8 @@ def _dialect_of_content(content: Sequence[object]) -> Dialect:
         except BadField:
             continue
         kind = item.get("type")
+        if kind is None and not _BEDROCK_BLOCKS.isdisjoint(item):
+            return "bedrock"
         if not isinstance(kind, str):
             continue
         if kind in _DIALECT_OF_PART:
@@ -94,10 +139,14 @@ def _dialect_of_tool(value: object) -> Dialect:
     except BadField:
         return ""
     kind = tool.get("type")
+    if not _GEMINI_TOOLS.isdisjoint(tool):
+        return "gemini"
     if "input_schema" in tool:
         return "anthropic"
     if kind in ("function", "custom") and kind in tool:
         return "openai_chat"
+    if "toolSpec" in tool or "systemTool" in tool or is_cache_point(tool):
+        return "bedrock"
     if not isinstance(kind, str):
         return ""
     date = kind.rpartition("_")[2]  # Anthropic's own tools end in a date, such as `bash_20250124`

@@ -57,7 +57,9 @@ from foveal.core.log.events import (
 
 RECALL_SEARCH: Final = "recall_search"
 RECALL_READ: Final = "recall_read"
-RECALL_TOOL_NAMES: Final = frozenset({RECALL_SEARCH, RECALL_READ})
+RECALL_SESSIONS: Final = "recall_sessions"
+_RECALL_TOOL: Final = re.compile(rf"(?:^|__|[./])(?:{RECALL_SEARCH}|{RECALL_READ}|{RECALL_SESSIONS})$")
+"""A recall tool, also with the name of an MCP server before it."""
 RECALL_PREFIX: Final = "[foveal recall: "
 """Start of every answer of the recall tools, by which a search leaves these answers out."""
 
@@ -147,8 +149,8 @@ def search_text(fact: AnyFact) -> str:
     match fact:
         case ToolReturned():
             text = readable_text(fact)
-            return "" if fact.name in RECALL_TOOL_NAMES or text.startswith(RECALL_PREFIX) else text
-        case ModelSaid() if any(call.name in RECALL_TOOL_NAMES for _, call in calls_of(fact.content)):
+            return "" if is_recall_tool(fact.name) or text.startswith(RECALL_PREFIX) else text
+        case ModelSaid() if any(is_recall_tool(call.name) for _, call in calls_of(fact.content)):
             return _readable_parts(part for part in parts(fact.content) if not _is_recall_call(part))
         case UserSaid() | ModelSaid() | Pinned() | Compacted():
             return readable_text(fact)
@@ -156,8 +158,13 @@ def search_text(fact: AnyFact) -> str:
             return ""
 
 
+def is_recall_tool(name: str) -> bool:
+    """Return whether a tool is one of the recall tools; `mcp__foveal__recall_read` is one too."""
+    return _RECALL_TOOL.search(name) is not None
+
+
 def _is_recall_call(part: AnyPart) -> bool:
-    return isinstance(part, Call) and part.name in RECALL_TOOL_NAMES
+    return isinstance(part, Call) and is_recall_tool(part.name)
 
 
 def is_dialogue(fact: AnyFact) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foveal.core.log.events import Dialect
-from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks
+from foveal.core.wire.cache_marks import CACHE_POINT, MAX_CACHE_MARKS, count_cache_marks, is_cache_point
 from foveal.core.wire.common import Json
 
 MAX_FAULT_CHARS: Final = 200
@@ -27,7 +27,8 @@ _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 def request_faults(
     dialect: Dialect, messages: Sequence[Any], *, system: Any = None, tools: Any = ()
 ) -> list[str]:
-    """Return what a provider would refuse in a request; `system` is Anthropic's field of that name."""
+    """Return what a provider would refuse in a request; `system` is the field of that name of Anthropic and
+    Bedrock."""
     listed = list(messages)
     faults = [
         f"[{at}] is not an object" for at, message in enumerate(listed) if not isinstance(message, dict)
@@ -36,6 +37,8 @@ def request_faults(
         faults = _CHECKS[dialect](listed)
     if dialect == "anthropic":
         faults += _mark_faults(listed, system, tools)
+    if dialect == "bedrock":
+        faults += [*_mark_faults(listed, system, tools), *_ttl_faults(listed, system, tools)]
     return [fault[:MAX_FAULT_CHARS] for fault in faults]
 
 
@@ -266,6 +269,210 @@ def _mark_faults(messages: list[Any], system: Any, tools: Any) -> list[str]:
     return [f"{marks} cache marks, {MAX_CACHE_MARKS} are allowed"] if marks > MAX_CACHE_MARKS else []
 
 
+# ── Gemini ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _gemini_faults(contents: list[Json]) -> list[str]:
+    """Roles alternate, the user first and last; the responses to all calls of a content are in the next one."""
+    faults: list[str] = []
+    called: list[Any] = []
+    expected = "user"
+    needs_signature = any(_signed_call(part) for content in contents for part in _gemini_parts(content))
+    for at, content in enumerate(contents):
+        role, parts = content.get("role"), content.get("parts")
+        if role != expected:
+            faults.append(f"[{at}] {role!r} where {expected} is expected")
+        expected = "user" if role == "model" else "model"
+        if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+            faults.append(f"[{at}] parts is {_shape(parts)}")
+            called = []
+            continue
+        responses = [body for part in parts if (body := _gemini_body(part, "functionResponse")) is not None]
+        faults += _gemini_response_faults(at, responses, called)
+        faults += _gemini_part_faults(at, role, parts)
+        called = [body for part in parts if (body := _gemini_body(part, "functionCall")) is not None]
+        if called and needs_signature and not _signed_call(_first_call(parts)):
+            faults.append(f"[{at}] the first functionCall has no thoughtSignature")
+    if called:
+        faults.append(f"[end] {len(called)} calls have no response")
+    return [*faults, "[end] the model speaks last"] if expected == "user" and contents else faults
+
+
+def _gemini_response_faults(at: int, responses: list[Any], called: list[Any]) -> list[str]:
+    """Every call has one response of its name; an id, where a response has one, is that of a call of the name."""
+    faults: list[str] = []
+    names = Counter(str(_field(call, "name")) for call in called)
+    if Counter(str(_field(one, "name")) for one in responses) != names:
+        faults.append(f"[{at}] {len(responses)} responses for the calls {sorted(names.elements())}")
+    ids = Counter((str(_field(call, "name")), str(_field(call, "id"))) for call in called)
+    for one in responses:
+        key = (str(_field(one, "name")), str(_field(one, "id")))
+        if _field(one, "id") is not None and ids[key] <= 0:
+            faults.append(f"[{at}] a response with an id that no call has")
+        ids[key] -= 1
+        if not isinstance(_field(one, "response"), dict):
+            faults.append(f"[{at}] a response is {_shape(_field(one, 'response'))}")
+    return faults
+
+
+def _gemini_part_faults(at: int, role: object, parts: list[Json]) -> list[str]:
+    faults: list[str] = []
+    is_response = [_gemini_body(part, "functionResponse") is not None for part in parts]
+    if is_response != sorted(is_response, reverse=True):
+        faults.append(f"[{at}] responses do not come first")
+    for part, responds in zip(parts, is_response, strict=True):
+        call = _gemini_body(part, "functionCall")
+        if not part or part == {"text": ""}:
+            faults.append(f"[{at}] an empty part")
+        if (responds and role == "model") or (call is not None and role == "user"):
+            faults.append(f"[{at}] {'a response' if responds else 'a call'} said by {role}")
+        args = _field(call, "args")
+        if call is not None and not (isinstance(_field(call, "name"), str) and isinstance(args, dict | None)):
+            faults.append(f"[{at}] a call without name, or with args {_shape(args)}")
+    ids = [id for part in parts if (id := _field(_gemini_body(part, "functionCall"), "id")) is not None]
+    return [*faults, f"[{at}] an id twice"] if len(ids) != len(set(map(str, ids))) else faults
+
+
+def _gemini_parts(content: Json) -> list[Any]:
+    parts = content.get("parts")
+    return parts if isinstance(parts, list) else []
+
+
+def _first_call(parts: list[Json]) -> Json:
+    return next(part for part in parts if _gemini_body(part, "functionCall") is not None)
+
+
+def _signed_call(part: Any) -> bool:
+    signature = _field(part, "thoughtSignature") or _field(part, "thought_signature")
+    return bool(signature) and _gemini_body(part, "functionCall") is not None
+
+
+def _gemini_body(part: Any, name: str) -> Any:
+    """Return the call or the response of a part, in either spelling; None if it has none."""
+    other = {"functionCall": "function_call", "functionResponse": "function_response"}[name]
+    body = _field(part, name)
+    return body if body is not None else _field(part, other)
+
+
+# ── Bedrock Converse ─────────────────────────────────────────────────────────────────────────────────────
+
+_BEDROCK_ID: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+_BEDROCK_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BEDROCK_DOCUMENT_NAME: Final = re.compile(r"(?!.*\s\s)[a-zA-Z0-9\s()\[\]-]{1,200}")
+_BEDROCK_NEXT_ROLES: Final = {
+    "user": ("assistant", "system"),
+    "assistant": ("user", "system"),
+    "system": ("user", "assistant", "system"),
+}
+_BEDROCK_USER_ONLY: Final = ("document", "toolResult", "guardContent", "searchResult")
+_BEDROCK_MODEL_ONLY: Final = ("toolUse", "reasoningContent", "citationsContent")
+
+
+def _bedrock_faults(messages: list[Json]) -> list[str]:
+    """Roles alternate, the user first; results come first in the message after their calls; nothing is empty.
+
+    A message of the system may stand between two others. The check does not know the model: some refuse text
+    beside tool results, or an assistant message at the end."""
+    faults: list[str] = []
+    called: list[str] = []
+    names: list[str] = []
+    expected: tuple[str, ...] = ("user", "system")
+    for at, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if role not in expected:
+            faults.append(f"[{at}] {role!r} where {expected[0]} is expected")
+        expected = (
+            _BEDROCK_NEXT_ROLES.get(str(role), ("user", "system")) if at or role != "system" else expected
+        )
+        if message.keys() != {"role", "content"}:
+            faults.append(f"[{at}] fields {sorted(message)}")
+        if not isinstance(content, list) or not content or not all(map(_is_bedrock_block, content)):
+            faults.append(f"[{at}] content is {_shape(content)}, or a block has not one kind")
+            called = []
+            continue
+        faults += [*_bedrock_block_faults(at, role, content), *_bedrock_result_faults(at, content, called)]
+        called = [str(call.get("toolUseId")) for call in _inner(content, "toolUse") if "type" not in call]
+        if len(called) != len(set(called)):
+            faults.append(f"[{at}] an id twice in {called}")
+        names += [str(_field(document, "name")).lower() for document in _bedrock_documents(content)]
+    if len(names) != len(set(names)):
+        faults.append("[end] two documents have the same name")
+    return [*faults, f"[end] {called} have no result"] if called else faults
+
+
+def _is_bedrock_block(block: Any) -> bool:
+    return isinstance(block, dict) and len(block) == 1
+
+
+def _inner(blocks: list[Json], kind: str) -> list[Json]:
+    """Return the values of the blocks of one kind."""
+    return [block[kind] for block in blocks if isinstance(block.get(kind), dict)]
+
+
+def _bedrock_result_faults(at: int, blocks: list[Json], called: list[str]) -> list[str]:
+    results = [str(one.get("toolUseId")) for one in _inner(blocks, "toolResult") if "type" not in one]
+    faults = [f"[{at}] results {results} for calls {called}"] if sorted(results) != sorted(called) else []
+    said = [block for block in blocks if not is_cache_point(block)]
+    if any("toolResult" not in block for block in said[: len(results)]):
+        faults.append(f"[{at}] results do not come first")
+    return faults
+
+
+def _bedrock_block_faults(at: int, role: object, blocks: list[Json]) -> list[str]:
+    kinds = [next(iter(block)) for block in blocks]
+    wrong = _BEDROCK_USER_ONLY if role == "assistant" else _BEDROCK_MODEL_ONLY
+    faults = [
+        f"[{at}] {kind} said by {role}"
+        for kind, block in zip(kinds, blocks, strict=True)
+        if kind in wrong and _field(block[kind], "type") is None
+    ]
+    for call in _inner(blocks, "toolUse"):
+        faults += _bedrock_call_faults(at, call)
+    for result in _inner(blocks, "toolResult"):
+        inner = result.get("content")
+        if not isinstance(inner, list) or not all(map(_is_bedrock_block, inner)):
+            faults.append(f"[{at}] a result with content {_shape(inner)}")
+        elif any(map(_is_blank, inner)) or not all(isinstance(one.get("json", {}), dict) for one in inner):
+            faults.append(f"[{at}] an empty text in a result, or JSON that is no object")
+    names = [str(_field(document, "name")) for document in _bedrock_documents(blocks)]
+    if any(map(_is_blank, blocks)):
+        faults.append(f"[{at}] an empty text")
+    if "document" in kinds and "text" not in kinds:
+        faults.append(f"[{at}] a document without a text")
+    if not all(map(_BEDROCK_DOCUMENT_NAME.fullmatch, names)):
+        faults.append(f"[{at}] an illegal name of a document")
+    if role == "assistant" and kinds[-1] == "reasoningContent":
+        faults.append(f"[{at}] ends with reasoning")
+    return faults
+
+
+def _bedrock_call_faults(at: int, call: Json) -> list[str]:
+    id, name = str(call.get("toolUseId")), str(call.get("name"))
+    is_legal = _BEDROCK_ID.fullmatch(id) and _BEDROCK_TOOL_NAME.fullmatch(name)
+    if is_legal and isinstance(call.get("input"), dict):
+        return []
+    return [f"[{at}] toolUse {id!r} with an illegal id or name, or with input {_shape(call.get('input'))}"]
+
+
+def _bedrock_documents(blocks: list[Json]) -> list[Json]:
+    inner = [result.get("content") for result in _inner(blocks, "toolResult")]
+    nested = [block for content in inner if isinstance(content, list) for block in content]
+    return _inner([block for block in (*blocks, *nested) if isinstance(block, dict)], "document")
+
+
+def _is_blank(block: Json) -> bool:
+    return "text" in block and not str(block["text"] or "").strip()
+
+
+def _ttl_faults(messages: list[Any], system: Any, tools: Any) -> list[str]:
+    """A mark may not live longer than one before it, in the order tools, system, messages."""
+    contents = [_field(message, "content") for message in messages]
+    lists = [blocks for blocks in (tools, system, *contents) if isinstance(blocks, list)]
+    points = [block[CACHE_POINT] for blocks in lists for block in blocks if is_cache_point(block)]
+    is_long = [point.get("ttl") == "1h" for point in points]
+    return ["a cachePoint of 1h after a shorter one"] if is_long != sorted(is_long, reverse=True) else []
+
+
 def _shape(value: object) -> str:
     """Return what a value is, without its text: faults are logged."""
     if isinstance(value, str | list | dict) and not value:
@@ -282,4 +489,6 @@ _CHECKS: Final[dict[Dialect, Callable[[list[Json]], list[str]]]] = {
     "openai_chat": _chat_faults,
     "openai_responses": _responses_faults,
     "anthropic": _anthropic_faults,
+    "bedrock": _bedrock_faults,
+    "gemini": _gemini_faults,
 }

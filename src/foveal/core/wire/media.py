@@ -15,12 +15,29 @@ from typing import Any, Final, NamedTuple
 
 from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MediaKind, MediaSource, media_units
 
+BYTES_MARK: Final = "$bytes"
+"""Field of the object that stands for `bytes` of boto3 in stored Bedrock blocks; its value is Base64."""
+BEDROCK_IMAGE_TYPES: Final = {
+    "png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
+}  # fmt: skip
+"""Mime types of the formats that Bedrock names."""
+BEDROCK_DOCUMENT_TYPES: Final = {
+    "pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv", "html": "text/html",
+    "doc": "application/msword", "xls": "application/vnd.ms-excel",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}  # fmt: skip
 _MIME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 _DATA_URL: Final = re.compile(r"data:([^;,]{0,200})((?:;[^;,]{0,200})*?)(;base64)?,", re.IGNORECASE)
 _MIME_OF_SUFFIX: Final = {
     "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
     "pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "wav": "audio/wav", "mp3": "audio/mp3",
 }  # fmt: skip
+
+
+_GEMINI_FIELDS: Final = ("inlineData", "inline_data", "fileData", "file_data")
+_GOOGLE_FILES: Final = "//generativelanguage.googleapis.com/"
+_STANDARD_BASE64: Final = str.maketrans("-_", "+/")
 
 
 class MediaSize(NamedTuple):
@@ -39,6 +56,8 @@ class MediaSize(NamedTuple):
 def media_source(part: Mapping[str, Any]) -> MediaSource | None:
     """Return what a part of any dialect contains, None if it only names a file stored at the provider."""
     kind = part.get("type")
+    if kind is None:
+        return _gemini_media(part) or _bedrock_media(part)
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     return reader(part) if reader is not None else None
 
@@ -127,6 +146,53 @@ def _anthropic_media(part: Mapping[str, Any]) -> MediaSource | None:
             return None
 
 
+def _gemini_media(part: Mapping[str, Any]) -> MediaSource | None:
+    """Read a part of Gemini. A file of Google's Files API or in its cloud storage is stored at the provider."""
+    field = next((field for field in _GEMINI_FIELDS if isinstance(part.get(field), Mapping)), "")
+    mime = mime_type(_field(part, field, "mimeType") or _field(part, field, "mime_type"))
+    name = _field(part, field, "displayName") or _field(part, field, "display_name")
+    top, _, _ = mime.partition("/")
+    media_kind: MediaKind = "image" if top == "image" else "audio" if top == "audio" else "file"
+    if data := _field(part, field, "data"):  # google-genai writes the URL-safe alphabet
+        standard = data.translate(_STANDARD_BASE64) if "-" in data or "_" in data else data
+        return MediaSource(media_kind, mime, data=standard, name=name)
+    url = _field(part, field, "fileUri") or _field(part, field, "file_uri")
+    if not url.startswith(("https://", "http://")) or _GOOGLE_FILES in url:
+        return None
+    return MediaSource(media_kind, mime, url=url, name=name)
+
+
+def _bedrock_media(part: Mapping[str, Any]) -> MediaSource | None:
+    """Read a block of Bedrock, whose one field names its kind. A file in S3 is stored at the provider."""
+    guarded = part.get("guardContent")
+    block = guarded if isinstance(guarded, Mapping) else part
+    kind = next((kind for kind in _BEDROCK_KINDS if isinstance(block.get(kind), Mapping)), None)
+    if kind is None:
+        return None
+    format, name = _field(block, kind, "format"), _field(block, kind, "name")
+    mime = _bedrock_mime(kind, format)
+    if text := _field(block, kind, "source", "text"):
+        return MediaSource("file", mime or "text/plain", data=text, name=name, plain=True)
+    data = _field(block, kind, "source", "bytes") or _field(block, kind, "source", "bytes", BYTES_MARK)
+    return MediaSource(_BEDROCK_KINDS[kind], mime, data=data, name=name) if data else None
+
+
+def _bedrock_mime(kind: str, format: str) -> str:
+    match kind:
+        case "image":
+            return BEDROCK_IMAGE_TYPES.get(format, "")
+        case "document":
+            return BEDROCK_DOCUMENT_TYPES.get(format, "")
+        case _:
+            return mime_type(f"{kind}/{format}")
+
+
+_BEDROCK_KINDS: Final[dict[str, MediaKind]] = {
+    "image": "image",
+    "document": "file",
+    "audio": "audio",
+    "video": "file",
+}
 _READERS: Final[dict[str, Callable[[Mapping[str, Any]], MediaSource | None]]] = {
     "image_url": _openai_image,
     "input_image": _openai_image,

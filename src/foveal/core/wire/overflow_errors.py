@@ -103,6 +103,7 @@ _WORDINGS: Final[dict[OverflowKind, tuple[str, ...]]] = {
         r"request payload size exceeds(?: the limit(?:: <limit> bytes)?)?",
         r"maximum request body size <limit> exceeded, actual body size <needed>",
         r"'body' failed to satisfy constraint: member must have length less than or equal to <limit>",
+        r"too many total text bytes",
         r"request exceeds the maximum (?:size|allowed number)|(?:entity|body(?: is)?|payload|content) too large",
     ),
 }
@@ -155,9 +156,13 @@ def recognise_overflow(error: object) -> ProviderOverflow | None:
 
 def stop_reason(reply: object) -> str:
     """Return why a reply of any dialect, or the reply in a stream event, ended; "" if unknown."""
-    for place in (reply, *(_get(reply, name) for name in ("response", "message", "delta"))):
+    for place in (reply, *(_get(reply, name) for name in ("response", "message", "delta", "messageStop"))):
         choice, details = _get(_get(place, "choices"), 0), _get(place, "incomplete_details")
-        named = ((place, "stop_reason"), (choice, "finish_reason"), (details, "reason"), (place, "status"))
+        candidate = _get(_get(place, "candidates"), 0)
+        named = (
+            (place, "stop_reason"), (place, "stopReason"), (choice, "finish_reason"), (details, "reason"),
+            (candidate, "finishReason"), (candidate, "finish_reason"), (place, "status"),
+        )  # fmt: skip
         for thing, name in named:
             if isinstance(reason := _get(thing, name), str) and reason:
                 return str.__str__(reason)  # an enum member becomes its value

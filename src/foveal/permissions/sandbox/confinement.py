@@ -52,11 +52,11 @@ class PrivateFolder:
     def __init__(self) -> None:
         _remove_abandoned()
         path = os.path.realpath(mkdtemp(prefix=_FOLDER_PREFIX))
-        self.temporary = os.path.join(path, "tmp")
+        self.temporary: str = os.path.join(path, "tmp")
         """What commands see as `/tmp`."""
-        self.cache = os.path.join(self.temporary, ".cache")
+        self.cache: str = os.path.join(self.temporary, ".cache")
         """What commands see as `~/.cache`."""
-        self.empty_file = os.path.join(path, "empty")
+        self.empty_file: str = os.path.join(path, "empty")
         """What commands see instead of a hidden file."""
         os.makedirs(self.cache, mode=0o700)
         lock = os.open(self.empty_file, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600)

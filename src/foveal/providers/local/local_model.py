@@ -73,7 +73,7 @@ class LocalModel:
         self._chat: OpenAIChat | None = None
         self._start_lock = asyncio.Lock()
         label = source.name if isinstance(source, Weights) else str(source)
-        self.name = f"local/{label}"
+        self.name: str = f"local/{label}"
         self.model = model(self.name, window=window or LOCAL_WINDOW)
 
     def __repr__(self) -> str:

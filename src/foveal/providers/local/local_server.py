@@ -42,7 +42,7 @@ class LocalServer:
     ) -> None:
         self._process = process
         self.log = log
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self.url: str = f"http://127.0.0.1:{port}/v1"
         self.model_id = model_id
         """The server's name of the model."""
         self.pid = pid

@@ -18,7 +18,7 @@ class PageSize:
     """The number of items of the next page; it follows the size of the items before."""
 
     def __init__(self) -> None:
-        self.items = FIRST_PAGE_ITEMS
+        self.items: int = FIRST_PAGE_ITEMS
 
     def adapt(self, items: int, size_bytes: int) -> None:
         """Set the next page's number of items after a page of `items` that had `size_bytes`."""

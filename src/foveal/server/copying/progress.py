@@ -11,18 +11,18 @@ class CopyProgress:
 
     def __init__(self, report: Callable[[CopyProgress], None] = lambda progress: None) -> None:
         self._report = report
-        self.place = ""
+        self.place: str = ""
         """The tenant or the table that is being copied."""
         self.tenants = 0
         self.sessions = 0
         """Sessions that are complete in the target and equal to the source."""
-        self.events = 0
+        self.events: int = 0
         """Events that were compared."""
-        self.new_events = 0
+        self.new_events: int = 0
         """Those of them that this run has copied."""
         self.rows: Counter[str] = Counter()
         """Rows of the service that were compared, by table."""
-        self.new_rows = 0
+        self.new_rows: int = 0
 
     def begin(self, place: str) -> None:
         self.place = place

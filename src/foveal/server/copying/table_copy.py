@@ -42,8 +42,11 @@ OTHER_TABLES: Final = (
         "tenant session key kind content dialect at state since why problem sort",
         has_counter=True,
     ),
-    _table("chat_places", "face chat topic", "number"),
-    _table("chat_messages", "face key", "chat session state at topic reply_to parts"),
+    _table("chat_places", "face chat topic", "number moved_from"),
+    _table(
+        "chat_messages", "face key", "chat session state at topic reply_to parts author place_name piece_of"
+    ),
+    _table("chat_notices", "face chat topic notice", "at"),
     _table("pairing_codes", "face code", "until"),
     _table("pairing_misses", "id", "face user at"),
     _table("paired", "face user", "since"),

@@ -63,7 +63,10 @@ _EXECUTORS: Final = """
 """The processes that run jobs; only in PostgreSQL, because a folder has one of them."""
 _CHAT_PLACES: Final = """
     face text COLLATE "C" NOT NULL, chat bigint NOT NULL, topic bigint NOT NULL, number bigint NOT NULL,
-    PRIMARY KEY (face, chat, topic)"""
+    moved_from bigint, PRIMARY KEY (face, chat, topic)"""
+_CHAT_NOTICES: Final = """
+    face text COLLATE "C" NOT NULL, chat bigint NOT NULL, topic bigint NOT NULL,
+    notice text COLLATE "C" NOT NULL, at double precision NOT NULL, PRIMARY KEY (face, chat, topic, notice)"""
 _INDEXES: Final = (
     "inbox_open ON foveal.inbox (tenant, session, id) WHERE state <> 'done'",
     "inbox_done ON foveal.inbox (tenant, at) WHERE state = 'done'",
@@ -93,8 +96,8 @@ SERVICE_MIGRATIONS: Final = (
             *(line for name in (*_GATEWAY_TABLES, "executors") for line in _service_only(f"foveal.{name}")),
         ),
     ),
-    # Topics of chats, and answers of which a part is delivered. `chats` stays: servers of the version before use it
-    # during a rolling restart.
+    # Topics of chats, answers of which a part is delivered, messages in pieces, notices. `chats` stays: servers of
+    # the version before use it during a rolling restart.
     Migration(
         2,
         (
@@ -102,9 +105,14 @@ SERVICE_MIGRATIONS: Final = (
             """INSERT INTO foveal.chat_places (face, chat, topic, number)
                 SELECT face, chat, 0, number FROM foveal.chats""",
             *_service_only("foveal.chat_places"),
+            f"CREATE TABLE foveal.chat_notices ({_CHAT_NOTICES})",
+            *_service_only("foveal.chat_notices"),
             "ALTER TABLE foveal.chat_messages ADD COLUMN topic bigint NOT NULL DEFAULT 0",
             "ALTER TABLE foveal.chat_messages ADD COLUMN reply_to bigint NOT NULL DEFAULT 0",
             "ALTER TABLE foveal.chat_messages ADD COLUMN parts bigint NOT NULL DEFAULT 0",
+            "ALTER TABLE foveal.chat_messages ADD COLUMN author bigint NOT NULL DEFAULT 0",
+            "ALTER TABLE foveal.chat_messages ADD COLUMN place_name text NOT NULL DEFAULT ''",
+            "ALTER TABLE foveal.chat_messages ADD COLUMN piece_of text COLLATE \"C\" NOT NULL DEFAULT ''",
         ),
     ),
 )

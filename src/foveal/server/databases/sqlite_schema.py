@@ -27,12 +27,16 @@ SQLITE_TABLES: Final = (
     # chats
     """CREATE TABLE IF NOT EXISTS chat_places (
         face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL,
-        PRIMARY KEY (face, chat, topic)) STRICT, WITHOUT ROWID""",
+        moved_from INTEGER, PRIMARY KEY (face, chat, topic)) STRICT, WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS chat_messages (
         face TEXT NOT NULL, key TEXT NOT NULL, chat INTEGER NOT NULL, session TEXT NOT NULL, state TEXT NOT NULL,
         at REAL NOT NULL, topic INTEGER NOT NULL DEFAULT 0, reply_to INTEGER NOT NULL DEFAULT 0,
-        parts INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
+        parts INTEGER NOT NULL DEFAULT 0, author INTEGER NOT NULL DEFAULT 0, place_name TEXT NOT NULL DEFAULT '',
+        piece_of TEXT NOT NULL DEFAULT '', PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS chat_messages_at ON chat_messages(at)",
+    """CREATE TABLE IF NOT EXISTS chat_notices (
+        face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, notice TEXT NOT NULL, at REAL NOT NULL,
+        PRIMARY KEY (face, chat, topic, notice)) STRICT, WITHOUT ROWID""",
     # pairing
     """CREATE TABLE IF NOT EXISTS pairing_codes (
         face TEXT NOT NULL, code BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (face, code)
@@ -67,21 +71,25 @@ SQLITE_TABLES: Final = (
 )
 """Statements that create the tables; they do nothing if the tables exist."""
 SQLITE_UPGRADES: Final = {
-    2: (  # topics of chats, and answers of which a part is delivered
+    2: (  # topics of chats, answers of which a part is delivered, messages in pieces, notices
         """CREATE TABLE chat_places (
             face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL,
-            PRIMARY KEY (face, chat, topic)) STRICT, WITHOUT ROWID""",
+            moved_from INTEGER, PRIMARY KEY (face, chat, topic)) STRICT, WITHOUT ROWID""",
         "INSERT INTO chat_places (face, chat, topic, number) SELECT face, chat, 0, number FROM chats",
         "DROP TABLE chats",
         "ALTER TABLE chat_messages ADD COLUMN topic INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE chat_messages ADD COLUMN reply_to INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE chat_messages ADD COLUMN parts INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chat_messages ADD COLUMN author INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chat_messages ADD COLUMN place_name TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE chat_messages ADD COLUMN piece_of TEXT NOT NULL DEFAULT ''",
     ),
 }
 """For each version of the schema, the statements that lead to it from the version before."""
 SERVER_SCHEMA_VERSION: Final = max(SQLITE_UPGRADES)
 VIEWS_OF_VERSION_1: Final = (
-    "CREATE TEMP VIEW chat_places AS SELECT face, chat, 0 AS topic, number FROM main.chats",
-    "CREATE TEMP VIEW chat_messages AS SELECT *, 0 AS topic, 0 AS reply_to, 0 AS parts FROM main.chat_messages",
+    "CREATE TEMP VIEW chat_places AS SELECT face, chat, 0 AS topic, number, NULL AS moved_from FROM main.chats",
+    """CREATE TEMP VIEW chat_messages AS SELECT *, 0 AS topic, 0 AS reply_to, 0 AS parts, 0 AS author,
+        '' AS place_name, '' AS piece_of FROM main.chat_messages""",
 )
 """Views that show a file of version 1 as the tables of version 2, for a reader that leaves the file as it is."""

@@ -94,9 +94,9 @@ class DatabaseExecutor:
         self, database: Database, timing: ExecutorTiming, *, clock: Callable[[], float] = time.time
     ) -> None:
         """`clock`: the clock of this machine."""
-        self.id = uuid4().hex
+        self.id: str = uuid4().hex
         self._clock = clock
-        self.clock_correction_s = 0.0
+        self.clock_correction_s: float = 0.0
         self._database = database
         self._timing = timing
         self._heartbeat: asyncio.Task[None] | None = None

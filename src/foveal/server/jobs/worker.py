@@ -62,8 +62,8 @@ class JobWorker:
     """Background work of a service: prompts, summaries, schedules."""
 
     def __init__(self, service: Service, *, timing: WorkerTiming) -> None:
-        self.queue = JobQueue(service.runtime.database)
-        self.schedules = ScheduleStore(service.runtime.database)
+        self.queue: JobQueue = JobQueue(service.runtime.database)
+        self.schedules: ScheduleStore = ScheduleStore(service.runtime.database)
         self._service = service
         self._timing = timing
         self._clock = service.runtime.clock

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from foveal.interception.recognised_messages import IndexedMessage
 from foveal.server.databases import Database, Transaction
 
 # The inner query leads SQLite to the index by session; it would choose the primary key and read the whole tenant.
@@ -36,19 +37,6 @@ FIRST_DIGESTS_TRIED: Final = 8
 MAX_DIGESTS_TRIED: Final = 1_024
 MAX_CANDIDATE_SESSIONS: Final = 32
 """Sessions returned of those that contain the same history."""
-
-
-class IndexedMessage(NamedTuple):
-    """A message of a conversation, as the index knows it."""
-
-    digest: bytes
-    """Of the history up to the message."""
-    seq: int
-    """The last event of the message."""
-    turn: int
-    """Number of user messages up to it."""
-    text_digest: bytes | None = None
-    """For an instruction: the digest of its text; b"" if unknown."""
 
 
 class KnownSession(NamedTuple):

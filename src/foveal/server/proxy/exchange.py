@@ -22,38 +22,16 @@ import msgspec
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Instructed, Noted, Rewound
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, strip_cache_marks
 from foveal.core.wire.common import Json
 from foveal.core.wire.usage import read_usage
-from foveal.errors import ContextOverflow, StoreError
-from foveal.providers import cache_breakpoints
-from foveal.server.proxy.client_request import ClientRequest
-from foveal.server.proxy.digest_index import IndexedMessage
-from foveal.server.proxy.digests import empty_history_digest, extend_digests
+from foveal.errors import BadSetting, ContextOverflow, StoreError
+from foveal.interception.client_request import ClientRequest
+from foveal.interception.digests import empty_history_digest, extend_digests
+from foveal.interception.marked_messages import with_cache_marks
+from foveal.interception.recognised_messages import IndexedMessage
+from foveal.interception.upstream_reply import UpstreamReply
 from foveal.server.proxy.proxied_conversation import ProxiedConversation, is_message
 from foveal.server.proxy.request_check import RequestCheck
-from foveal.server.proxy.upstream_reply import UpstreamReply
-
-# ── Cache marks of a reduced history (Anthropic) ──────────────────────────────────────────────────
-# The messages that had the client's marks may be gone. So the client's marks are removed, and marks are set by the
-# rule of `providers.cache_breakpoints`: as many as remain of the four, and none for a client that uses none.
-
-_MESSAGE_MARKS: Final = 2
-"""Marks that the rule sets in the messages: on the newest block, and on the last one of the request before."""
-
-
-def with_cache_marks(messages: Sequence[Json], request: ClientRequest, before: Sequence[Json]) -> list[Json]:
-    """Return the messages with cache marks; `before` are the unmarked messages of the previous request."""
-    bare: list[Json] = [strip_cache_marks(message) for message in messages]
-    kept = count_cache_marks_in_json(request.system) + count_cache_marks_in_json(request.tools)
-    left = MAX_CACHE_MARKS - kept
-    if not count_cache_marks_in_json(request.body) or left <= 0:
-        return bare
-    with_marks: list[Json] = cache_breakpoints.add_breakpoints(
-        {"messages": bare}, before if left >= _MESSAGE_MARKS else ()
-    )["messages"]
-    return with_marks
-
 
 # ── The client's own messages in a reduced history ────────────────────────────────────────────────
 
@@ -141,13 +119,13 @@ class Exchange:
     ) -> None:
         self.conversation = conversation
         self.request = request
-        self.overflow_retries = 0
+        self.overflow_retries: int = 0
         """How often upstream rejected the request as too large."""
-        self.is_ending = False
+        self.is_ending: bool = False
         """The upstream's reply is complete and is being recorded."""
-        self.recorded = asyncio.Event()
+        self.recorded: asyncio.Event = asyncio.Event()
         """Set when the reply is recorded or never will be."""
-        self.body = b""
+        self.body: bytes = b""
         self._lock, self._check, self._add_to_index, self._on_end = lock, check, add_to_index, on_end
         self._previous_messages = conversation.last_sent_messages
         self._last_message = conversation.last_message
@@ -164,8 +142,8 @@ class Exchange:
         return self.request.digests[-1]
 
     def _set_body(self, fitted: Fitted, *, max_tokens: int = 0) -> None:
-        self.tokens = fitted.tokens
-        self.unreduced_tokens = max(fitted.whole, fitted.tokens) if fitted.reduced else fitted.tokens
+        self.tokens: int = fitted.tokens
+        self.unreduced_tokens: int = max(fitted.whole, fitted.tokens) if fitted.reduced else fitted.tokens
         self.reductions: ReducedCounts = fitted.reduced
         messages = None if fitted.intact else self._messages(fitted)
         self.body = self.request.encode(messages, max_tokens=max_tokens)
@@ -233,7 +211,7 @@ class Exchange:
             else empty_history_digest(self.request.dialect)
         )
         digest = extend_digests(last, reply.messages, self.request.dialect)[-1]
-        message = conversation.add_message(digest, events[-1].seq, reply.facts)
+        message = conversation.add_recorded(digest, events[-1].seq, reply.facts)
         self._add_to_index(conversation, [message])
 
     async def _has_changed(self) -> bool:
@@ -246,9 +224,14 @@ class Exchange:
 
     async def _observe(self, usage: Any) -> None:
         """Record the usage that upstream reported, unless it is implausible."""
-        fact = read_usage(usage) if isinstance(usage, dict) else None
+        session = self.conversation.session
+        try:
+            fact = read_usage(usage) if isinstance(usage, dict) else None
+        except BadSetting as problem:
+            self._check.usage_not_understood(session.id, self.request.dialect, str(problem.value))
+            return
         if fact is not None and fact.prompt <= MAX_USAGE_RATIO * max(self.tokens, 1_000):
-            await self.conversation.session.observe(usage)
+            await session.observe(usage)
 
 
 def _choice_note(number: int, message: Json) -> Noted:

@@ -1,17 +1,12 @@
 """An open proxied conversation: its session and the digests of its messages.
 
-Every change requires the session lock. A request whose history begins like the conversation continues it in one of
-three ways:
-
-    append      the history begins with all messages of the conversation: the rest is new
-    rewind      it differs within the last turn (an answer is requested again, or the last message was edited)
-    fork        it differs earlier, or another request waits for an answer here
+Every change requires the session lock. `interception.recognised_messages` says how a request continues it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -21,12 +16,17 @@ from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
 from foveal.core.wire import MessageChunk
-from foveal.server.proxy.client_request import ClientRequest, RequestTemplate
-from foveal.server.proxy.digest_index import IndexedMessage, KnownSession
-from foveal.server.proxy.digests import digest_of
+from foveal.interception.client_request import ClientRequest, RequestTemplate
+from foveal.interception.recognised_messages import (
+    MAX_LOG_RATIO,
+    SYSTEM_KEY,
+    TOOLS_KEY,
+    Continuation,
+    IndexedMessage,
+    RecognisedMessages,
+)
+from foveal.server.proxy.digest_index import KnownSession
 from foveal.sessions.session import Session
-
-Continuation = Literal["append", "rewind", "fork"]
 
 SUMMARY_FIELDS: Final[dict[Dialect, tuple[str, ...]]] = {
     "openai_chat": ("tools", "reasoning_effort", "user", "prompt_cache_key"),
@@ -35,33 +35,28 @@ SUMMARY_FIELDS: Final[dict[Dialect, tuple[str, ...]]] = {
 }
 """Fields that a request for a summary copies from the client's: those before the messages, and those of the
 model."""
-SYSTEM_KEY: Final = "system"
-TOOLS_KEY: Final = "tools"
 MAX_BATCH_BYTES: Final = 128 * 1024
 """Bytes of messages that are appended at once; redacting and counting them takes milliseconds."""
-MAX_LOG_RATIO: Final = 8
-"""Events per message above which a conversation is forked instead of rewound."""
 MAX_INSTRUCTION_VERSIONS: Final = 64
 """Versions of an instruction whose events are kept in the index."""
 
 
-class ProxiedConversation:
+class ProxiedConversation(RecognisedMessages):
+    """The side state holds, beside the digests of the system text and the tools, the events with newer versions of
+    each instruction, by the digest of its history in hex."""
+
     def __init__(self, session: Session, model: Model, *, reserve: int | None) -> None:
+        super().__init__()
         self.session = session
         self.model = model
         self._configured_reserve = reserve
         self._reserve = reserve
         """Tokens that are kept for the answer: what the client's limit asks for, or what is configured."""
-        self.messages: list[IndexedMessage] = []
-        """The messages so far."""
-        self.side_state: dict[str, bytes] = {}
-        """Digests of the system text and the tools by name; for each instruction, by the digest of its history in
-        hex, the events with its newer versions."""
         self._indexed_side_state: dict[str, bytes] = {}
         """The side state that the index contains."""
-        self.has_unindexed_messages = False
+        self.has_unindexed_messages: bool = False
         """The log has messages that the index does not contain."""
-        self.is_outdated = False
+        self.is_outdated: bool = False
         """Another process or request changed the session since it was loaded."""
         self.exchange: object = None
         """The exchange that waits for a reply, or None."""
@@ -69,15 +64,10 @@ class ProxiedConversation:
         """The newest request without its messages."""
         self.last_sent_messages: Sequence[dict[str, Any]] = ()
         """The unmarked messages of the previous reduced request: cache marks depend on them."""
-        self._positions: dict[bytes, int] = {}
 
     @property
     def id(self) -> str:
         return self.session.id
-
-    @property
-    def last_message(self) -> IndexedMessage | None:
-        return self.messages[-1] if self.messages else None
 
     async def fit(self, request: ClientRequest) -> Fitted:
         """Return the conversation as this request needs it. What cannot be reduced further is sent as it is: the
@@ -97,9 +87,8 @@ class ProxiedConversation:
         self, messages: Iterable[IndexedMessage], side_state: dict[str, bytes], newer: Iterable[Event]
     ) -> None:
         """Set the state from the index; `newer` are the events after the last indexed message."""
-        self.messages, self.side_state = list(messages), dict(side_state)
+        self.set_messages(messages, side_state)
         self.forget_indexed_side_state()
-        self._positions = {message.digest: position for position, message in enumerate(self.messages)}
         self.has_unindexed_messages = any(is_message(event.fact) for event in newer)
         self.is_outdated = False
 
@@ -126,52 +115,13 @@ class ProxiedConversation:
         """Count the whole side state as not contained in the index: a write of it failed."""
         self._indexed_side_state = {}
 
-    # ── Comparing a request with the conversation ────────────────────────────────────────────────────
-
-    def count_known(self, digests: list[bytes]) -> int:
-        """Return how many messages of a history belong to this conversation."""
-        last = next((digest for digest in reversed(digests) if digest in self._positions), None)
-        return 0 if last is None else digests.index(last) + 1
-
-    def find(self, digest: bytes) -> IndexedMessage:
-        return self.messages[self._positions[digest]]
-
-    def has(self, digest: bytes) -> bool:
-        """Return whether the history with this digest is a part of the conversation."""
-        return digest in self._positions
-
-    def count_up_to(self, digest: bytes) -> int:
-        """Return how many messages of this conversation make up the history with this digest."""
-        return self._positions[digest] + 1
-
     def continuation(self, request: ClientRequest, found: KnownSession) -> Continuation:
         """Return how a request continues the conversation after `found.end`."""
-        position = self._positions.get(found.end.digest)
-        if self.exchange is not None or position is None or self.messages[position].seq != found.end.seq:
+        if self.exchange is not None or not self.has(found.end.digest):
             return "fork"
-        if position == len(self.messages) - 1 and not self.has_unindexed_messages:
-            return "append"
-        return (
-            "rewind" if self._is_in_last_turn(position) and self._has_same_instructions(request) else "fork"
-        )
-
-    def _is_in_last_turn(self, position: int) -> bool:
-        last_turn = self.messages[-1].turn
-        first = next((at for at, message in enumerate(self.messages) if message.turn == last_turn), 0)
-        return position >= max(first - 1, 0)
-
-    def _has_same_instructions(self, request: ClientRequest) -> bool:
-        """Return False if the instructions differ: then the histories only begin alike by chance."""
-        if self.side_state.get(SYSTEM_KEY, b"") != digest_of(request.system):
-            return False
-        return next(self._edited_positions(request, self.count_known(request.digests)), None) is None
-
-    def _edited_positions(self, request: ClientRequest, known: int) -> Iterator[int]:
-        """Yield the positions of instructions among the known messages whose text has changed."""
-        for at, text_digest in request.instructions.items():
-            position = self._positions.get(request.digests[at]) if at < known else None
-            if position is not None and self.messages[position].text_digest != text_digest:
-                yield at
+        if self.find(found.end.digest).seq != found.end.seq:
+            return "fork"
+        return self.continuation_after(request, found.end.digest, has_more=self.has_unindexed_messages)
 
     # ── Recording a request ──────────────────────────────────────────────────────────────────────────
 
@@ -179,9 +129,7 @@ class ProxiedConversation:
         """Go back to the first `count` messages; return the last event that still counts."""
         to = self.messages[count - 1].seq if count else 0
         await self.session.append(Rewound(to=to, keep_state=True, keep_reductions=True))
-        for message in self.messages[count:]:
-            del self._positions[message.digest]
-        del self.messages[count:]
+        self.truncate(count)
         self.has_unindexed_messages = False
         return to
 
@@ -203,56 +151,43 @@ class ProxiedConversation:
             end, count = end + len(chunk.facts), count + chunk.messages
             text_digest = request.instructions.get(count - 1)
             indexed.append(
-                self.add_message(request.digests[count - 1], seqs[end - 1], chunk.facts, text_digest)
+                self.add_recorded(request.digests[count - 1], seqs[end - 1], chunk.facts, text_digest)
             )
         return indexed
 
-    def add_message(
+    def add_recorded(
         self, digest: bytes, seq: int, facts: Iterable[AnyFact], text_digest: bytes | None = None
     ) -> IndexedMessage:
-        """Add a message that was appended to the session and ends with event `seq`."""
-        turn = self.messages[-1].turn if self.messages else 0
-        turn += any(isinstance(fact, UserSaid) for fact in facts)
-        message = IndexedMessage(digest, seq, turn, text_digest)
-        self._positions[digest] = len(self.messages)
-        self.messages.append(message)
-        return message
+        """Add a message that was appended to the session as these facts, and ends with event `seq`."""
+        begins_turn = any(isinstance(fact, UserSaid) for fact in facts)
+        return self.add_message(digest, seq=seq, begins_turn=begins_turn, text_digest=text_digest)
 
     def _side_facts(self, request: ClientRequest) -> list[AnyFact]:
         """Return facts for a system text and tools that have changed."""
         facts: list[AnyFact] = []
-        if self._has_changed(SYSTEM_KEY, request.system):
+        if self.has_changed(SYSTEM_KEY, request.system):
             facts.append(request.system_fact())
-        if self._has_changed(TOOLS_KEY, request.tools):
+        if self.has_changed(TOOLS_KEY, request.tools):
             facts.append(Equipped(tools=Raw(request.tools or b"[]")))
         return facts
 
-    def _has_changed(self, name: str, value: bytes) -> bool:
-        """Return whether a field differs from the last request's, and store its digest."""
-        known, now = self.side_state.get(name), digest_of(value)
-        self.side_state[name] = now
-        return known != now and bool(value or known is not None)
-
     def _edited_instructions(self, request: ClientRequest, known: int) -> Iterator[tuple[int, AnyFact]]:
         """Yield the position of each edited instruction among the known messages, and the fact that replaces it."""
-        for at in self._edited_positions(request, known):
+        for at in self.edited_instructions(request, known):
             if (fact := request.instruction(at)) is not None:
                 yield at, replace(fact, replaces=self.newest_version(request.digests[at]))
 
     def newest_version(self, digest: bytes) -> int:
         """Return the event with the newest text of an instruction."""
         versions = self.side_state.get(digest.hex(), b"").split()
-        return int(versions[-1]) if versions else self.messages[self._positions[digest]].seq
+        return int(versions[-1]) if versions else self.find(digest).seq
 
     def _replace(self, request: ClientRequest, at: int, seq: int) -> IndexedMessage:
         """Store that event `seq` has the newest text of the instruction at position `at` of the request."""
         digest = request.digests[at]
-        position = self._positions[digest]
-        message = self.messages[position]._replace(text_digest=request.instructions[at])
-        self.messages[position] = message
         versions = [*self.side_state.get(digest.hex(), b"").split(), b"%d" % seq]
         self.side_state[digest.hex()] = b" ".join(versions[-MAX_INSTRUCTION_VERSIONS:])
-        return message
+        return self.set_text_digest(digest, request.instructions[at])
 
 
 def _batches(

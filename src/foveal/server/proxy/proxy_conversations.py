@@ -23,7 +23,7 @@ class ProxyConversations:
         self._closing: dict[str, asyncio.Task[None]] = {}
         service.runtime.add_delete_hook(self._delete_session)
         days: int = service.runtime.config.get("server.proxy_retention_days")
-        self.retention = ProxyRetention(service, self._index, days=days)
+        self.retention: ProxyRetention = ProxyRetention(service, self._index, days=days)
         self._sweeping = asyncio.create_task(self.retention.run()) if days else None
 
     def tenant(self, name: str) -> TenantConversations:

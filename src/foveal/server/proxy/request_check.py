@@ -15,8 +15,13 @@ from foveal.core.log.events import Dialect
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
 from foveal.core.wire.common import Json
 from foveal.core.wire.legality import request_faults
-from foveal.server.proxy.client_request import ClientRequest
-from foveal.server.runtime import IllegalRequestMade, ServiceEvent, SummaryRequestEnded
+from foveal.interception.client_request import ClientRequest
+from foveal.server.runtime import (
+    IllegalRequestMade,
+    ServiceEvent,
+    SummaryRequestEnded,
+    UsageNotUnderstood,
+)
 
 MAX_REPORTED_FAULTS: Final = 3
 
@@ -47,6 +52,10 @@ class RequestCheck:
     def summary_ended(self, session: str, dialect: Dialect, status: int) -> None:
         """Report how upstream answered a request for a summary."""
         self._emit(SummaryRequestEnded(tenant=self._tenant, session=session, dialect=dialect, status=status))
+
+    def usage_not_understood(self, session: str, dialect: Dialect, fields: str) -> None:
+        """Report that upstream's usage was ignored; `fields` names what it had."""
+        self._emit(UsageNotUnderstood(tenant=self._tenant, session=session, dialect=dialect, fields=fields))
 
     def _report(
         self, session: str, dialect: Dialect, origin: Literal["reduced", "summary"], faults: list[str]

@@ -21,9 +21,10 @@ from foveal.core.log.events import Opened
 from foveal.core.models.model import Model
 from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
-from foveal.server.proxy.client_request import ClientRequest
-from foveal.server.proxy.digest_index import DigestIndex, IndexedMessage, KnownSession
-from foveal.server.proxy.digests import is_from_model
+from foveal.interception.client_request import ClientRequest
+from foveal.interception.digests import is_from_model
+from foveal.interception.recognised_messages import IndexedMessage
+from foveal.server.proxy.digest_index import DigestIndex, KnownSession
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.proxied_conversation import (
     ProxiedConversation,

@@ -18,7 +18,7 @@ from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, limit_cache_marks
 from foveal.errors import ProviderError
-from foveal.server.proxy.client_request import RequestTemplate
+from foveal.interception.client_request import RequestTemplate
 from foveal.server.proxy.proxied_conversation import ProxiedConversation
 from foveal.server.proxy.request_check import RequestCheck
 
@@ -34,7 +34,7 @@ class SummaryRefused(ProviderError):
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"upstream answered {status}", code="refused")
         self.status_code = status
-        self.body = body[:MAX_ERROR_BODY_BYTES]
+        self.body: bytes = body[:MAX_ERROR_BODY_BYTES]
 
 
 class UpstreamSummariser:
@@ -45,7 +45,7 @@ class UpstreamSummariser:
     """
 
     def __init__(self, name: str, send: SendUpstream, check: RequestCheck) -> None:
-        self.summariser = Summariser(self._write, name=name)
+        self.summariser: Summariser = Summariser(self._write, name=name)
         self._send = send
         self._check = check
         self._conversation: ProxiedConversation | None = None

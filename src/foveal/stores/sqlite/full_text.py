@@ -2,7 +2,7 @@
 
 1. The index stores no text, only which words occur in which piece of an event (`content=''`, `detail=none`): about
    an eighth of the size of the text. `search_words` makes the words, and `bm25` orders what is found.
-2. A search sees one session only: its pieces have the row ids from `session << 32` on.
+2. A search sees the sessions that it names: their pieces have the row ids from `session << 32` on.
 3. Any text is a safe query: its words are quoted before FTS5 sees them.
 4. `remove` rewrites the index without the session's words. To overwrite the freed pages too, set
    `PRAGMA secure_delete` on the connection, as the store does.
@@ -12,7 +12,7 @@ All methods run in the caller's transaction, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import apsw
@@ -81,6 +81,33 @@ class FullTextIndex:
         best = best_pieces(found, total=total, limit=limit)
         return rank((self._piece(session << 32, row, score) for row, score in best), limit=limit)
 
+    def search_sessions(self, sessions: Collection[int], query: str, limit: int) -> list[tuple[int, Hit]]:
+        """Return events of several sessions with their session, best first; a word is as rare as it is in all of
+        these sessions together."""
+        total = sum(self._progress(session)[1] for session in sessions)
+        if not total or limit <= 0:
+            return []
+        found = ([row for row in self._all_rows(term) if row >> 32 in sessions] for term in self.terms(query))
+        best = best_pieces(found, total=total, limit=limit)
+        pieces = [(row >> 32 << 32, self._piece(row >> 32 << 32, row, score)) for row, score in best]
+        ranked = rank((piece._replace(seq=base + piece.seq) for base, piece in pieces), limit=limit)
+        return [(hit.seq >> 32, Hit(seq=hit.seq & 0xFFFFFFFF, score=hit.score)) for hit in ranked]
+
+    def remove_from(self, session: int, first: int) -> None:
+        """Remove a session's rows from seq `first` on, so that these events can be added again."""
+        newest, count, more = self._progress(session)
+        if newest < first:
+            return
+        base, run = session << 32, self._connection.execute
+        further = (base + EXTRA_PIECES_START, base + (1 << 32) - 1, first)
+        longer = "SELECT piece FROM foveal_text_more WHERE piece BETWEEN ? AND ? AND seq >= ?"
+        run(f"DELETE FROM foveal_text WHERE rowid IN ({longer})", further)
+        count -= self._connection.changes()
+        run("DELETE FROM foveal_text_more WHERE piece BETWEEN ? AND ? AND seq >= ?", further)
+        run("DELETE FROM foveal_text WHERE rowid BETWEEN ? AND ?", (base + first, base + newest))
+        count -= self._connection.changes()
+        run("INSERT OR REPLACE INTO foveal_text_done VALUES (?, ?, ?, ?)", (session, first - 1, count, more))
+
     def terms(self, query: str) -> list[str]:
         """Return the distinct words of a query as FTS5 expressions."""
         return [_expression(term) for term in Tokenizer(self._connection).terms(query)]
@@ -97,6 +124,10 @@ class FullTextIndex:
             " ORDER BY rowid DESC LIMIT ?",
             (term, session << 32, ((session + 1) << 32) - 1, MAX_ROWS_PER_TERM),
         )
+        return [row for (row,) in found]
+
+    def _all_rows(self, term: str) -> list[int]:
+        found = self._connection.execute("SELECT rowid FROM foveal_text WHERE foveal_text MATCH ?", (term,))
         return [row for (row,) in found]
 
     def _piece(self, base: int, row: int, score: float) -> FoundPiece:

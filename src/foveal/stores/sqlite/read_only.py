@@ -28,7 +28,7 @@ class ReadOnlySqliteStore:
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = 5.0) -> None:
         """Open the file; raises `StoreUnusable` if it is not a store."""
-        self.path: Final = os.path.abspath(os.fspath(path))
+        self.path: Final[str] = os.path.abspath(os.fspath(path))
         self._packer = LinePacker()
         with translate_errors(self.path):
             self._connection = open_read_only(self.path, timeout)

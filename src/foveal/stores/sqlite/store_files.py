@@ -38,12 +38,12 @@ class StoreFile:
         readers: WorkerThreads | None = None,
     ) -> None:
         """Without `writers` and `readers`, the file has threads of its own."""
-        self.file = SqliteFile(path, timeout=timeout)
-        self.last_seqs = LastSeqCache()
+        self.file: SqliteFile = SqliteFile(path, timeout=timeout)
+        self.last_seqs: LastSeqCache = LastSeqCache()
         self._writers = writers or WorkerThreads("foveal-write")
         self._readers = readers or WorkerThreads("foveal-read", threads=READERS_PER_FILE)
-        self.writer = CallQueue(self._writers)
-        self.readers = CallQueue(self._readers, at_once=READERS_PER_FILE)
+        self.writer: CallQueue = CallQueue(self._writers)
+        self.readers: CallQueue = CallQueue(self._readers, at_once=READERS_PER_FILE)
         self._vacuum: asyncio.Future[None] | None = None
         """A vacuum that waits in the queue."""
 
@@ -120,7 +120,7 @@ class LastSeqCache:
        After them the end is unknown until it is read again."""
 
     def __init__(self) -> None:
-        self.changes = 0
+        self.changes: int = 0
         """Grows before and after each change: an end that was read while this changed must not be cached."""
         self._ends: dict[str, tuple[int, int]] = {}
         self._newest: dict[str, int] = {}

@@ -33,8 +33,8 @@ class _ThreadTask(Generic[T]):
     __slots__ = ("done", "function", "problem", "result", "wake")
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self.function = function
-        self.done = Lock()
+        self.function: Callable[[], T] = function
+        self.done: Lock = Lock()
         self.done.acquire()
         self.result: T
         self.problem: BaseException | None = None

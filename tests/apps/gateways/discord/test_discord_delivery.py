@@ -110,7 +110,7 @@ async def test_answers_to_an_archived_thread_are_told_and_sent_when_it_opens(
         await here.api.say(f"<@{BOT}> Third", channel=thread, mentions=[mention_of_bot()])
         await until(lambda: here.api.said(thread))
         (notice,) = here.api.said(DM)
-        assert f"1 answer of the session `discord-{thread}` cannot be sent: the thread is archived." in notice
+        assert "1 answer in `guild / Plans` cannot be sent: the thread is archived." in notice
         await delivered(here)
         assert without_footers(here.api.said(thread)) == ["One.", "Two.", "Three."]
     assert caplog.text.count(f"answers to discord-{thread} cannot be sent: the thread is archived") == 1

@@ -179,3 +179,25 @@ async def test_a_picture_goes_to_a_model_that_reads_images(tmp_path: Path) -> No
         assert (await here.said(2))[
             1
         ] == f"Which?\n-# 📎 The picture was not shown to the model: {NOT_FETCHED}."
+
+
+@run
+async def test_a_command_of_the_menu_follows_the_pieces_that_came_before_it(tmp_path: Path) -> None:
+    async with running(tmp_path, "One.", "Two.") as here:
+        await here.api.say("word " * 390)
+        await here.api.slash("new")
+        await here.api.say("Hello.")
+        assert sorted(await here.said(3)) == sorted(["One.", "Two.", texts.NEW_SESSION])
+        assert await here.heard() == [("word " * 390).strip()]
+        assert await here.heard(f"discord-{DM}-2") == ["Hello."]
+
+
+@run
+async def test_stop_of_the_menu_does_not_wait_for_a_file(tmp_path: Path) -> None:
+    async with running(tmp_path, "Well.") as here:
+        here.api.files_ready.clear()
+        await here.api.say("Read it.", attachments=[here.api.attach("a.txt", b"text")])
+        await here.api.slash("stop")
+        assert await here.said(1) == ["Stopping."]
+        here.api.files_ready.set()
+        assert await here.said(2) == ["Stopping.", texts.STOPPED]

@@ -21,7 +21,12 @@ class Listener(discord.Client):
 
     def __init__(self, api: DiscordApi) -> None:
         intents = discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True)
-        super().__init__(intents=intents, connector=CustomUrlConnector(api.url), max_messages=None)
+        super().__init__(
+            intents=intents,
+            connector=CustomUrlConnector(api.url),
+            max_messages=None,
+            guild_ready_timeout=0.05,
+        )
         self.received: list[discord.Message] = []
         self.interactions: list[discord.Interaction[Any]] = []
 

@@ -266,7 +266,7 @@ def test_answers_to_a_closed_place_are_told_each_hour_and_sent_when_it_opens(
         async with RefusingApi() as api, Bot(tmp_path, api, Scripted(*answers)) as bot:
             bot.later.clear()
             api.refusal = refusal
-            told = f"of the session telegram-{FORUM}.7 cannot be sent: {cause}. The bot sends them when"
+            told = f"in Group / Topic cannot be sent: {cause}. The bot sends them when"
             ask_in_topic(api, "First")
             (notice,) = await api.said(1)
             assert (notice["chat"]["id"], notice["text"][:12]) == (USER, "⚠️ 1 answer ")
@@ -296,10 +296,51 @@ async def test_answers_to_a_closed_place_are_sent_after_a_restart(tmp_path: Path
             for count, text in enumerate(("First", "Second"), 1):
                 ask_in_topic(api, text)
                 await refused(bot, count)
+        async with Bot(tmp_path, api, Scripted()) as bot:
+            bot.later.clear()
+            await refused(bot, 1)
+            assert len(api.messages) == 1, "told before the restart"
         api.refusal = ""
         async with Bot(tmp_path, api, Scripted()) as bot:
             assert texts_of(await api.said(3))[1:] == ["One.", "Two."]
             await delivered(bot)
+
+
+@run
+async def test_after_a_restart_the_author_is_told_with_the_name_of_the_topic(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"telegram.allowed": [7, USER]}
+    async with FailingApi() as api:
+        api.broken = {FORUM}
+        async with Bot(tmp_path, api, Scripted("One."), **settings) as bot:
+            bot.later.clear()
+            api.open_topic(FORUM, 7, "Plans")
+            ask_in_topic(api, "First")
+            await bot.waited(REDELIVERY_PAUSES_S[0])
+        api.broken = set()
+        api.close_topic(FORUM, 7)
+        async with Bot(tmp_path, api, Scripted(), **settings) as bot:
+            bot.later.clear()
+            (notice,) = await api.said(1)
+            assert notice["chat"]["id"] == USER
+            assert notice["text"].startswith(
+                "⚠️ 1 answer in Group / Plans cannot be sent: the topic is closed."
+            )
+
+
+@run
+async def test_the_output_of_a_command_in_a_closed_topic_goes_to_its_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "foveal.gateways")
+    async with running_bot(tmp_path) as bot:
+        bot.api.open_topic(FORUM, 7)
+        bot.api.close_topic(FORUM, 7)
+        bot.api.hear(f"/help@{NAME}", user=USER, chat=FORUM, topic=7)
+        (said,) = await bot.api.said(1)
+        assert (said["chat"]["id"], "message_thread_id" in said) == (USER, False)
+        begin = "↪️ I cannot reply where you wrote, because the topic is closed:\n\nWrite anything"
+        assert said["text"].startswith(begin)
+    assert "could not be sent and was sent to its user in private: the topic is closed" in caplog.text
 
 
 @run
@@ -328,7 +369,9 @@ async def test_the_output_of_a_command_shows_that_a_place_is_open(tmp_path: Path
 
 
 @run
-async def test_without_an_allow_list_the_paired_user_who_wrote_is_told(tmp_path: Path) -> None:
+async def test_without_an_allow_list_only_the_paired_user_who_wrote_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings: dict[str, Any] = {"telegram.allowed": []}
     async with RefusingApi() as api, Bot(tmp_path, api, Scripted("One."), **settings) as bot:
         bot.later.clear()
@@ -339,16 +382,22 @@ async def test_without_an_allow_list_the_paired_user_who_wrote_is_told(tmp_path:
         api.refusal = "Bad Request: TOPIC_CLOSED"
         ask_in_topic(api, "First")
         assert [said["chat"]["id"] for said in await api.said(1)] == [USER]
+        bot.seconds_passed = CLOSED_NOTICE_INTERVAL_S + 1
+        api.fail("sendMessage", Fault(400, api.refusal), Fault(403, "Forbidden: bot was blocked by the user"))
+        ask_in_topic(api, "Second")
+        while "no user could be told" not in caplog.text:
+            await asyncio.sleep(0.01)
+        assert len(api.messages) == 1
 
 
 @run
-async def test_of_the_allow_list_the_first_user_who_can_be_reached_is_told(tmp_path: Path) -> None:
+async def test_of_the_allow_list_the_author_is_told_else_another_user(tmp_path: Path) -> None:
     async with running_bot(tmp_path, "One.", **{"telegram.allowed": [7, USER]}) as bot:
         bot.api.close_topic(FORUM, 7)
         never_started = Fault(403, "Forbidden: bot can't initiate conversation with a user")
         bot.api.fail("sendMessage", Fault(400, "Bad Request: TOPIC_CLOSED"), never_started)
         bot.api.hear(f"@{NAME} hello", user=USER, chat=FORUM, topic=7)
-        assert [said["chat"]["id"] for said in await bot.api.said(1)] == [USER]
+        assert [said["chat"]["id"] for said in await bot.api.said(1)] == [7]
 
 
 # ── tokens and webhooks ──────────────────────────────────────────────────────────────────────────────────

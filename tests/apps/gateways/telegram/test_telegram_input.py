@@ -342,7 +342,7 @@ async def test_a_photo_that_the_provider_refuses_does_not_block_the_chat(tmp_pat
         bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
         (said,) = await bot.api.said(1)
         told = "⚠️ The model could not read a file, and this answer does without. /undo e4 undoes it."
-        assert said["text"].startswith(f"I cannot see it.\n\n{told}\n🟢 Context: ")
+        assert said["text"].startswith(f"I cannot see it.\n\n{told}\n🔎 ")
         bot.api.hear("Are you there?", user=USER)
         assert texts_of(await bot.api.said(2))[1] == "Yes."
 
@@ -413,3 +413,21 @@ async def test_stop_shows_the_text_so_far(tmp_path: Path) -> None:
         await provider.asked_once.wait()
         bot.api.hear("/stop", user=USER)
         assert set(texts_of(await bot.api.said(2))) == {"Stopping.", texts.STOPPED}
+
+
+@run
+async def test_stop_does_not_wait_for_a_file(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, reader("Well.")) as bot:
+        downloading, serve = asyncio.Event(), bot.api._getFile
+
+        async def slow(method: str, parameters: Any) -> Any:
+            await downloading.wait()
+            return await serve(method, parameters)
+
+        bot.api._getFile = slow  # type: ignore[method-assign]
+        bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
+        bot.api.hear("Well?", user=USER)
+        bot.api.hear("/stop", user=USER)
+        assert texts_of(await bot.api.said(1)) == ["Stopping."]
+        downloading.set()
+        assert texts_of(await bot.api.said(3)) == ["Stopping.", texts.STOPPED, "Well."]

@@ -25,7 +25,13 @@ OWN = {
     "text": "Hi.",
 }
 TALK = IncomingMessage(
-    key="telegram-1", place=ChatPlace(-100), user=USER, text="", reply_to=1_001, speaker=ChatAuthor("A", USER)
+    key="telegram-1",
+    place=ChatPlace(-100),
+    user=USER,
+    text="",
+    reply_to=1_001,
+    place_name="Group",
+    speaker=ChatAuthor("A", USER),
 )
 OWN_QUOTE = QuotedText(kind="reply", text="Hi.", is_own=True)
 
@@ -94,6 +100,19 @@ def test_a_topic_is_a_place_of_its_own_and_general_is_the_chat() -> None:
     assert heard(f"@{NAME} hi", chat=-100, topic=1).message.place == ChatPlace(-100)
     in_thread_of_replies = heard("yes", chat=-100, reply_to=OWN)
     assert in_thread_of_replies.message.place == ChatPlace(-100)
+
+
+def test_a_place_has_the_names_of_group_and_topic() -> None:
+    named = [
+        heard(f"@{NAME} hi", **place).message.place_name  # type: ignore[arg-type]
+        for place in (
+            {},
+            {"chat": -100},
+            {"chat": -100, "topic": 7},
+            {"chat": -100, "topic": 7, "reply_to": OWN},
+        )
+    ]
+    assert named == ["", "Group", "Group / Topic", "Group / topic 7"]
 
 
 def test_the_message_that_created_a_topic_is_not_quoted() -> None:

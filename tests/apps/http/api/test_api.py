@@ -317,7 +317,7 @@ def test_a_key_sent_again_with_another_text_is_refused(client: httpx.Client, ses
         ("turns", [], "the body must be an object, not a list"),
         ("pins", {}, "the field text is missing: it must be text, 1 to 20,000 characters"),
         ("undo", {"handle": "x"}, "handle must be text: the handle of an event, such as e2; or null"),
-        ("events", {"dialect": "klingon"}, 'dialect must be "" or "anthropic" or "openai_chat" or'),
+        ("events", {"dialect": "klingon"}, 'dialect must be "" or "anthropic" or "bedrock" or "gemini" or'),
     ],
 )
 def test_an_invalid_body_is_explained_in_words(
@@ -647,7 +647,7 @@ def test_an_export_can_be_imported_unchanged(client: httpx.Client, session: str,
     (recording,) = read(tmp_path / "all.jsonl")
     assert f"/api/sessions/{recording.id}" == session
     assert len(recording.facts) == client.get(session).json()["events"]
-    for dialect in ("openai", "responses", "anthropic"):
+    for dialect in ("openai", "responses", "anthropic", "gemini"):
         messages = client.get(f"{session}/export", params={"to": dialect}).json()
         assert "Hello" in json.dumps(messages)
     problem(client.get(f"{session}/export", params={"to": "word"}), 400)

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from foveal.core.log import ModelSaid, Overflowed, Used, text_of
+from foveal.server.runtime import UsageNotUnderstood
 from support.provider_stand_in import Answer, StandIn
 from support.upstream import (
     DEADLINE,
@@ -397,6 +398,19 @@ def test_impossible_usage_is_ignored(proxy: ProxyServer, switch: Switch) -> None
     assert tokens[-1] < 100
 
 
+def test_usage_that_is_not_understood_is_reported_and_breaks_nothing(
+    proxy: ProxyServer, switch: Switch
+) -> None:
+    switch.script = lambda seen: [answer(completion("So.", {"tokens": 5}))]
+    reply = ask(proxy, messages=[user("Count.")])
+    session = reply.headers["x-foveal-session"]
+    assert stored_texts(proxy, session) == ["So."]
+    reported = [event for event in proxy.service_events if isinstance(event, UsageNotUnderstood)]
+    assert [(event.dialect, event.fields) for event in reported] == [
+        ("openai_chat", "dict with the fields stop_reason, tokens")
+    ]
+
+
 def test_a_truncated_response_is_a_502(proxy: ProxyServer, switch: Switch) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
     switch.script = lambda seen: [head + b'{"choices"']
@@ -419,7 +433,7 @@ def test_a_broken_stream_breaks_off_for_the_client_too(proxy: ProxyServer, switc
 def test_a_response_too_large_to_record_is_forwarded(
     proxy: ProxyServer, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveal.apps.http.proxy.response_stream.MAX_RECORDED_REPLY_BYTES", 100_000)
+    monkeypatch.setattr("foveal.interception.reply_copy.MAX_RECORDED_REPLY_BYTES", 100_000)
     huge = completion("large " * 50_000)
     switch.script = lambda seen: [answer(huge)]
     reply = ask(proxy, messages=[user("Huge.")])

@@ -43,8 +43,8 @@ class ChatLoop:
         """`on_taken` is called when input leaves the queue to be handled."""
         self.state = state
         self.ui = ui
-        self.failures = 0
-        self.has_left = False
+        self.failures: int = 0
+        self.has_left: bool = False
         self._queue: deque[str] = deque()
         self._running: asyncio.Task[None] | None = None
         self._immediate: set[asyncio.Task[None]] = set()

@@ -62,9 +62,9 @@ class ChatState:
         self.options = options
         self.ui = ui
         self.store = store
-        self.config = config
+        self.config: ChatConfig = config
         self._consent = consent
-        self.approval = ToolApproval(
+        self.approval: ToolApproval = ToolApproval(
             options.folder,
             allow=(*config.loaded.get("tools.allow"), *options.allow),
             deny=config.loaded.get("tools.deny"),

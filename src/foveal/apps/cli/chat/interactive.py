@@ -12,7 +12,7 @@ from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import parse_command
 from foveal.apps.cli.chat.factory import is_bundled
-from foveal.apps.cli.chat.options import ChatOptions, store_path
+from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.context_card import window_source
 from foveal.apps.cli.chat.output.recent_turns import show_recent_turns
@@ -25,6 +25,7 @@ from foveal.core.tokens.counter import counter
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.permissions.command_rules import SHELL_TOOL
+from foveal.project.paths import store_path
 
 MAX_COMPLETED_SESSIONS: Final = 1_000
 """Ids of sessions, newest first, that the Tab key completes."""
@@ -43,7 +44,7 @@ class InteractiveChat:
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
         self._completions = Completions(options.folder, self._sessions)
-        self.screen = Screen(
+        self.screen: Screen = Screen(
             self._completions, on_submit=self._submit, on_interrupt=self._interrupt, is_busy=self._is_busy
         )
         self._loop: ChatLoop | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -82,12 +81,6 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
             trust_hash=args.trust_hash,
             json=args.json,
         )
-
-
-def store_path() -> Path:
-    """Return the default path of the session store: `FOVEAL_STORE`, else the user's data folder."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
 
 
 def parse_carry(text: str) -> Carry:

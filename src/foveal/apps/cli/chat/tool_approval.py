@@ -37,10 +37,10 @@ class ToolApproval:
         note: Callable[[str], None],
     ) -> None:
         """`allow` and `deny` are entries of the settings; raises `BadSetting` for one that cannot be used."""
-        self.rule_file = RuleFile()
+        self.rule_file: RuleFile = RuleFile()
         self.session_rules: tuple[Rule, ...] = ()
         self.allow_entries, self.notes = parse_allow_entries(allow)
-        self.deny_entries = parse_deny_entries(deny)
+        self.deny_entries: tuple[Rule, ...] = parse_deny_entries(deny)
         self.mode: ApprovalMode = mode
         self.allows_everything = allows_everything
         self._workspace = Workspace(folder)

@@ -1,8 +1,8 @@
 """The Discord client: passes messages, commands and buttons to `ChatSessions`.
 
 1. `ChatSessions` decides about access, by the numeric user id that Discord guarantees.
-2. The messages of a channel are stored in the order of their arrival, and answered in that order. Commands do not
-   wait: `/stop` must not wait for the answer that it stops.
+2. The messages and commands of a channel are accepted in the order of their arrival (`PlaceIntake`). Messages are
+   answered in that order. Commands do not wait for answers: `/stop` must not wait for the one that it stops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 import aiohttp
 import discord
@@ -27,6 +26,7 @@ from foveal.apps.gateways.discord.discord_buttons import ButtonItem
 from foveal.apps.gateways.discord.discord_incoming import discord_piece
 from foveal.apps.gateways.discord.discord_send import DiscordSender, InteractionSender
 from foveal.apps.gateways.incoming import IncomingFile, IncomingMessage
+from foveal.apps.gateways.message_pieces import MessagePiece
 from foveal.apps.gateways.part_sender import PartSender
 from foveal.apps.gateways.place_intake import PlaceIntake
 from foveal.errors import FovealError
@@ -76,8 +76,8 @@ class DiscordBot(discord.Client):
         self._on_disconnected = on_disconnected
         self._on_update = on_update
         self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
-        self._storing: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """For each channel a lock, so that its messages are stored in the order of their arrival."""
+        self._interactions: dict[str, asyncio.Task[PartSender[str]]] = {}
+        """For the key of each command that Discord's menu has sent, what sends its reply."""
         self._intake = PlaceIntake(self._handle_message, chats.join_keys)
         self._registering: asyncio.Task[None] | None = None
         self._tree = app_commands.CommandTree(self)
@@ -116,16 +116,26 @@ class DiscordBot(discord.Client):
 
     async def _handle_message(self, message: IncomingMessage) -> None:
         place, user = message.place, message.user
-        async with self._storing_lock(place.chat):
-            allowed = await self._is_allowed(user)
-            if not allowed and self._unknown_users.take(str(user), now=self.loop.time()):
-                return
-            if not message.has_content and not message.unread:  # such as a mention alone
-                message = replace(message, text="/help")
-            answer = await self._chats.accept(message, fetch=self._fetch_file)
+        interaction = self._interactions.pop(message.key, None)
+        allowed = await self._is_allowed(user)
+        is_limited = interaction is None and not allowed
+        if is_limited and self._unknown_users.take(str(user), now=self.loop.time()):
+            return
+        if not message.has_content and not message.unread:  # such as a mention alone
+            message = replace(message, text="/help")
+        answer = await self._chats.accept(message, fetch=self._fetch_file)
+        if interaction is not None:
+            self._delivery.tasks.spawn(self._reply(answer, message, interaction))
+        else:
             self._delivery.start(
                 answer, place=place, reply_to=message.reply_to, key=message.key, typing=allowed
             )
+
+    async def _reply(
+        self, answer: PendingAnswer, message: IncomingMessage, interaction: asyncio.Task[PartSender[str]]
+    ) -> None:
+        """Send the reply to a command of Discord's menu, which is acknowledged first."""
+        self._delivery.start(answer, place=message.place, key=message.key, sender=await interaction)
 
     async def _fetch_file(self, file: IncomingFile) -> bytes:
         try:
@@ -138,13 +148,13 @@ class DiscordBot(discord.Client):
 
     def _app_command(self, name: str, about: str) -> app_commands.Command[Any, Any, None]:
         async def without_argument(interaction: discord.Interaction) -> None:
-            self._spawn(self._handle_command(interaction, f"/{name}"))
+            self._handle_command(interaction, f"/{name}")
 
         async def optional_argument(interaction: discord.Interaction, argument: str = "") -> None:
-            self._spawn(self._handle_command(interaction, f"/{name} {argument}".strip()))
+            self._handle_command(interaction, f"/{name} {argument}".strip())
 
         async def required_argument(interaction: discord.Interaction, argument: str) -> None:
-            self._spawn(self._handle_command(interaction, f"/{name} {argument}"))
+            self._handle_command(interaction, f"/{name} {argument}")
 
         if name not in ARGUMENTS:
             return app_commands.Command(name=name, description=about, callback=without_argument)
@@ -161,14 +171,16 @@ class DiscordBot(discord.Client):
             # Registered commands are a convenience: typed as text, the commands work without them.
             LOG.warning("Discord has not accepted the commands: %s", type(problem).__name__)
 
-    async def _handle_command(self, interaction: Interaction, text: str) -> None:
+    def _handle_command(self, interaction: Interaction, text: str) -> None:
+        """Queue a command behind the messages that arrived before it."""
         if interaction.channel_id is None:
             return
+        self._on_update()
         place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
-        sender = await self._acknowledge(interaction, private=text.startswith("/pair"))
-        async with self._storing_lock(place.chat):
-            answer = await self._accept(key, text, place=place, user=interaction.user.id)
-            self._delivery.start(answer, place=place, key=key, sender=sender)
+        acknowledging = self._acknowledge(interaction, private=text.startswith("/pair"))
+        self._interactions[key] = asyncio.create_task(acknowledging)
+        message = IncomingMessage(key=key, place=place, user=interaction.user.id, text=text)
+        self._intake.put(MessagePiece(message=message))
 
     async def press_button(self, interaction: Interaction, action: str) -> None:
         """Start the action of a button."""
@@ -191,12 +203,6 @@ class DiscordBot(discord.Client):
             return self._sender
         return InteractionSender(interaction, self._sender, ephemeral=private)
 
-    async def _accept(
-        self, key: str, text: str, *, place: ChatPlace, user: int, reply_to: int = 0
-    ) -> PendingAnswer:
-        message = IncomingMessage(key=key, place=place, user=user, text=text, reply_to=reply_to)
-        return await self._chats.accept(message)
-
     # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -208,6 +214,3 @@ class DiscordBot(discord.Client):
             return await self._chats.is_allowed(user)
         except FovealError:  # the reply reports the error
             return True
-
-    def _storing_lock(self, chat: int) -> asyncio.Lock:
-        return self._storing.setdefault(chat, asyncio.Lock())

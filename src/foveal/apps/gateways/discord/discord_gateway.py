@@ -105,7 +105,9 @@ class DiscordGateway:
             may_retry=lambda: self._lock is not None,
             sleep=sleep,
         )
-        self.connection = ConnectionState("Discord", clock=chats.now, on_listening=self._delivery.retry_now)
+        self.connection: ConnectionState = ConnectionState(
+            "Discord", clock=chats.now, on_listening=self._delivery.retry_now
+        )
 
     async def count_users(self) -> int:
         return await self._chats.count_users()

@@ -41,6 +41,7 @@ def discord_piece(message: discord.Message, *, me: discord.ClientUser) -> Messag
         user=message.author.id,
         text=text,
         reply_to=message.id if message.guild else 0,
+        place_name=f"{message.guild.name} / {message.channel}" if message.guild else "",
         speaker=ChatAuthor(message.author.display_name, message.author.id) if message.guild else None,
         quotes=(*_replies(message, me), *_forwards(message)),
         files=tuple(_files(message)),

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from foveal.apps.gateways.channel import ChannelMessage
 from foveal.apps.gateways.inline_markdown import source_inline
-from foveal.apps.gateways.markdown_blocks import MessageBlock, read_blocks
-from foveal.apps.gateways.split_message import MarkedText, PartSize, TextMark, cut_text, pack, utf16
+from foveal.apps.gateways.markdown_blocks import MessageBlock, cut_block, read_blocks
+from foveal.apps.gateways.split_message import MarkedText, PartSize, TextMark, pack, utf16
 from foveal.apps.gateways.texts import SUBTEXT
 
 DISCORD_MESSAGE_LIMIT: Final = 2_000
@@ -51,7 +52,8 @@ def markdown_parts(markdown: str) -> list[str]:
     source = markdown.strip("\n").rstrip()
     if utf16(source) <= DISCORD_MESSAGE_LIMIT and _is_complete(source, blocks):
         return [source] if source else []
-    packed = pack(blocks, room=_ROOM, size=_size, cut=_cut, is_heading=lambda block: block.kind == "heading")
+    cut = partial(cut_block, window=DISCORD_MESSAGE_LIMIT, fits=_fits, continued=_escape_start)
+    packed = pack(blocks, room=_ROOM, size=_size, cut=cut, is_heading=lambda block: block.kind == "heading")
     return [part for part in map(_render, packed) if part]
 
 
@@ -67,23 +69,8 @@ def _size(block: MessageBlock) -> PartSize:
     return PartSize(utf16(_render_block(block)), gap=gap)
 
 
-def _cut(block: MessageBlock) -> Iterator[MessageBlock]:
-    """Yield a block that is larger than a part as several blocks."""
-    room = PartSize(_ROOM.units - _ESCAPE)
-
-    def fits(body: MarkedText) -> bool:
-        return _size(block._replace(body=body)).fits(room)
-
-    pieces = cut_text(
-        block.body,
-        window=DISCORD_MESSAGE_LIMIT,
-        fits=fits,
-        is_monospace=block.is_monospace,
-        joined=block.joined,
-    )
-    for number, piece in enumerate(pieces):
-        is_prose = number > 0 and not block.is_monospace
-        yield block.with_body(_escape_start(piece) if is_prose else piece, is_first=number == 0)
+def _fits(block: MessageBlock) -> bool:
+    return _size(block).fits(PartSize(_ROOM.units - _ESCAPE))
 
 
 def _escape_start(text: MarkedText) -> MarkedText:

@@ -35,6 +35,7 @@ from foveal.apps.gateways.place_intake import PlaceIntake
 from foveal.apps.gateways.telegram.entities import format_markdown
 from foveal.apps.gateways.telegram.telegram_send import (
     LOG,
+    LONG_POLL_S,
     TELEGRAM_TYPING_INTERVAL_S,
     BotApiClient,
     TelegramSender,
@@ -94,7 +95,9 @@ class TelegramGateway:
             sleep=sleep,
         )
         self._tasks = self._delivery.tasks
-        self.connection = ConnectionState("Telegram", clock=chats.now, on_listening=self._delivery.retry_now)
+        self.connection: ConnectionState = ConnectionState(
+            "Telegram", clock=chats.now, on_listening=self._delivery.retry_now
+        )
         self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
         self._intake = PlaceIntake(self._accept_message, chats.join_keys)
         self._unacknowledged: dict[int, asyncio.Future[None]] = {}
@@ -183,8 +186,10 @@ class TelegramGateway:
 
     async def _updates(self, offset: int | None) -> list[dict[str, Any]]:
         """Return the next updates. Raises `WebhookSet` if another program has set a webhook meanwhile."""
+        # After a failure the first request does not wait for updates: it shows that Telegram can be reached again.
+        wait_s = LONG_POLL_S if self.connection.status == "listening" else 0
         try:
-            return await self._client.raw_updates(offset=offset)
+            return await self._client.raw_updates(offset=offset, wait_s=wait_s)
         except Conflict as problem:
             if "webhook" in problem.message.casefold():
                 await self._check_webhook()

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from foveal.apps.gateways.channel import ChannelMessage
-from foveal.apps.gateways.markdown_blocks import MessageBlock
-from foveal.apps.gateways.split_message import MarkedText, PartSize, cut_text, pack, utf16
+from foveal.apps.gateways.markdown_blocks import MessageBlock, cut_block
+from foveal.apps.gateways.split_message import PartSize, pack, utf16
 from foveal.apps.gateways.telegram.entities import (
     MAX_ENTITIES,
     FormattedText,
@@ -35,7 +35,8 @@ _ROOM: Final = PartSize(TELEGRAM_MESSAGE_LIMIT, MAX_ENTITIES)
 def telegram_parts(message: ChannelMessage) -> list[FormattedText]:
     """Return the text and the footer in parts; at least one."""
     blocks = telegram_blocks(message.text)
-    packed = pack(blocks, room=_ROOM, size=_size, cut=_cut, is_heading=lambda block: block.kind == "heading")
+    cut = partial(cut_block, window=TELEGRAM_MESSAGE_LIMIT, fits=lambda block: _size(block).fits(_ROOM))
+    packed = pack(blocks, room=_ROOM, size=_size, cut=cut, is_heading=lambda block: block.kind == "heading")
     formatted = [part for part in map(format_blocks, packed) if part.text]
     parts = formatted or [FormattedText(REFUSED_PART)]
     return _with_footer(parts, sendable(message.footer)) if message.footer else parts
@@ -44,23 +45,6 @@ def telegram_parts(message: ChannelMessage) -> list[FormattedText]:
 def _size(block: MessageBlock) -> PartSize:
     units = utf16(block_prefix(block)) + utf16(block_text(block))
     return PartSize(units, important_entities(block), gap=len(block_gap(block)))
-
-
-def _cut(block: MessageBlock) -> Iterator[MessageBlock]:
-    """Yield a block that is larger than a part as several blocks."""
-
-    def fits(body: MarkedText) -> bool:
-        return _size(block._replace(body=body)).fits(_ROOM)
-
-    pieces = cut_text(
-        block.body,
-        window=TELEGRAM_MESSAGE_LIMIT,
-        fits=fits,
-        is_monospace=block.is_monospace,
-        joined=block.joined,
-    )
-    for number, piece in enumerate(pieces):
-        yield block.with_body(piece, is_first=number == 0)
 
 
 def _with_footer(parts: list[FormattedText], footer: str) -> list[FormattedText]:

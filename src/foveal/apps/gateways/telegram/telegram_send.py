@@ -111,10 +111,11 @@ class BotApiClient(Bot):
             get_updates_request=RetryingRequest(connections=1, sleep=sleep),
         )
 
-    async def raw_updates(self, *, offset: int | None) -> list[dict[str, Any]]:
-        """Return the updates from `offset` on; the request acknowledges all earlier updates."""
-        data = {"offset": offset, "timeout": LONG_POLL_S, "allowed_updates": list(UPDATE_KINDS)}
-        updates = await self._post("getUpdates", data, read_timeout=LONG_POLL_S + 20.0)
+    async def raw_updates(self, *, offset: int | None, wait_s: int = LONG_POLL_S) -> list[dict[str, Any]]:
+        """Return the updates from `offset` on; the request acknowledges all earlier updates, and waits for new ones
+        if there are none."""
+        data = {"offset": offset, "timeout": wait_s, "allowed_updates": list(UPDATE_KINDS)}
+        updates = await self._post("getUpdates", data, read_timeout=wait_s + 20.0)
         return [item for item in updates if isinstance(item, dict) and isinstance(item.get("update_id"), int)]
 
     async def webhook_host(self) -> str:

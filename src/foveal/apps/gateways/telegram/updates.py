@@ -167,11 +167,21 @@ def _message(
         user=user.id,
         text=text,
         reply_to=0 if is_private else message.message_id,
+        place_name="" if is_private else _place_name(message),
         speaker=None if is_private else ChatAuthor(user.full_name, user.id),
         quotes=quotes,
         files=files,
         unread=unread,
     )
+
+
+def _place_name(message: Message) -> str:
+    """Return the names of the group and the topic. Telegram names the topic in messages that reply to no other."""
+    group = message.chat.title or ""
+    if not message.is_topic_message:
+        return group
+    created = message.reply_to_message.forum_topic_created if message.reply_to_message is not None else None
+    return f"{group} / {created.name if created is not None else f'topic {message.message_thread_id}'}"
 
 
 def _is_private(message: Message) -> bool:

@@ -162,7 +162,7 @@ class SearchQuery(ApiBody, frozen=True):
 
 
 class ExportQuery(ApiBody, frozen=True):
-    to: Literal["foveal", "openai", "responses", "anthropic"] = "foveal"
+    to: Literal["foveal", "openai", "responses", "anthropic", "gemini"] = "foveal"
 
 
 class TurnQuery(ApiBody, frozen=True):

@@ -205,6 +205,7 @@ _EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
     "openai": "openai_chat",
     "responses": "openai_responses",
     "anthropic": "anthropic",
+    "gemini": "gemini",
 }
 
 

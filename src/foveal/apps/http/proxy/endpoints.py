@@ -2,12 +2,10 @@
 
 1. A request is recorded before it goes upstream. One that cannot be recorded (no history, or a store that cannot be
    written) is forwarded unchanged, and a response header says that it is not managed.
-2. If the upstream refuses a request as too large, a smaller one is sent, up to `MAX_ATTEMPTS` requests; all other
-   errors are returned to the client.
-3. Some providers accept a request, begin a stream, and report the overflow in its first event. So the beginning
-   of a stream is held back until its first meaningful event, at most `FIRST_EVENT_TIMEOUT_S` seconds.
-4. A retry of a request in flight joins it and gets the same response.
-5. The list of models and the token counts are only passed through; models that `server.models` does not allow are
+2. `interception.attempts` decides whether a smaller request is sent after a refusal. The beginning of a stream is
+   held back for it at most `FIRST_EVENT_TIMEOUT_S` seconds.
+3. A retry of a request in flight joins it and gets the same response.
+4. The list of models and the token counts are only passed through; models that `server.models` does not allow are
    removed.
 """
 
@@ -28,7 +26,7 @@ from starlette.responses import Response
 from foveal.apps.http import request_body
 from foveal.apps.http.http_errors import HttpError
 from foveal.apps.http.proxy import forwarded_headers
-from foveal.apps.http.proxy.response_stream import ProxyRequest, ResponseStream, is_event_stream
+from foveal.apps.http.proxy.response_stream import ProxyRequest, ResponseStream
 from foveal.apps.http.proxy.shared_response import (
     IDEMPOTENCY_HEADER,
     JoinedResponse,
@@ -38,71 +36,39 @@ from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreacha
 from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.wire.common import Json
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
-from foveal.server.proxy import upstream_reply
-from foveal.server.proxy.client_request import ClientRequest
+from foveal.interception.attempts import (
+    MAX_ERROR_BYTES,
+    FirstEvent,
+    StreamBeginning,
+    UpstreamHead,
+    send_until_accepted,
+)
+from foveal.interception.client_request import ClientRequest
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.runtime import Runtime
 
 # ── Beginning of a stream ────────────────────────────────────────────────────────────────────────────────
 
 FIRST_EVENT_TIMEOUT_S: Final = 2.0
-MAX_FIRST_EVENT_BYTES: Final = 1 << 16
-"""Bytes of a stream that are held back at most."""
-_EMPTY_EVENTS: Final = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
-"""Event types that come before an answer or an error, and are neither."""
-_ERROR_EVENTS: Final = frozenset({"error", "response.failed"})
-
-
-class FirstEvent(NamedTuple):
-    """The beginning of a stream."""
-
-    data: bytes = b""
-    """All bytes that were read."""
-    error: object = None
-    """The error, if the first meaningful event is one."""
 
 
 async def read_first_event(response: aiohttp.ClientResponse) -> FirstEvent:
     """Read a stream up to its first meaningful event; raises the errors of aiohttp."""
-    data = b""
+    beginning = StreamBeginning()
     try:
         async with asyncio.timeout(FIRST_EVENT_TIMEOUT_S) as timeout:
             async for chunk in response.content.iter_any():
-                data += chunk
-                event = _first_meaningful_event(data)
-                if event is not None or len(data) > MAX_FIRST_EVENT_BYTES:
-                    return FirstEvent(data, _event_error(event or {}))
+                if (event := beginning.add(chunk)) is not None:
+                    return event
     except TimeoutError:
         if not timeout.expired():
             raise
-    return FirstEvent(data)
-
-
-def _first_meaningful_event(data: bytes) -> Json | None:
-    """Return the first event that is not an empty one; {} for invalid data; None if there is none yet."""
-    complete, _, _ = data.replace(b"\r\n", b"\n").rpartition(b"\n\n")
-    events = upstream_reply.sse_events(complete)
-    try:
-        return next((event for event in events if event.get("type") not in _EMPTY_EVENTS), None)
-    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
-        return {}
-
-
-def _event_error(event: Json) -> object:
-    """Return the error of an event in the form that overflow detection reads; None if it is no error."""
-    if event.get("error") or event.get("type") in _ERROR_EVENTS:
-        return {"status_code": 400, "body": event}
-    return None
+    return FirstEvent(beginning.data)
 
 
 # ── Proxied requests ─────────────────────────────────────────────────────────────────────────────────────
 
-MAX_ATTEMPTS: Final = 4
-"""Requests to the upstream for one request of a client."""
-MAX_ERROR_BYTES: Final = 1 << 20
-TOO_LARGE_STATUSES: Final = frozenset({400, 413, 422})
 SUMMARY_TIMEOUT_S: Final = 120.0
 
 
@@ -207,24 +173,14 @@ class ProxyEndpoints:
 
     async def _send(self, request: Request, proxy_request: ProxyRequest, target: UpstreamTarget) -> Response:
         """Send the request, and smaller ones while the upstream refuses it as too large; return the response."""
-        exchange = proxy_request.exchange
-        for attempt in range(MAX_ATTEMPTS):
-            proxy_request.mark_sending()
-            response = await self._upstreams.send("POST", target, proxy_request.body)
-            proxy_request.mark_response(response.status)
-            if exchange is None:
-                return self._stream(request, response, proxy_request)
-            is_last = attempt == MAX_ATTEMPTS - 1
-            if response.status in TOO_LARGE_STATUSES:
-                error = await _read_error(response)
-                if error is None or is_last or not await exchange.retry_smaller(_error(response, error)):
-                    return proxy_request.error_response(response, error)
-            else:
-                first = await self._first_event(response, target)
-                if first.error is None or is_last or not await exchange.retry_smaller(first.error):
-                    return self._stream(request, response, proxy_request, first.data)
-            response.close()
-        raise AssertionError("the last attempt returns")
+        call = _ProxyCall(self._upstreams, proxy_request, target)
+        if proxy_request.exchange is None:
+            await call.send()
+            return self._stream(request, call.response, proxy_request)
+        outcome = await send_until_accepted(call)
+        if outcome.is_error:
+            return proxy_request.error_response(call.response, outcome.data)
+        return self._stream(request, call.response, proxy_request, outcome.data)
 
     def _stream(
         self,
@@ -236,15 +192,38 @@ class ProxyEndpoints:
         silence_s = self._upstreams.silence_s
         return ResponseStream(request, response, proxy_request, already_read, silence_s=silence_s)
 
-    async def _first_event(self, response: aiohttp.ClientResponse, target: UpstreamTarget) -> FirstEvent:
-        """Return the beginning of a stream; empty for other responses."""
-        if response.status != 200 or not is_event_stream(response):
-            return FirstEvent()
+
+class _ProxyCall:
+    """An `UpstreamCall` for a proxied request."""
+
+    response: aiohttp.ClientResponse
+
+    def __init__(self, upstreams: Upstreams, proxy_request: ProxyRequest, target: UpstreamTarget) -> None:
+        self._upstreams, self._proxy_request, self._target = upstreams, proxy_request, target
+
+    async def send(self) -> UpstreamHead:
+        self._proxy_request.mark_sending()
+        self.response = await self._upstreams.send("POST", self._target, self._proxy_request.body)
+        self._proxy_request.mark_response(self.response.status)
+        return UpstreamHead(self.response.status, self.response.headers.get("content-type", ""))
+
+    async def read_error(self) -> bytes | None:
+        return await _read_error(self.response)
+
+    async def read_first_event(self) -> FirstEvent:
         try:
-            return await read_first_event(response)
+            return await read_first_event(self.response)
         except (aiohttp.ClientError, OSError) as problem:
-            response.close()
-            raise unreachable_error(target, problem, silence_s=self._upstreams.silence_s) from None
+            self.response.close()
+            silence_s = self._upstreams.silence_s
+            raise unreachable_error(self._target, problem, silence_s=silence_s) from None
+
+    async def shrink(self, error: object) -> bool:
+        exchange = self._proxy_request.exchange
+        return exchange is not None and await exchange.retry_smaller(error)
+
+    async def discard(self) -> None:
+        self.response.close()
 
 
 def _retry_key(request: Request, target: UpstreamTarget, body: bytes) -> Hashable:
@@ -296,14 +275,6 @@ async def _read_error(response: aiohttp.ClientResponse) -> bytes | None:
     except (aiohttp.ClientError, OSError):
         data = b""
     return data if response.content.at_eof() else None
-
-
-def _error(response: aiohttp.ClientResponse, body: bytes) -> object:
-    """Return an error response in the form that overflow detection reads."""
-    try:
-        return {"status_code": response.status, "body": msgspec.json.decode(body)}
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {"status_code": response.status, "body": body.decode("utf-8", "replace")}
 
 
 # ── Requests that are only passed through ────────────────────────────────────────────────────────────────

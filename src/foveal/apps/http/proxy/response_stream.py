@@ -27,10 +27,9 @@ from foveal.apps.http.proxy import forwarded_headers
 from foveal.apps.http.proxy.shared_response import SharedResponse
 from foveal.apps.http.proxy.stream_relay import StreamRelay
 from foveal.errors import FovealError, StoreError
-from foveal.server.proxy import upstream_reply
-from foveal.server.proxy.client_request import ClientRequest
+from foveal.interception.client_request import ClientRequest
+from foveal.interception.reply_copy import ReplyCopy
 from foveal.server.proxy.exchange import Exchange
-from foveal.server.proxy.upstream_reply import MAX_RECORDED_REPLY_BYTES
 from foveal.server.runtime import ProxyRequestEnded, Runtime
 
 DISCONNECT_CHECK_INTERVAL_S: Final = 5.0
@@ -38,12 +37,8 @@ MAX_SECONDS_AFTER_DISCONNECT: Final = 600.0
 """Time that a response may still take after its client has disconnected."""
 MIN_BYTES_FOR_THREAD: Final = 64 * 1024
 """Larger responses are parsed in a thread, so other requests do not wait."""
-MAX_EARLY_READS: Final = 3
-"""How often text in a stream may look like its end before the stream ends."""
 DEADLINE_MOVES: Final = 16
 """A deadline is moved when this part of its time has passed, so that it ends up to a sixteenth early."""
-_TAIL_BYTES: Final = 32
-"""Bytes of the previous chunk that are searched again: the end marker may be split between two chunks."""
 
 
 class ProxyRequest:
@@ -162,15 +157,10 @@ class ResponseStream(Response):
         self._shared = proxy_request.shared
         self._exchange = proxy_request.exchange if response.status == 200 else None
         """The exchange that records the response; None if there is nothing to record, or no longer."""
-        self._copy: list[bytes] = []
-        self._copy_bytes = 0
+        self._copy = ReplyCopy(proxy_request.client_request.dialect)
         self._secret = proxy_request.secret
         self._held = b""
         """The end of the previous chunk that is not sent yet, because the secret may begin in it."""
-        self._find_end = upstream_reply.STREAM_ENDS[proxy_request.client_request.dialect].search
-        self._tail = b""
-        """The end of the previous chunk."""
-        self._early_reads_left = MAX_EARLY_READS
         self._connection_checked_at = time.monotonic()
         self._disconnected_at = 0.0
         """0 while the client is connected."""
@@ -181,7 +171,7 @@ class ResponseStream(Response):
         self._due_at = 0.0
         """When the deadline is moved next."""
         headers = forwarded_headers.to_client(response.raw_headers, proxy_request.secret)
-        self.raw_headers = [*headers, *proxy_request.headers()]
+        self.raw_headers: list[tuple[bytes, bytes]] = [*headers, *proxy_request.headers()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -202,30 +192,30 @@ class ResponseStream(Response):
 
     async def _forward_whole(self, send: Send) -> None:
         """Read the response, then send it: a client cannot use a part of it."""
+        body = bytearray()
         try:
             async for chunk in self._response.content.iter_any():
-                self._copy_bytes += len(chunk)
-                self._copy.append(chunk)
-                if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
+                body += chunk
+                self._copy.add(chunk)
+                if self._copy.is_too_large:
                     break
         except (aiohttp.ClientError, OSError) as problem:
             status = 504 if isinstance(problem, TimeoutError) else 502
             raise HttpError(status, "the provider's response broke off", code="broken_off") from None
-        body = b"".join(self._copy)
-        if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
-            await self._forward_too_large(send, body)
+        if self._copy.is_too_large:
+            await self._forward_too_large(send, bytes(body))
             return
         if self._exchange is not None:
             self._exchange.mark_ending()
-        length = len(forwarded_headers.without_secret(self._secret, body))
+        length = len(forwarded_headers.without_secret(self._secret, bytes(body)))
         await self._start(send, length=length)
-        await self._send_in_time(send, body)
+        await self._send_in_time(send, bytes(body))
         await self._finish(send)
         await self._record(streamed=False)
 
     async def _forward_too_large(self, send: Send, beginning: bytes) -> None:
         """Forward a response that is too large to keep, without recording it."""
-        self._copy, self._exchange = [], None
+        self._exchange = None
         await self._start(send)
         await self._send_in_time(send, beginning)
         with suppress(aiohttp.ClientError, OSError):
@@ -303,7 +293,7 @@ class ResponseStream(Response):
         """Forward a chunk if that needs no waiting and nothing else is due; return whether it was forwarded."""
         if self._write_now is None or self._disconnected_at or self._loop.time() > self._due_at:
             return False
-        if self._exchange is not None and self._ends_stream(chunk):
+        if self._exchange is not None and self._copy.ends(chunk):
             return False
         visible, held = self._split(chunk) if self._secret else (chunk, b"")
         if not self._write_now(visible):
@@ -318,29 +308,21 @@ class ResponseStream(Response):
         """Forward a chunk; if it ends the stream, record the response before the upstream closes it."""
         ends = False
         if self._exchange is not None:
-            ends = self._ends_stream(chunk)
+            ends = self._copy.ends(chunk)
             if ends:
                 self._exchange.mark_ending()
             self._keep_streamed(chunk)
         await self._send(send, chunk)
-        if ends and self._early_reads_left > 0:
-            self._early_reads_left -= 1
+        if ends and self._copy.may_read_early():
             self._deadline.reschedule(None)
             await self._record(streamed=True)
             self._move_deadline()
 
-    def _ends_stream(self, chunk: bytes) -> bool:
-        """Return whether a chunk that is not kept yet contains the event that ends the stream."""
-        return self._find_end(self._tail + chunk if self._tail else chunk) is not None
-
     def _keep_streamed(self, chunk: bytes) -> None:
         """Keep a chunk for the recording, unless the response is too large."""
-        # A marker contains no line break, so the next chunk can complete one only if this chunk ends within a line.
-        self._tail = b"" if chunk.endswith(b"\n") else (self._tail + chunk)[-_TAIL_BYTES:]
-        self._copy_bytes += len(chunk)
-        self._copy.append(chunk)
-        if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
-            self._copy, self._exchange = [], None
+        self._copy.add(chunk)
+        if self._copy.is_too_large:
+            self._exchange = None
 
     # ── Sending and recording ────────────────────────────────────────────────────────────────────────
 
@@ -405,9 +387,8 @@ class ResponseStream(Response):
         exchange = self._exchange
         if exchange is None:
             return
-        data, dialect = b"".join(self._copy), self._proxy_request.client_request.dialect
-        read = partial(upstream_reply.read_reply, data, dialect, streamed=streamed)
-        reply = read() if self._copy_bytes < MIN_BYTES_FOR_THREAD else await asyncio.to_thread(read)
+        read = partial(self._copy.read, streamed=streamed)
+        reply = read() if self._copy.size < MIN_BYTES_FOR_THREAD else await asyncio.to_thread(read)
         if reply is not None:
             self._exchange = None
             try:

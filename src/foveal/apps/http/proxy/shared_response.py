@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foveal.server.proxy.upstream_reply import MAX_RECORDED_REPLY_BYTES
+from foveal.interception.upstream_reply import MAX_RECORDED_REPLY_BYTES
 
 IDEMPOTENCY_HEADER: Final = "idempotency-key"
 RETRY_COUNT_HEADER: Final = "x-stainless-retry-count"
@@ -36,10 +36,10 @@ class SharedResponse:
 
     def __init__(self, request: Request, on_end: Callable[[SharedResponse], None]) -> None:
         self.chunks: list[bytes] = []
-        self.is_complete = False
+        self.is_complete: bool = False
         """The response has arrived whole."""
-        self.has_ended = False
-        self.followers = 0
+        self.has_ended: bool = False
+        self.followers: int = 0
         """Further connections that receive the response."""
         self._request, self._on_end = request, on_end
         self._size = 0
@@ -120,7 +120,7 @@ class JoinedResponse(Response):
 
     def __init__(self, shared: SharedResponse, head: ResponseHead) -> None:
         super().__init__(status_code=head.status)
-        self.raw_headers = list(head.headers)
+        self.raw_headers: list[tuple[bytes, bytes]] = list(head.headers)
         self._shared = shared
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

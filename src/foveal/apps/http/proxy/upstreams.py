@@ -28,12 +28,12 @@ from foveal.apps.http.proxy.shared_response import InFlightRequests
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model, model
 from foveal.errors import ProviderError
+from foveal.interception import upstream_reply
+from foveal.interception.client_request import RequestCache
 from foveal.providers.base import BaseProvider
 from foveal.providers.local.local_model import LocalModel
 from foveal.providers.selection import SERVICES
 from foveal.server.auth_tokens import TOKEN_PREFIX
-from foveal.server.proxy import upstream_reply
-from foveal.server.proxy.client_request import RequestCache
 from foveal.server.proxy.proxy_conversations import ProxyConversations
 from foveal.server.service import Service
 
@@ -68,9 +68,9 @@ class Upstreams:
     """Connections to all upstreams, and the conversations that go through them."""
 
     def __init__(self, service: Service) -> None:
-        self.conversations = ProxyConversations(service)
-        self.request_cache = RequestCache()
-        self.in_flight = InFlightRequests()
+        self.conversations: ProxyConversations = ProxyConversations(service)
+        self.request_cache: RequestCache = RequestCache()
+        self.in_flight: InFlightRequests = InFlightRequests()
         self.silence_s: int = service.runtime.config.get("server.silence")
         """Time that an upstream may send nothing."""
         self._timeout = aiohttp.ClientTimeout(

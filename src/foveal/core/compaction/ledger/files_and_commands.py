@@ -48,10 +48,10 @@ class TouchedFile:
     """One file and the actions on it."""
 
     def __init__(self, path: str) -> None:
-        self.path = path.removeprefix("./")
-        self.last = -1
+        self.path: str = path.removeprefix("./")
+        self.last: int = -1
         """Seq of the latest action."""
-        self.is_changed = False
+        self.is_changed: bool = False
         self._counts: dict[str, int] = {}
         """Times of each action, the latest one last."""
         self._changes: list[tuple[int, str]] = []

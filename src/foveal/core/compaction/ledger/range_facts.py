@@ -59,17 +59,17 @@ class RangeFacts:
 
     def __init__(self, index: LedgerIndex, *, keys: FileKeys | None = None) -> None:
         self.events: list[Event] = []
-        self.keys = keys or FileKeys()
+        self.keys: FileKeys = keys or FileKeys()
         self.requests: list[tuple[Event, UserFacts]] = []
-        self.answered_at = -1
+        self.answered_at: int = -1
         """Seq of the latest message that ended a turn."""
         self.said: list[Event] = []
         """Messages of the model with a text."""
         self.planned: list[tuple[int, ToolCallFacts]] = []
         """Calls of planning tools."""
-        self.files = FileHistory(self.keys)
-        self.commands = CommandHistory()
-        self.failures = FailureHistory(self.keys)
+        self.files: FileHistory = FileHistory(self.keys)
+        self.commands: CommandHistory = CommandHistory()
+        self.failures: FailureHistory = FailureHistory(self.keys)
         self.by_result: dict[int, ToolAction] = {}
         """Calls by the seq of their result."""
         self._open: dict[str, tuple[int, ToolCallFacts]] = {}

@@ -58,7 +58,7 @@ class FailedCall:
         attempt: Set[_Target],
         writes: Set[str],
     ) -> None:
-        self.action = action
+        self.action: ToolAction = action
         self.number = number
         """Its place among all calls of its history."""
         self.targets = targets

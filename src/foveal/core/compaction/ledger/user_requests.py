@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Hashable, Iterator, Sequence, Set
 from itertools import chain, islice
 from typing import Final
 
@@ -71,13 +71,13 @@ class Request:
         self, event: Event, facts: UserFacts, *, is_open: bool, rules: tuple[tuple[int, int], ...]
     ) -> None:
         self.event = event
-        self.text = facts.text
-        self.short_quotes = facts.short_quotes
-        self.is_report = facts.is_report
+        self.text: str = facts.text
+        self.short_quotes: dict[Hashable, tuple[str, int]] = facts.short_quotes
+        self.is_report: bool = facts.is_report
         self.is_open = is_open
         self.rules = rules
         """Start and end of the sentences that state a rule, without those that a newer request repeats."""
-        self.is_standing = bool(rules)
+        self.is_standing: bool = bool(rules)
 
     @property
     def tells_something(self) -> bool:

@@ -43,6 +43,7 @@ from foveal.core.wire.common import (
     read_each,
     read_list,
     read_media,
+    required_content,
     required_string,
 )
 
@@ -64,12 +65,12 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
 
 def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
     role = message.get("role")
-    content: Content | list[AnyPart | ToolReturned] | None = message.get("content")
+    content: Content | list[AnyPart | ToolReturned] = required_content(message, "content")
     extra: Raw | UnsetType = UNSET
-    if len(message) != 2 or role is None or content is None:  # else there are no other fields
+    if len(message) != 2 or role is None:  # else there are no other fields
         extra = other_fields(message, _REPLY_FIELDS if message.get("type") == "message" else _MESSAGE_FIELDS)
     if not isinstance(content, str):
-        content = [] if content is None else read_list(content, "content", _read_block)
+        content = read_list(content, "content", _read_block)
     match role:
         case "user":
             return _user_facts(content, extra)

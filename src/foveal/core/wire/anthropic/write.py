@@ -6,15 +6,11 @@ tool results come first in their message, and the call ids of a message differ.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from itertools import chain
 from re import compile as pattern
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET
 
 from foveal.core.log.events import (
@@ -31,12 +27,19 @@ from foveal.core.log.events import (
     extras,
     unraw,
 )
-from foveal.core.wire.common import Json, function_arguments, is_native, media_notice
+from foveal.core.wire.common import (
+    OPENING_USER_TEXT,
+    Json,
+    arguments_object,
+    derived_name,
+    distinct_ids,
+    function_arguments,
+    is_native,
+    media_notice,
+)
 from foveal.core.wire.media import media_source
 
 ANTHROPIC_MESSAGES: Final[Dialect] = "anthropic"
-OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
-"""User message that `join` adds before a history that begins with the assistant."""
 _LEGAL_ID: Final = pattern(r"[a-zA-Z0-9_-]+")
 _ILLEGAL_ID_CHAR: Final = pattern(r"[^a-zA-Z0-9_-]")
 _THINKING_TYPES: Final = ("thinking", "redacted_thinking")
@@ -106,7 +109,7 @@ def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Jso
                 return {"type": "text", "text": part.text}
             return {"type": "text", "text": part.text, **extras(part.extra)}
         case Call():
-            given = _arguments_object(function_arguments(part))
+            given = arguments_object(function_arguments(part))
             block = {"type": "tool_use", "id": legal_id(part.id), "name": part.name, "input": given}
             return block if part.extra is UNSET or not same_dialect else {**block, **extras(part.extra)}
         case Media() if not same_dialect:
@@ -121,37 +124,9 @@ def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Jso
             return None
 
 
-def _arguments_object(arguments: str) -> Json:
-    """Return arguments as the object that Anthropic requires; other text is kept under `_raw`."""
-    if not arguments.strip():
-        return {}
-    try:
-        given = msgspec.json.decode(arguments)
-    except RecursionError:
-        return {"_raw": arguments}
-    except (ValueError, UnicodeEncodeError):
-        given = _parse_surrogates(arguments)
-    return given if isinstance(given, dict) else {"_raw": arguments}
-
-
-def _parse_surrogates(arguments: str) -> Any:
-    """Parse JSON with escapes of lone surrogates, which only the standard library reads."""
-    try:
-        return json.loads(arguments, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def legal_id(name: str) -> str:
     """Return an id in the characters that Anthropic allows, always the same for the same id and unique to it."""
-    if _LEGAL_ID.fullmatch(name):
-        return name
-    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return f"{_ILLEGAL_ID_CHAR.sub('_', name)[:40]}_{digest}"
+    return name if _LEGAL_ID.fullmatch(name) else derived_name(name, _ILLEGAL_ID_CHAR)
 
 
 def _write_media(part: Media) -> Json | None:
@@ -222,31 +197,14 @@ def _with_distinct_ids(message: Json, names: dict[str, list[str]]) -> tuple[Json
     ids = [block["id"] for block in message["content"] if block.get("type") == "tool_use"]
     if len(ids) == len(set(ids)):
         return message, {}
-    names = _distinct_ids(ids)
+    names = distinct_ids(ids)
     untaken = {name: list(taken) for name, taken in names.items()}
     return _with_new_ids(message, "id", names), untaken
-
-
-def _distinct_ids(ids: list[str]) -> dict[str, list[str]]:
-    """Return, for each id that occurs more than once, one derived id per occurrence."""
-    taken = set(ids)
-    names: dict[str, list[str]] = {}
-    for name, count in Counter(ids).items():
-        if count == 1:
-            continue
-        names[name] = [name]
-        number = 2
-        while len(names[name]) < count:
-            if (other := f"{name}_{number}") not in taken:
-                taken.add(other)
-                names[name].append(other)
-            number += 1
-    return names
 
 
 def _with_new_ids(message: Json, field: str, names: dict[str, list[str]]) -> Json:
     blocks: list[Json] = []
     for block in message["content"]:
-        left = names.get(block[field]) if block.get("type") in ("tool_use", "tool_result") else None
+        left = names.get(block.get(field, "")) if block.get("type") in ("tool_use", "tool_result") else None
         blocks.append({**block, field: left.pop(0)} if left else block)
     return {**message, "content": blocks}

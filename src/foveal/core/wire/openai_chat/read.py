@@ -1,8 +1,10 @@
 """Reads messages of OpenAI chat completions: one message gives one fact.
 
-A legal message that is read and written back is unchanged, with these exceptions:
+Every message has content. Only the model's may be null, as providers themselves return it, or be missing beside
+other fields, such as calls or a refusal. A legal message that is read and written back is unchanged, with these
+exceptions:
 
-1. missing content becomes null (with calls) or "" (without);
+1. the model's null or missing content becomes null (with calls) or "" (without);
 2. an empty list becomes "";
 3. `tool_calls` that are null or empty are left out;
 4. arguments that were given as an object come back as text.
@@ -42,6 +44,7 @@ from foveal.core.wire.common import (
     read_each,
     read_list,
     read_media,
+    required_content,
     required_string,
 )
 from foveal.core.wire.openai_chat.write import LEGACY_CALL, OPENAI_CHAT
@@ -93,7 +96,10 @@ def _native_dialect(extra: Any, content: Content) -> Dialect:
 
 
 def _read_assistant(message: Mapping[str, Any]) -> ModelSaid:
-    content, extra = _read_content(message), other_fields(message, _ASSISTANT_FIELDS)
+    if len(message) == 1:
+        raise BadField("content", "is missing")
+    content: Content = () if message.get("content") is None else _read_content(message)
+    extra = other_fields(message, _ASSISTANT_FIELDS)
     calls: list[Call] = []
     if message.get("tool_calls"):
         calls = read_list(message["tool_calls"], "tool_calls", _read_call)
@@ -122,10 +128,8 @@ def _read_result(message: Mapping[str, Any], call_id: str, variety: str) -> Tool
 
 
 def _read_content(message: Mapping[str, Any]) -> Content:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    return () if content is None else tuple(read_list(content, "content", _read_part))
+    content = required_content(message, "content")
+    return content if isinstance(content, str) else tuple(read_list(content, "content", _read_part))
 
 
 def _read_part(item: Mapping[str, Any]) -> AnyPart:

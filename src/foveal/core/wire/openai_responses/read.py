@@ -44,6 +44,7 @@ from foveal.core.wire.common import (
     read_at,
     read_list,
     read_media,
+    required_content,
     required_string,
 )
 from foveal.core.wire.openai_responses.write import (
@@ -232,10 +233,8 @@ def _with_call_id(item: Mapping[str, Any], messages: Sequence[object], index: in
 
 
 def _read_content(item: Mapping[str, Any], field: str) -> Content:
-    content = item.get(field)
-    if isinstance(content, str):
-        return content
-    return () if content is None else tuple(read_list(content, field, _read_part))
+    content = required_content(item, field)
+    return content if isinstance(content, str) else tuple(read_list(content, field, _read_part))
 
 
 def _read_part(item: Mapping[str, Any]) -> AnyPart:
@@ -281,6 +280,8 @@ def _read_output(item: Mapping[str, Any], variety: str) -> Content:
         return tuple(part for parts in entries for part in parts)
     if variety == "computer_call" and not isinstance(output, str | list):
         return (read_media(output),) if isinstance(output, Mapping) else (Opaque(native=raw_json(output)),)
+    if output is None and variety not in ("function", CUSTOM_CALL):  # optional in results of native calls
+        return ()
     return _read_content(item, "output")
 
 

@@ -139,7 +139,10 @@ SLASH_COMMANDS: Final = (
         is_queued=True,
     ),
     SlashCommand(
-        "/export", "FILE [FORMAT]", "write the session: foveal, openai, responses, anthropic", write.export
+        "/export",
+        "FILE [FORMAT]",
+        "write the session: foveal, openai, responses, anthropic, gemini",
+        write.export,
     ),
     SlashCommand("/help", "", "list the commands", _help),
     SlashCommand("/quit", "", "quit; the session is kept", _quit, aliases=("/exit",)),

@@ -83,9 +83,9 @@ class LiveArea:
     """State of the live area; `rows` draws it."""
 
     def __init__(self) -> None:
-        self.answer = ""
+        self.answer: str = ""
         """The unfinished block of the answer, drawn."""
-        self.activity = ""
+        self.activity: str = ""
         """What the turn is doing; "" when no turn runs."""
         self.queued: Sequence[str] = ()
         self._output: Sequence[str] = ()

@@ -62,7 +62,7 @@ class FullView:
     """A text over the whole screen."""
 
     def __init__(self, title: str, body: Sequence[Row]) -> None:
-        self.is_open = True
+        self.is_open: bool = True
         self._title = title
         self._body = ScrolledRows(body)
 
@@ -87,8 +87,8 @@ class QuestionPanel:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self.answer = ""
-        self.is_open = True
+        self.answer: str = ""
+        self.is_open: bool = True
         self.takes_text = False
         self.view: FullView | None = None
         self.has_typed_text = False
@@ -191,7 +191,7 @@ class _Menu:
     takes_text = True
 
     def __init__(self, title: str, items: Sequence[MenuItem], hint: str) -> None:
-        self.is_open = True
+        self.is_open: bool = True
         self.view: FullView | None = None
         self._title, self._items, self._hint = title, tuple(items), hint
         self._viewed: set[str] = set()

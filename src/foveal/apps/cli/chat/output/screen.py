@@ -104,10 +104,10 @@ class Screen:
     ) -> None:
         """`is_busy` returns whether `on_interrupt` would stop something."""
         self.theme = terminal_theme()
-        self.colours = bool(self.theme.codes)
-        self.is_unicode = self.theme.is_unicode
-        self.live = LiveArea()
-        self.pastes = Pastes()
+        self.colours: bool = bool(self.theme.codes)
+        self.is_unicode: bool = self.theme.is_unicode
+        self.live: LiveArea = LiveArea()
+        self.pastes: Pastes = Pastes()
         self.entry = input_buffer(completer)
         self._on_submit = on_submit
         self._is_busy = is_busy

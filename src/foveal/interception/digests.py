@@ -38,6 +38,8 @@ _CALL_ARGUMENTS: Final = {
     "custom_tool_call": "input",
 }
 """Types of Responses items that are calls, and the field with their arguments."""
+_RESULT_FIELDS: Final = frozenset({"toolResult", "functionResponse", "function_response"})
+"""Fields of a block that is the result of a tool, in the dialects whose blocks have no type."""
 _OPTIONAL_FIELDS: Final = frozenset({"id", "status"})
 """Fields of a Responses item that a client may leave out."""
 
@@ -78,7 +80,22 @@ def is_instruction(message: Json) -> bool:
 def is_from_model(message: Json) -> bool:
     """Return whether a message or item was produced by the model."""
     role = message.get("role")
-    return role == "assistant" or (role is None and not str(message.get("type")).endswith("_output"))
+    return role in ("assistant", "model") or (
+        role is None and not str(message.get("type")).endswith("_output")
+    )
+
+
+def begins_turn(message: Json) -> bool:
+    """Return whether a message is one of the user, and not only the results of tools."""
+    if message.get("role") != "user":
+        return False
+    content = message.get("content", message.get("parts"))
+    blocks = [block for block in _as_list(content) if isinstance(block, Mapping)]
+    return not blocks or any(not _is_tool_result(block) for block in blocks)
+
+
+def _is_tool_result(block: Mapping[str, Any]) -> bool:
+    return block.get("type") == "tool_result" or not _RESULT_FIELDS.isdisjoint(block)
 
 
 # ── Canonical form of a message, by dialect ──────────────────────────────────────────────────────────────
@@ -145,10 +162,34 @@ def _responses(item: Json) -> bytes | None:
     return _all_fields({name: value for name, value in item.items() if name not in _OPTIONAL_FIELDS})
 
 
+def _gemini(content: Json) -> bytes | None:
+    if content.get("role") != "model":
+        return _all_fields(content)
+    parts = [part for part in _as_list(content.get("parts")) if isinstance(part, Mapping)]
+    spoken = (part.get("text") for part in parts if not part.get("thought"))
+    text = "\n".join(said for said in spoken if isinstance(said, str) and said.strip()).strip()
+    calls = [part.get("functionCall", part.get("function_call")) for part in parts]
+    called = [(c.get("id"), c.get("name"), c.get("args")) for c in calls if isinstance(c, Mapping)]
+    return _encode(("model", text, called))
+
+
+def _bedrock(message: Json) -> bytes | None:
+    if message.get("role") != "assistant":
+        return _all_fields(message)
+    blocks = [block for block in _as_list(message.get("content")) if isinstance(block, Mapping)]
+    spoken = (block.get("text") for block in blocks)
+    text = "\n".join(said for said in spoken if isinstance(said, str) and said.strip()).strip()
+    uses = [block.get("toolUse") for block in blocks]
+    called = [(u.get("toolUseId"), u.get("name"), u.get("input")) for u in uses if isinstance(u, Mapping)]
+    return _encode(("assistant", text, called))
+
+
 _CANONICAL: Final[dict[Dialect, Callable[[Json], bytes | None]]] = {
     "openai_chat": _chat,
     "anthropic": _anthropic,
     "openai_responses": _responses,
+    "gemini": _gemini,
+    "bedrock": _bedrock,
 }
 
 

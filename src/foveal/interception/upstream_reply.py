@@ -6,7 +6,7 @@ The bytes are not trusted: a reply that cannot be read counts as none, and nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -26,6 +26,8 @@ STREAM_ENDS: Final[dict[Dialect, re.Pattern[bytes]]] = {
     "openai_chat": re.compile(rb"data: ?\[DONE\]"),
     "openai_responses": re.compile(rb"response\.(?:completed|incomplete|failed)"),
     "anthropic": re.compile(rb"message_stop"),
+    "gemini": re.compile(rb'"finishReason"'),
+    "bedrock": re.compile(rb"messageStop"),
 }
 """What the event that ends a stream contains; none of it contains a line break."""
 
@@ -73,18 +75,25 @@ def _whole(data: bytes, dialect: Dialect) -> _Found | None:
     match dialect:
         case "openai_chat":
             choice, *others = sorted(reply["choices"], key=_choice_index)
-            usage = {**(reply.get("usage") or {}), "stop_reason": choice.get("finish_reason") or ""}
+            usage = _usage(reply.get("usage"), choice.get("finish_reason"))
             return _Found([_chat(choice["message"])], usage, tuple(_chat(one["message"]) for one in others))
         case "anthropic":
             if reply.get("type") != "message":
                 return None
-            usage = {**(reply.get("usage") or {}), "stop_reason": reply.get("stop_reason") or ""}
+            usage = _usage(reply.get("usage"), reply.get("stop_reason"))
             return _Found([{"role": "assistant", "content": reply["content"]}], usage)
+        case "gemini":  # a stream that is not asked for as events is a list
+            return _gemini(reply if isinstance(reply, list) else [reply])
         case _:
             items = ResponsesReply()
             items.add({"type": "response.completed", "response": reply})
             done = items.reply()
             return _Found(done.messages, done.usage) if reply.get("status") in _COMPLETE_STATES else None
+
+
+def _usage(reported: Any, stop: Any) -> Json | None:
+    """Return the usage of a reply with the reason why it ended; None if none was reported."""
+    return {**reported, "stop_reason": stop or ""} if reported else None
 
 
 def _choice_index(choice: Json) -> int:
@@ -103,7 +112,23 @@ def _chat(message: Json) -> Json:
     return {name: value for name, value in fields.items() if not name.startswith("reasoning")}
 
 
+def _gemini(pieces: Iterable[Json]) -> _Found | None:
+    """Return the first candidate of a reply that came in one or more pieces."""
+    parts: list[Json] = []
+    stop, usage = "", None
+    for piece in pieces:
+        candidate = (piece.get("candidates") or [{}])[0]
+        parts += (candidate.get("content") or {}).get("parts") or []
+        stop = candidate.get("finishReason") or stop
+        usage = piece.get("usageMetadata") or usage
+    if not stop:
+        return None
+    return _Found([{"role": "model", "parts": parts}], _usage(usage, stop))
+
+
 def _streamed(data: bytes, dialect: Dialect) -> _Found | None:
+    if dialect == "gemini":
+        return _gemini(sse_events(data))
     reply = ChatChoices() if dialect == "openai_chat" else _STREAMED_REPLIES[dialect]()
     joined = _joined_text_event(data) if dialect == "openai_chat" else None
     for event in sse_events(data) if joined is None else (joined,):

@@ -19,19 +19,30 @@ from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, Instructed
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.common import Json
-from foveal.server.proxy.digests import digest_of, empty_history_digest, extend_digests, is_instruction
+from foveal.interception.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 
 _MESSAGES_FIELD: Final[dict[Dialect, str]] = {
     "openai_chat": "messages",
     "openai_responses": "input",
     "anthropic": "messages",
+    "gemini": "contents",
+    "bedrock": "messages",
 }
-_SYSTEM_FIELD: Final[dict[Dialect, str]] = {"openai_responses": "instructions", "anthropic": "system"}
+_SYSTEM_FIELD: Final[dict[Dialect, str]] = {
+    "openai_responses": "instructions",
+    "anthropic": "system",
+    "gemini": "systemInstruction",
+    "bedrock": "system",
+}
 _MAX_TOKENS_FIELDS: Final[dict[Dialect, tuple[str, ...]]] = {
     "openai_chat": ("max_completion_tokens", "max_tokens"),
     "openai_responses": ("max_output_tokens",),
     "anthropic": ("max_tokens",),
+    "gemini": ("maxOutputTokens",),
+    "bedrock": ("maxTokens",),
 }
+_GENERATION_FIELD: Final = "generationConfig"
+"""The field of a Gemini request with the limit for the answer."""
 _STORED_HISTORY_FIELDS: Final = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to a part of the history which the provider stores, where the proxy cannot see it."""
 _NULL: Final = b"null"
@@ -39,22 +50,25 @@ _decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class ClientRequest:
-    def __init__(self, dialect: Dialect, body: bytes, cache: RequestCache | None = None) -> None:
-        """`cache` holds the digests of earlier requests."""
+    def __init__(
+        self, dialect: Dialect, body: bytes, cache: RequestCache | None = None, *, model: str = ""
+    ) -> None:
+        """`cache` holds the digests of earlier requests. `model` is the model of a request that does not name it
+        in its body."""
         self.dialect: Dialect = dialect
         self._cache = cache if cache is not None else RequestCache()
-        self.body = body
+        self.body: bytes = body
         self.fields: dict[str, Raw] = {}
-        self.model = ""
-        self.is_streamed = False
-        self.messages = ClientMessages(())
+        self.model: str = model
+        self.is_streamed: bool = False
+        self.messages: ClientMessages = ClientMessages(())
         self.digests: list[bytes] = []
         """For each message, the digest of the history up to it."""
         self.instructions: dict[int, bytes] = {}
         """For each instruction among the messages: its position and the digest of its text."""
-        self.max_tokens = 0
+        self.max_tokens: int = 0
         """The client's limit for the answer; 0 if it sets none."""
-        self.problem = self._read()
+        self.problem: str = self._read()
         """Why the request cannot be managed; "" if it can."""
 
     def _read(self) -> str:
@@ -63,12 +77,16 @@ class ClientRequest:
             self.fields = _decode_fields(self.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return "the body is not a JSON object"
-        model = self._field("model")
+        model = self.model or self._field("model")
         self.is_streamed = self._field("stream") is True
         if not isinstance(model, str) or not model:
             return "no model is named"
         self.model = model
-        output = [self._field(name) for name in _MAX_TOKENS_FIELDS[self.dialect]]
+        limits = self._generation() if self.dialect == "gemini" else None
+        output = [
+            self._field(name) if limits is None else limits.get(name)
+            for name in _MAX_TOKENS_FIELDS[self.dialect]
+        ]
         self.max_tokens = next((value for value in output if type(value) is int and value > 0), 0)
         stored = [name for name in _STORED_HISTORY_FIELDS if self._field(name) is not None]
         if self.dialect == "openai_responses" and stored:
@@ -101,6 +119,10 @@ class ClientRequest:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None
 
+    def _generation(self) -> Json:
+        value = self._field(_GENERATION_FIELD)
+        return value if isinstance(value, dict) else {}
+
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
     def chunks(self, start: int) -> list[MessageChunk]:
@@ -126,6 +148,14 @@ class ClientRequest:
     def tools(self) -> bytes:
         return self._raw_field("tools")
 
+    def system_value(self) -> Any:
+        """Return the value of the field with the system text; None if there is none."""
+        return self._field(_SYSTEM_FIELD.get(self.dialect, "")) if self.system else None
+
+    def tool_list(self) -> Any:
+        """Return the value of the field with the tools; an empty list if there is none."""
+        return (self._field("tools") if self.tools else None) or []
+
     def _raw_field(self, name: str) -> bytes:
         value = bytes(self.fields.get(name, b""))
         return b"" if value in (_NULL, b"[]", b'""') else value
@@ -145,13 +175,15 @@ class ClientRequest:
 
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
 
-    def encode(self, messages: list[Json] | None, *, max_tokens: int = 0) -> bytes:
+    def encode(self, messages: Sequence[Json | Raw] | None, *, max_tokens: int = 0) -> bytes:
         """Return the body with these messages (None: its own) and this limit for the answer (0: its own)."""
         if messages is None and not max_tokens:
             return self.body
         fields: dict[str, Any] = dict(self.fields)
         if messages is not None:
             fields[_MESSAGES_FIELD[self.dialect]] = messages
+        if self.dialect == "gemini" and max_tokens:
+            fields[_GENERATION_FIELD] = {**self._generation(), "maxOutputTokens": max_tokens}
         for name in _MAX_TOKENS_FIELDS[self.dialect] if max_tokens else ():
             if name in fields:
                 fields[name] = max_tokens
@@ -221,6 +253,10 @@ class ClientMessages(Sequence[Json]):
             self._decoded[at] = without_empty_fields(_decode_message.decode(self._raw[at]))
         return self._decoded[at]
 
+    def raw(self, at: int) -> Raw:
+        """Return a message as it arrived."""
+        return self._raw[at]
+
     def message_bytes(self, at: int) -> int:
         """Return the size in bytes of a message as it arrived."""
         return memoryview(self._raw[at]).nbytes
@@ -256,7 +292,7 @@ class RequestCache:
         if byte_digest not in self._known:
             self._size += len(known.digests)
             self._known[byte_digest] = known
-        while self._size > MAX_CACHED_MESSAGES:
+        while self._size > MAX_CACHED_MESSAGES and self._known:
             _, oldest = self._known.popitem(last=False)
             self._size -= len(oldest.digests)
 

@@ -4,24 +4,29 @@
     reply = client.chat.completions.create(model="gpt-4.1", messages=ctx.fit(messages))
     ctx.observe(reply.usage)
 
-1. `fit` takes the whole history in any of the three dialects, recognises by content what it has seen before,
+1. `fit` takes the whole history in any dialect, recognises by content what it has seen before,
    records the rest, reduces until the request fits, and returns a list in the same dialect.
 2. It never changes its input, and its output shares nothing with what is kept here.
 3. If a message is edited (replaced, or changed in place while it is shown), the log records a rewind to the message
    before it and continues from there. An edited system message replaces the old one where it is.
+4. One context is for one conversation. A history that shares nothing with the recorded one begins another, with a
+   warning; `recall` does not find what was said before it.
+5. `save` returns the log and `load` continues with it: the next `fit` recognises the history in it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from msgspec import Raw
 from msgspec.structs import replace
 
+from foveal.context.context_lock import ContextLock, run_in_thread
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
@@ -32,9 +37,19 @@ from foveal.core.compaction.summariser import (
     run_dialogue,
     summariser_chain,
 )
+from foveal.core.engine.context_arguments import (
+    ContextArguments,
+    check_limit,
+    checked_list,
+    dialect_of,
+    model_of,
+    system_text,
+)
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.history_diff import MESSAGE_FACTS, HistoryChange, MessageHistory
+from foveal.core.engine.given_history import GivenHistory
+from foveal.core.engine.history_diff import HistoryChange
+from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.core.engine.operations import (
     check_agreement,
     compaction_handle,
@@ -45,21 +60,20 @@ from foveal.core.engine.operations import (
     seq_of,
     undo_fact,
 )
+from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.engine.summary_job import SummaryJob
+from foveal.core.log.codec import decode, encode
 from foveal.core.log.events import (
     AnyFact,
-    Compacted,
     Content,
     Dialect,
-    Dropped,
     Equipped,
     Event,
     Instructed,
     Opened,
-    Rewound,
     SnapshotTaken,
     ToolReturned,
     handle,
@@ -68,7 +82,16 @@ from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import render_view
-from foveal.errors import BadSetting, ContextOverflow, MalformedMessage
+from foveal.core.wire.typed_messages import Beside, MessageT
+from foveal.errors import (
+    Conflict,
+    ContextOverflow,
+    MalformedMessage,
+    UnknownSession,
+    UnrelatedConversation,
+    UsageMissing,
+)
+from foveal.ports import Store
 from foveal.project.prompt_file import prompt_text
 
 if TYPE_CHECKING:
@@ -89,49 +112,101 @@ class Context:
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
         clock: Callable[[], float] | None = None,
+        log: Sequence[Event] = (),
         **settings: Unpack[SettingArguments],
     ) -> None:
         """`settings` are those of `SettingArguments`: policy, window, reserve, caps, tokenizer. The dialect is
         detected from the messages; pass it where they are ambiguous. `summarise` writes summaries: a callable
         that receives a request, or several as fallbacks; without it, summaries are written from the log alone.
-        `prompt` is a text, or `file://…`, that replaces Foveal's."""
-        self._engine = Engine(*resolve_settings(model, **settings))
+        `prompt` is a text, or `file://…`, that replaces Foveal's. `log` is that of an earlier context, to continue
+        it."""
+        self._engine = engine = Engine(*resolve_settings(model, **settings), log=log)
         self._clock = clock or time.time
-        self._lock = RLock()
+        self._lock = ContextLock()
         self._requests = SentRequests()
-        self._history = MessageHistory()
+        self._history = GivenHistory(engine, self._record)
         self._summarisers = summariser_chain(summarise)
         self._prompt = prompt_text(prompt)
         self._progress = progress
-        self._wire = wire.wire_for(dialect)
+        self._wire = wire.wire_for(dialect or dialect_of(log))
         self._dialect: Dialect = dialect
         """The dialect once it is certain; "" until then."""
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
         self._opened: Opened | None = None
         """A change of model that the next `fit` records, after the answers of the model before it."""
-        self._record(Opened(model=self._engine.model.name, policy=self._engine.policy.name))
+        self._wait: Callable[[Awaitable[Any]], Any] | None = None
+        """Waits for what an async summariser returns; set while `afit` runs."""
+        opened = Opened(model=engine.model.name, policy=engine.policy.name)
+        if not log or (opened.model, opened.policy) != (engine.opened.model, engine.opened.policy):
+            self._record(opened)
+
+    @classmethod
+    def load(
+        cls, saved: bytes, model: str | Model | None = None, **arguments: Unpack[ContextArguments]
+    ) -> Self:
+        """Continue a context from what `save` returned, with the same model or another one. The settings are not
+        saved: pass them again."""
+        log = [decode(line) for line in saved.splitlines() if line]
+        return cls(model or model_of(log), log=log, **arguments)
+
+    def save(self) -> bytes:
+        """Return the whole log, one event per line of JSON."""
+        with self._lock:
+            return b"\n".join(map(encode, self._engine.log))
+
+    @classmethod
+    async def load_from(
+        cls,
+        store: Store,
+        session: str,
+        model: str | Model | None = None,
+        **arguments: Unpack[ContextArguments],
+    ) -> Self:
+        """Continue a context from a session in a store; raises `UnknownSession`."""
+        log = await store.read(session)
+        return cls(model or model_of(log), log=log, **arguments)
+
+    async def save_to(self, store: Store, session: str) -> None:
+        """Append the events that a session in a store does not have yet. Raises `Conflict` if the session is not
+        this context's."""
+        with self._lock:
+            log = tuple(self._engine.log)
+        try:
+            end = (await store.end(session)).next_seq
+        except UnknownSession:
+            end = 0
+        if end and (
+            end > len(log) or (await store.read(session, first=end - 1))[-1].fact != log[end - 1].fact
+        ):
+            raise Conflict(session, given=len(log), next_seq=end)
+        if end < len(log):
+            await store.append(session, log[end:])
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 
+    @overload
+    def fit(self, messages: Sequence[MessageT], **beside: Unpack[Beside]) -> list[MessageT]: ...
+    @overload
+    def fit(self, messages: Sequence[object] | None = None, **beside: Unpack[Beside]) -> list[Any]: ...
     def fit(
         self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Any]:
         """Return the history as the next request should send it: legal, and within the budget.
 
-        `system` is text that the caller sends beside the messages (Anthropic's `system`, Responses'
+        `system` is text that the caller sends beside the messages (`system` of Anthropic and Bedrock, Responses'
         `instructions`); it is counted, never cut, and not part of the result. Without `messages`, the messages
         passed to `append` are fitted. Raises `ContextOverflow` when the request cannot fit.
         """
         with self._lock:
             now = self._clock()
-            system_content = None if system is None else _system_content(system)
-            tools_json = wire.tools_text(_checked_list("tools", tools or ()))
-            known, change = len(self._history.known), None
+            system_content = None if system is None else system_text(system)
+            tools_json = wire.tools_text(checked_list("tools", tools or ()))
+            known, change = len(self._history), None
             if messages is not None:
-                given = _checked_list("messages", messages)
+                given = checked_list("messages", messages)
                 with self._in_dialect(given[known:], tools or (), system):
-                    change = self._history.diff(given, self._wire, self._engine.log)
+                    change = self._history.recognise(given, self._wire)
                 known = min(known, change.start)
             is_first = not known
             if is_first:
@@ -143,21 +218,66 @@ class Context:
             self._reduce(now)
             fitted, steps = render_view(self._engine.view, self._wire)
             self._requests.add(self._engine, steps)
-            self._history.known.share_copies(known, self._rendered_step)
+            self._history.share_copies(known)
             return fitted
+
+    def fit_with_origins(
+        self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
+    ) -> tuple[list[Any], list[Origin]]:
+        """Return what `fit` returns, and for each message of it which given message it stands for."""
+        with self._lock:
+            fitted = self.fit(messages, tools=tools, system=system)
+            return fitted, self._history.origins(self._wire, fitted)
+
+    @overload
+    async def afit(self, messages: Sequence[MessageT], **beside: Unpack[Beside]) -> list[MessageT]: ...
+    @overload
+    async def afit(self, messages: Sequence[object] | None = None, **beside: Unpack[Beside]) -> list[Any]: ...
+    async def afit(self, messages: Sequence[Any] | None = None, **beside: Unpack[Beside]) -> list[Any]:
+        """Do what `fit` does without blocking the event loop: the work runs in a thread, an async summariser in
+        this loop."""
+        return (await self.afit_with_origins(messages, **beside))[0]
+
+    async def afit_with_origins(
+        self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
+    ) -> tuple[list[Any], list[Origin]]:
+        """Return what `fit_with_origins` returns, without blocking the event loop."""
+
+        needed, thread = bool(self._summarisers), get_ident()
+
+        def work(wait: Callable[[Awaitable[Any]], Any]) -> tuple[list[Any], list[Origin]]:
+            try:
+                with self._lock:
+                    self._wait = wait
+                    try:
+                        return self.fit_with_origins(messages, tools=tools, system=system)
+                    finally:
+                        self._wait = None
+            finally:  # not when the task is cancelled: this thread still holds the lock then
+                if needed:
+                    self._lock.end_to_need(thread)
+
+        if needed:
+            self._lock.begin_to_need(thread)
+        return await run_in_thread(work)
 
     def append(self, *messages: Any) -> None:
         """Record messages that follow the recorded ones, for a loop that does not resend its whole history."""
         with self._lock:
             with self._in_dialect(messages, (), None):
-                chunks = list(self._wire.read(messages))
-            self._record_change(HistoryChange(len(self._history.known), [], chunks, messages))
+                change = self._history.following(messages, self._wire)
+            self._record_change(change)
 
     def observe(self, report: Any) -> None:
         """Learn from the usage that the provider reported for the request of the last `fit`: an object or a dict of
-        any dialect, or the whole reply. A report without numbers is ignored."""
+        a provider or framework, or the whole reply. Raises `BadSetting` for a report that is not understood; warns
+        once of a reply without usage (`UsageMissing`). Usage without prompt tokens, of an aborted reply, is
+        ignored."""
         with self._lock:
-            for fact in self._requests.usage_facts(report, self._engine):
+            facts = self._requests.usage_facts(report, self._engine)
+            if not facts and self._requests.is_first_without_usage(report):
+                warnings.warn(UsageMissing(), stacklevel=2)
+            for fact in facts:
                 self._record(fact)
 
     def overflowed(self, error: object) -> bool:
@@ -169,6 +289,18 @@ class Context:
             if fact is not None:
                 self._record(fact)
             return fact is not None
+
+    def new_conversation(self) -> None:
+        """Begin another conversation with the same settings, pins and limits learned: the messages so far leave the
+        view, and `recall` does not find them."""
+        with self._lock:
+            self._history.begin_conversation()
+            self._recall = None
+
+    def set_reserve(self, tokens: int | None) -> None:
+        """Change the setting `reserve`, the tokens that are kept free for the next answers."""
+        with self._lock:
+            self._engine.set_reserve(tokens)
 
     @property
     def max_tokens(self) -> int:
@@ -206,8 +338,11 @@ class Context:
 
         with self._lock:
             if self._recall is None:
-                self._recall = Recall(InMemoryLibrary(self._engine.log, visible=self._is_shown_in_full))
-            return _run_without_waiting(self._recall.call(name, arguments))
+                library = InMemoryLibrary(
+                    self._engine.log, visible=self._is_shown_in_full, first=self._history.conversation_start
+                )
+                self._recall = Recall(library)
+            return run_without_waiting(self._recall.call(name, arguments))
 
     def _is_shown_in_full(self, seq: int) -> bool:
         found = self._engine.view.find(seq)
@@ -219,7 +354,7 @@ class Context:
         """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
         with self._lock:
             target = None if event is None else self._event(event).seq
-            return self._record(pin_fact(self._engine.view, text, target)).handle
+            return self._record(pin_fact(self._engine, text, target)).handle
 
     def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the application's own state, for example a commit id; it is never sent. Returns its handle."""
@@ -231,7 +366,7 @@ class Context:
         records the summary; raises `NotCompacted` when there is nothing to summarise or no summary was written."""
         with self._lock:
             event = self._record(self._write_summary(plan_manual_compaction(self._engine, focus)))
-            self._release_hidden([event])
+            self._history.release_hidden([event])
             return compaction_handle(event)
 
     def agree(self) -> str:
@@ -268,6 +403,7 @@ class Context:
 
     def limit(self, call_id: str, limits: Limits) -> None:
         """Clip the coming result of one call by its own limits instead of those of its tool or the policy."""
+        check_limit(call_id, limits)
         with self._lock:
             self._call_limits[call_id] = limits
 
@@ -290,7 +426,8 @@ class Context:
         if content is None and held is None:
             return
         if held is None or held.fact.content != (content or ""):
-            self._record(Instructed(content=content or "", aside=True, dialect="anthropic"))
+            dialect: Dialect = self._dialect if self._dialect in ("gemini", "bedrock") else "anthropic"
+            self._record(Instructed(content=content or "", aside=True, dialect=dialect))
 
     def _record_tools(self, tools_json: str) -> None:
         held = self._engine.view.tools
@@ -302,16 +439,16 @@ class Context:
 
     @contextmanager
     def _in_dialect(self, messages: Sequence[Any], tools: Sequence[Any], system: Any) -> Iterator[None]:
-        """Detect the dialect, and keep it if all messages can be read in it. Messages and tools decide; a system
-        text beside the messages only hints at Anthropic's, for a Claude model."""
+        """Detect the dialect, and keep it if all messages can be read in it. Messages and tools decide; until they
+        do, the model's name is a hint."""
         if self._dialect:
             yield
             return
         found, before = wire.detect_dialect(messages, tools=tools), self._wire
-        hint: Dialect = (
-            "anthropic" if system is not None and "claude" in self._engine.model.name.lower() else ""
-        )
-        self._wire = wire.wire_for(found or hint)
+        instructed = any(step.kind == "instructed" for step in self._engine.view.permanent_steps)
+        name = self._engine.model.name
+        likely = wire.likely_dialect(messages, model=name, system=system, has_system_message=instructed)
+        self._wire = wire.wire_for(found or likely)
         try:
             yield
         except MalformedMessage:
@@ -320,37 +457,12 @@ class Context:
         self._dialect = found
 
     def _record_change(self, change: HistoryChange) -> None:
-        """Record new messages, with a rewind if older ones were edited, and replaced messages in their place."""
-        history = self._history
-        for replaced in change.replaced:
-            history.note_replaced(replaced, self._record(replaced.fact))
-        if change.start < len(history.known):
-            to = history.known.seq_before[change.start]
-            show_dropped = self._has_room_for_dropped(to)
-            self._record(Rewound(to=to, keep_state=True, keep_reductions=True, show_dropped=show_dropped))
-            history.truncate(change.start)
-        index = 0
-        for chunk in change.chunks:
-            seq_before = self._engine.next_seq - 1
-            for fact in chunk.facts:
-                self._record(fact)
-            history.known.add(change.messages[index : index + chunk.messages], seq_before=seq_before)
-            index += chunk.messages
-
-    def _has_room_for_dropped(self, to: int) -> bool:
-        """Return whether the whole history up to `to` takes less than half of what triggers a reduction, so that
-        dropped steps can be shown again."""
-        engine = self._engine
-        events = effective_events(engine.log[: to + 1])
-        messages = ((event.seq, event.fact) for event in events if isinstance(event.fact, MESSAGE_FACTS))
-        units = sum(engine.view.meter.message(seq, fact) for seq, fact in messages)
-        return units < engine.budget().act // 2
+        known = len(self._history)
+        if self._history.record(change):
+            self._recall = None
+            warnings.warn(UnrelatedConversation(known), stacklevel=3)
 
     # ── Fitting ──────────────────────────────────────────────────────────────────────────────────────
-
-    def _rendered_step(self, seq: int) -> Sequence[Any] | None:
-        found = self._engine.view.find(seq)
-        return None if found is None else found[0].rendered
 
     def _reduce(self, now: float, *, agreed: bool = False) -> None:
         engine, first = self._engine, self._engine.next_seq
@@ -360,7 +472,7 @@ class Context:
         except ContextOverflow:
             engine.discard_from(first + len(engine.paid_facts(first)))
             raise
-        self._release_hidden(engine.log[first:])
+        self._history.release_hidden(engine.log[first:])
 
     def _write_summary(self, plan: Plan) -> CompactionOutcome:
         """Return the summary of a range, written by a model or, if there is none or it failed too often, from the
@@ -376,46 +488,10 @@ class Context:
             build_request=job.request,
             clock=time.monotonic,
             progress=self._progress,
+            wait=self._wait,
         )
         return run_dialogue(run)
-
-    def _release_hidden(self, events: Sequence[Event]) -> None:
-        """Drop the copies of messages that `events` hide."""
-        view = self._engine.view
-        for event in events:
-            fact = event.fact
-            if isinstance(fact, Dropped | Compacted):
-                ranges = fact.ranges if isinstance(fact, Dropped) else ((fact.first, fact.last),)
-                for first, last in ranges:
-                    self._history.known.release_hidden(first, last, lambda seq: view.find(seq) is not None)
 
     def _event(self, name: str | int) -> Event:
         log = self._engine.log
         return log[seq_of(name, count=len(log))]
-
-
-def _checked_list(field: str, given: Iterable[Any]) -> list[Any]:
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise BadSetting(field, given, "a list")
-    return given if type(given) is list else list(given)
-
-
-def _run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that never waits."""
-    try:
-        work.send(None)
-    except StopIteration as result:
-        return cast(T, result.value)
-    raise AssertionError("a library in memory has nothing to wait for")
-
-
-def _system_content(system: Any) -> Content:
-    """Return the caller's system text (a string, or a list of blocks) as content."""
-    try:
-        fact = next(wire.wire_for("anthropic").read([{"role": "system", "content": system}])).facts[0]
-    except MalformedMessage as problem:
-        raise BadSetting(
-            "system", system, f"a text or a list of blocks; {problem.field}: {problem.problem}"
-        ) from None
-    assert isinstance(fact, Instructed)
-    return fact.content

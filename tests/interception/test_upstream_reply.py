@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foveal.core.log import ModelSaid
-from foveal.server.proxy.upstream_reply import UpstreamReply, read_reply
+from foveal.interception.upstream_reply import UpstreamReply, read_reply
 
 STOP = {"index": 0, "delta": {}, "finish_reason": "stop"}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -69,3 +69,26 @@ def test_a_stream_of_text_alone_is_read() -> None:
 def test_a_stream_with_a_line_that_is_no_chunk_counts_as_no_reply() -> None:
     broken = b'data: {"choices": []}\n{"choices": []}\n\ndata: {"choices"\n\ndata: [DONE]\n\n'
     assert read_reply(broken, "openai_chat", streamed=True) is None
+
+
+def test_a_reply_that_reports_no_usage_has_none() -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "So."}, "finish_reason": "stop"}
+    reply = read_reply(json.dumps({"choices": [choice]}).encode(), "openai_chat", streamed=False)
+    assert reply is not None
+    assert reply.usage is None
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_gemini_reply_is_joined_from_its_pieces(streamed: bool) -> None:
+    pieces = [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "On"}]}}]},
+        {
+            "candidates": [{"content": {"role": "model", "parts": [{"text": "e."}]}, "finishReason": "STOP"}],
+            "usageMetadata": {"promptTokenCount": 3},
+        },
+    ]
+    data = b"".join(b"data: %b\n\n" % json.dumps(piece).encode() for piece in pieces)
+    reply = read_reply(data if streamed else json.dumps(pieces).encode(), "gemini", streamed=streamed)
+    assert reply is not None
+    assert reply.messages == [{"role": "model", "parts": [{"text": "On"}, {"text": "e."}]}]
+    assert reply.usage == {"promptTokenCount": 3, "stop_reason": "STOP"}

@@ -1,0 +1,376 @@
+"""Models for the OpenAI Agents SDK that send what fits into the window.
+
+    from foveal.adapters.openai_agents import FovealModelProvider
+
+    foveal_models = FovealModelProvider()
+    await Runner.run(agent, "…", session=session, run_config=RunConfig(model_provider=foveal_models))
+
+1. `FovealModelProvider` wraps the models of another provider; `wrap` wraps a model that an agent holds itself.
+2. The items that the runner, its results and its sessions keep are not changed.
+3. A conversation is found by the session of the run; without one, by its `group_id` and its items. A nested run
+   without a session is a conversation of its own.
+4. Requests whose history the server keeps (`conversation_id`, `previous_response_id`) are passed on unchanged.
+5. With `summarise="own"`, the model of the current agent writes the summaries.
+
+The runner tells a model its session only through `prompt_cache_key`, and only if the model has the method
+`_supports_default_prompt_cache_key`. That method and `_cleanup_on_run_end` are private names of the SDK.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Unpack
+from weakref import WeakValueDictionary
+
+from agents import FunctionTool, Model, ModelProvider, ModelResponse, MultiProvider
+from agents.items import ItemHelpers
+from agents.tool_context import ToolContext
+
+from foveal.adapters.conversation_ids import ConversationIds
+from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.openai_agents_session import FovealSession, Item
+from foveal.adapters.own_model import own_model
+from foveal.core.compaction.summariser import SummaryRequest
+from foveal.core.compaction.summariser_protocol import Draft
+from foveal.core.log.events import Dialect
+from foveal.core.models.model import Model as KnownModel
+from foveal.core.wire.usage import usage_or_none
+from foveal.recall.recall_tools import tools as recall_schemas
+
+CACHE_KEY: Final = "prompt_cache_key"
+SESSION_KEY_PREFIX: Final = "agents-sdk:session:"
+GROUP_KEY_PREFIX: Final = "agents-sdk:group:"
+RUN_KEY_PREFIX: Final = "agents-sdk:run:"
+MAX_OPEN_RECALLS: Final = 1_000
+"""Calls of recall tools that wait for their answer."""
+_BEGINNING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
+"""Stream events that come before an answer or an error."""
+_FAILED: Final = frozenset({"response.failed", "response.error", "error"})
+
+__all__ = ["FittedModel", "FovealModelProvider", "FovealSession", "ModelRequest"]
+
+
+class ItemFormat:
+    """Passes items on: the SDK keeps them in the form of a dialect."""
+
+    dialect: Dialect = "openai_responses"
+
+    def write(self, message: Item) -> Sequence[WireMessage]:
+        return [message]
+
+    def build(self, pieces: Sequence[Piece], original: Item | None) -> Sequence[Item]:
+        return [piece.message for piece in pieces]
+
+
+class FovealModelProvider(ModelProvider):
+    """Looks up models and keeps their requests inside the model's window."""
+
+    def __init__(
+        self,
+        model: str | KnownModel = "",
+        *,
+        provider: ModelProvider | None = None,
+        conversation: Callable[[ModelRequest], str] | None = None,
+        **settings: Unpack[AdapterArguments],
+    ) -> None:
+        """`model` is the name by which Foveal knows the model, if it differs from the SDK's. `provider` looks up
+        the models, by default as the SDK does. `conversation` returns the id of a request's conversation."""
+        self.conversations: Conversations[Item] = Conversations(ItemFormat(), model, **settings)
+        self._provider = provider or MultiProvider()
+        self._conversation = conversation
+        self._ids = ConversationIds()
+        self._models: WeakValueDictionary[int, FittedModel] = WeakValueDictionary()
+        self._recalls: OrderedDict[tuple[str, str], NativeContext[Item]] = OrderedDict()
+
+    def get_model(self, model_name: str | None) -> Model:
+        return self.wrap(self._provider.get_model(model_name), name=model_name or "")
+
+    def wrap(self, model: Model, *, name: str = "") -> Model:
+        """Return a model that sends what fits to `model`. `name` is that of a model without the attribute
+        `model`."""
+        if isinstance(model, FittedModel):
+            return model
+        wrapped = self._models.get(id(model))
+        if wrapped is None:  # the runner compares models by identity
+            wrapped = self._models[id(model)] = FittedModel(model, self, name)
+        return wrapped
+
+    @property
+    def recall_tools(self) -> list[FunctionTool]:
+        """Tools for `Agent(tools=…)`, with which the model searches and reads what is no longer shown."""
+        return [self._recall_tool(schema) for schema in recall_schemas("openai_responses")]
+
+    async def aclose(self) -> None:
+        """Close the store and the provider of the models."""
+        self.conversations.close()
+        await self._provider.aclose()
+
+    async def find(self, request: ModelRequest, name: str) -> NativeContext[Item]:
+        """Return the context of the conversation that a request belongs to."""
+        return await self.conversations.aget(self._id(request), model=name)
+
+    def expect_recalls(self, found: NativeContext[Item], output: Sequence[Any]) -> None:
+        """Remember which conversation the calls of recall tools in an answer belong to."""
+        for item in output:
+            if getattr(item, "type", "") == "function_call":
+                self._recalls[item.call_id, item.name] = found
+                if len(self._recalls) > MAX_OPEN_RECALLS:
+                    self._recalls.popitem(last=False)
+
+    def _id(self, request: ModelRequest) -> str:
+        if self._conversation is not None:
+            return self._conversation(request)
+        key = str((request.settings.extra_args or {}).get(CACHE_KEY) or "")
+        if key.startswith(SESSION_KEY_PREFIX):
+            return key
+        scope = f"{key}/" if key.startswith(GROUP_KEY_PREFIX) else ""
+        return self._ids.find(request.items, scope=scope, run=key if key.startswith(RUN_KEY_PREFIX) else "")
+
+    def _recall_tool(self, schema: dict[str, Any]) -> FunctionTool:
+        name = schema["name"]
+
+        async def answer(context: ToolContext[Any], arguments: str) -> str:
+            found = self._recalls.get((context.tool_call_id, name))
+            if found is None:
+                return "The conversation of this call is not open any more. Ask the user instead."
+            return found.recall(name, arguments)
+
+        return FunctionTool(
+            name=name,
+            description=schema["description"],
+            params_json_schema=schema["parameters"],
+            on_invoke_tool=answer,
+            strict_json_schema=False,
+        )
+
+
+class ModelRequest(NamedTuple):
+    """What the runner passes to a model."""
+
+    system: str | None
+    items: list[Item]
+    settings: Any
+    tools: list[Any]
+    output_schema: Any
+    handoffs: list[Any]
+    tracing: Any
+    server_state: Mapping[str, Any]
+    """The arguments that name a history which the server keeps, and a prompt that it keeps."""
+
+    @property
+    def is_kept_by_server(self) -> bool:
+        state = self.server_state
+        return bool(state["previous_response_id"] or state["conversation_id"])
+
+    def arguments(self, items: list[Item]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return the arguments of a call with other items."""
+        given = (
+            self.system,
+            items,
+            self.settings,
+            self.tools,
+            self.output_schema,
+            self.handoffs,
+            self.tracing,
+        )
+        return given, self.server_state
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return what the model reads beside the items, as it is counted: tools, handoffs, the output's schema."""
+        schemas = [_tool_schema(tool) for tool in self.tools]
+        schemas += [
+            _function(handoff.tool_name, handoff.tool_description, handoff.input_json_schema)
+            for handoff in self.handoffs
+        ]
+        output = self.output_schema
+        if output is not None and not output.is_plain_text():
+            schemas.append({"type": "json_schema", "name": output.name(), "schema": output.json_schema()})
+        return schemas
+
+
+class FittedModel(Model):
+    """A model that sends what fits into its window to another one."""
+
+    def __init__(self, model: Model, provider: FovealModelProvider, name: str) -> None:
+        self._model = model
+        self._provider = provider
+        self._name = _model_name(model) or name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    async def get_response(self, *given: Any, **named: Any) -> ModelResponse:
+        request = self._request(*given, **named)
+        if request.is_kept_by_server:
+            positional, state = request.arguments(request.items)
+            return await self._model.get_response(*positional, **state)
+        found = await self._provider.find(request, self._name)
+        request = self._without_added_key(request)
+
+        async def call(items: list[Item]) -> ModelResponse:
+            positional, state = request.arguments(items)
+            return await self._model.get_response(*positional, **state)
+
+        reply: ModelResponse = await self._send(found, request, call)
+        found.observe(reply.usage)
+        self._provider.expect_recalls(found, reply.output)
+        return reply
+
+    async def stream_response(self, *given: Any, **named: Any) -> AsyncIterator[Any]:
+        request = self._request(*given, **named)
+        if request.is_kept_by_server:
+            found, opened = None, _BegunStream(self._stream(request, request.items))
+        else:
+            found = await self._provider.find(request, self._name)
+            request = self._without_added_key(request)
+            opened = await self._send_stream(found, request)
+        async for event in opened.events():
+            if found is not None and event.type == "response.completed":
+                found.observe(event.response)
+                self._provider.expect_recalls(found, event.response.output)
+            yield event
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._model.get_retry_advice(request)
+
+    def _supports_default_prompt_cache_key(self) -> bool:
+        return True
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._model._cleanup_on_run_end(owner)
+
+    def _request(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: Any,
+        tools: list[Any],
+        output_schema: Any,
+        handoffs: list[Any],
+        tracing: Any,
+        **server_state: Any,
+    ) -> ModelRequest:
+        items = ItemHelpers.input_to_new_input_list(input) if isinstance(input, str) else input
+        return ModelRequest(
+            system_instructions, items, model_settings, tools, output_schema, handoffs, tracing, server_state
+        )
+
+    def _without_added_key(self, request: ModelRequest) -> ModelRequest:
+        """Take out the cache key that the runner added for this wrapper, if the model would not have got one."""
+        extra = request.settings.extra_args or {}
+        takes_key = getattr(self._model, "_supports_default_prompt_cache_key", None)
+        if not str(extra.get(CACHE_KEY, "")).startswith("agents-sdk:") or (takes_key and takes_key()):
+            return request
+        others = {name: value for name, value in extra.items() if name != CACHE_KEY}
+        return request._replace(settings=replace(request.settings, extra_args=others or None))
+
+    async def _send(self, found: NativeContext[Item], request: ModelRequest, call: Any) -> Any:
+        async def summarise(draft: SummaryRequest) -> Draft:
+            return await _summarise(self._model, request, draft)
+
+        with own_model(summarise):
+            return await found.asend(request.items, call, tools=request.schemas(), system=request.system)
+
+    async def _send_stream(self, found: NativeContext[Item], request: ModelRequest) -> _BegunStream:
+        async def call(items: list[Item]) -> _BegunStream:
+            opened = _BegunStream(self._stream(request, items))
+            await opened.begin()
+            return opened
+
+        try:
+            opened: _BegunStream = await self._send(found, request, call)
+        except _StreamFailed as failed:  # for another reason than its size: the runner reads the event
+            return failed.opened
+        return opened
+
+    def _stream(self, request: ModelRequest, items: list[Item]) -> AsyncIterator[Any]:
+        positional, state = request.arguments(items)
+        stream: AsyncIterator[Any] = self._model.stream_response(*positional, **state)
+        return stream
+
+
+class _BegunStream:
+    """A stream whose first events have been read, because an overflow is reported there."""
+
+    def __init__(self, stream: AsyncIterator[Any]) -> None:
+        self._stream = stream
+        self._head: list[Any] = []
+
+    async def begin(self) -> None:
+        """Read up to the first event of an answer; raises `_StreamFailed`."""
+        async for event in self._stream:
+            self._head.append(event)
+            if event.type in _FAILED:
+                raise _StreamFailed(event, self)
+            if event.type not in _BEGINNING:
+                return
+
+    async def events(self) -> AsyncIterator[Any]:
+        try:
+            for event in self._head:
+                yield event
+            async for event in self._stream:
+                yield event
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        if close := getattr(self._stream, "aclose", None):
+            await close()
+
+
+class _StreamFailed(Exception):
+    """A stream that reports an error in place of an answer."""
+
+    def __init__(self, event: Any, opened: _BegunStream) -> None:
+        response = getattr(event, "response", None)
+        super().__init__(str(getattr(response, "error", None) or getattr(event, "message", "")))
+        self.body = event
+        self.opened = opened
+
+
+def _tool_schema(tool: Any) -> dict[str, Any]:
+    if isinstance(tool, FunctionTool):
+        return _function(tool.name, tool.description, tool.params_json_schema)
+    return {
+        "type": getattr(tool, "name", "tool")
+    }  # a tool that runs at the provider, whose schema is not known
+
+
+def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "name": name, "description": description, "parameters": parameters}
+
+
+def _model_name(model: Any) -> str:
+    name = getattr(model, "model", "")
+    return name if isinstance(name, str) else ""
+
+
+# ── Summaries by the agent's own model ───────────────────────────────────────────────────────────────────
+
+
+async def _summarise(model: Model, request: ModelRequest, draft: SummaryRequest) -> Draft:
+    items, system = draft.messages, None
+    if items and items[0].get("role") == "system" and items[0].get("content") == request.system:
+        items, system = items[1:], request.system  # where the cached prefix has it
+    settings = replace(request.settings, max_tokens=draft.max_tokens, tool_choice=None)
+    tools, handoffs = (request.tools, request.handoffs) if draft.tools else ([], [])
+    state = dict.fromkeys(request.server_state)
+    reply = await model.get_response(system, items, settings, tools, None, handoffs, request.tracing, **state)
+    usage = usage_or_none(reply.usage)
+    text = "".join(ItemHelpers.extract_text(item) or "" for item in reply.output)
+    if usage is None:
+        return Draft(text=text)
+    return Draft(
+        text=text,
+        input=usage.input,
+        cache_read=usage.cache_read,
+        cache_write=usage.cache_write,
+        output=usage.output,
+    )

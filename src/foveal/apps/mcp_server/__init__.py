@@ -1,0 +1,1 @@
+"""MCP server with recall tools over past sessions, read-only. Needs `foveal[mcp]`."""

@@ -1,0 +1,108 @@
+"""The lock of a context, and waiting for async summarisers.
+
+`afit` works in a thread and holds the lock while a summary is written. An async summariser runs in the event loop
+of the caller; if the thread of that loop waited for the lock, both would wait for ever. It gets `Busy` instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from threading import Lock, RLock, Thread, get_ident
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from foveal.errors import Busy
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+
+class ContextLock:
+    """A lock that one thread can take several times."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._loops: Counter[int] = Counter()
+        """Threads whose event loop may have to write a summary for a holder of the lock."""
+        self._loops_lock = Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            if self._loops[get_ident()]:
+                raise Busy("the context is being fitted in this event loop: wait for `afit` to return")
+            self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def begin_to_need(self, thread: int) -> None:
+        """From now on, this thread does not wait for the lock: its event loop is needed."""
+        with self._loops_lock:
+            self._loops[thread] += 1
+
+    def end_to_need(self, thread: int) -> None:
+        """Take one `begin_to_need` back."""
+        with self._loops_lock:
+            self._loops[thread] -= 1
+            self._loops += Counter()  # removes the zeros
+
+
+class LoopWaits:
+    """What the work of a thread waits for in an event loop."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pending: set[Future[Any]] = set()
+        self._is_cancelled = False
+
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        """Return the result of an awaitable that runs in the loop."""
+        import asyncio
+
+        async def result() -> T:
+            return await awaitable
+
+        future = asyncio.run_coroutine_threadsafe(result(), self._loop)
+        self._pending.add(future)
+        try:
+            if self._is_cancelled:
+                future.cancel()
+            return future.result()
+        finally:
+            self._pending.discard(future)
+
+    def cancel(self) -> None:
+        """Cancel what is waited for, now and later."""
+        self._is_cancelled = True
+        for future in tuple(self._pending):
+            future.cancel()
+
+
+async def run_in_thread(work: Callable[[Callable[[Awaitable[Any]], Any]], T]) -> T:
+    """Run `work` in a thread. It gets a function that waits for an awaitable in the current event loop.
+
+    The thread is not one of the loop's own few: what `work` waits for may need those, to look up a host for
+    example. If this task is cancelled, `work` ends later, and what it waits for is cancelled."""
+    import asyncio  # slow to import, and most programs that use a context are not async
+    from concurrent.futures import Future
+
+    waits, done = LoopWaits(asyncio.get_running_loop()), Future[T]()
+    done.set_running_or_notify_cancel()  # a cancelled task does not cancel the work
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            done.set_result(context.run(work, waits.wait))
+        except BaseException as error:  # noqa: BLE001 (the awaiting task gets it)
+            done.set_exception(error)
+
+    Thread(target=run, name="foveal-fit", daemon=True).start()
+    try:
+        return await asyncio.wrap_future(done)
+    except asyncio.CancelledError:
+        waits.cancel()
+        raise

@@ -1,0 +1,69 @@
+"""Arguments of `Context`: their types and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from foveal.core import wire
+from foveal.core.compaction.summariser import Summarise, SummaryProgress
+from foveal.core.engine.settings import SettingArguments
+from foveal.core.engine.stored_messages import MESSAGE_FACTS
+from foveal.core.log.events import Content, Dialect, Event, Instructed, Opened
+from foveal.core.reduction.truncation import Limits
+from foveal.errors import BadSetting, MalformedMessage
+
+
+class ContextArguments(SettingArguments, total=False):
+    """The settings of a `Context` beside its model."""
+
+    dialect: Dialect
+    summarise: Summarise | Sequence[Summarise] | None
+    prompt: str
+    progress: Callable[[SummaryProgress], None] | None
+    clock: Callable[[], float] | None
+
+
+def checked_list(field: str, given: Iterable[Any]) -> list[Any]:
+    """Return the items of a list; raises `BadSetting` for anything that is no list."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise BadSetting(field, given, "a list")
+    return given if type(given) is list else list(given)
+
+
+def check_limit(call_id: str, limits: Limits) -> None:
+    """Raise `BadSetting` unless these are the id of a call and limits."""
+    if not isinstance(call_id, str) or not call_id:
+        raise BadSetting("call_id", call_id, "the id of a call")
+    if not isinstance(limits, Limits):
+        raise BadSetting("limits", limits, "`foveal.Limits(…)`")
+
+
+def system_text(system: Any) -> Content:
+    """Return the caller's system text (a string, a list of blocks, or Gemini's `systemInstruction`) as content."""
+    try:
+        system = wire.gemini.instruction_parts(system)
+        is_bedrock = wire.detect_dialect((), system=system) == "bedrock"
+        reader = wire.wire_for("bedrock" if is_bedrock else "anthropic")
+        fact = next(reader.read([{"role": "system", "content": system}])).facts[0]
+    except MalformedMessage as problem:
+        raise BadSetting(
+            "system", system, f"a text or a list of blocks; {problem.field}: {problem.problem}"
+        ) from None
+    assert isinstance(fact, Instructed)
+    return fact.content
+
+
+def model_of(log: Sequence[Event]) -> str:
+    """Return the model that a log was recorded with last."""
+    opened = (event.fact.model for event in reversed(log) if isinstance(event.fact, Opened))
+    model = next(opened, "")
+    if not model:
+        raise BadSetting("saved", len(log), "what `save` returned; the log names no model")
+    return model
+
+
+def dialect_of(log: Sequence[Event]) -> Dialect:
+    """Return the dialect of the newest message that belongs to one."""
+    messages = (event.fact for event in reversed(log) if isinstance(event.fact, MESSAGE_FACTS))
+    return next((fact.dialect for fact in messages if fact.dialect), "")

@@ -1,0 +1,338 @@
+"""Lists, searches and reads the sessions of several sources.
+
+1. An answer is never longer than `tokens`; it says what it left out and how to get that.
+2. Secrets are redacted in all that is shown.
+3. A source that fails is named in the answer; the others answer.
+4. A call works for at most about `MAX_WORK_S` and says what it did not get to; the same call again continues there.
+5. What a model passes wrongly raises `RecallProblem` with advice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from foveal.core.log.events import Event, Noted
+from foveal.core.redaction import redact_fact
+from foveal.core.tokens.counter import Counter, counter
+from foveal.core.wire.event_text import inline
+from foveal.errors import BadSetting, FovealError
+from foveal.ports import Hit
+from foveal.recall.archive.archive_answer import (
+    SessionMatches,
+    problem_lines,
+    recall_line,
+    search_head,
+    session_title,
+)
+from foveal.recall.archive.archive_index import ArchiveIndex
+from foveal.recall.archive.archive_source import (
+    ArchiveSource,
+    RecallProblem,
+    SessionDetails,
+    SessionEntry,
+    SessionLog,
+)
+from foveal.recall.archive.session_filter import SessionFilter
+from foveal.recall.excerpts import ALL_LINES, LineSelection
+from foveal.recall.recall import (
+    MAX_ANSWER_TOKENS,
+    MAX_CANDIDATE_MESSAGES,
+    MAX_SEARCH_HITS,
+    MIN_ANSWER_TOKENS,
+    Recall,
+    add_messages,
+)
+from foveal.recall.recall_tools import parse_handles
+
+DEFAULT_ARCHIVE_TOKENS: Final = 4_000
+MAX_WORK_S: Final = 20.0
+"""Time for which one call reads and indexes; clients wait at least 60 s for a tool."""
+MAX_ARCHIVE_PAGE_SESSIONS: Final = 100
+_MIN_SESSION_TOKENS: Final = 300
+"""Minimum share of a session in the answer to a search."""
+_FRAME_TOKENS: Final = 300
+"""Room for the first and the last lines of an answer."""
+
+ReportProgress: TypeAlias = Callable[[float, float, str], Awaitable[None]]
+"""Called with what is done, the total, and what is being done."""
+
+
+class _Located(NamedTuple):
+    """A session and its source."""
+
+    entry: SessionEntry
+    source: ArchiveSource
+
+    @property
+    def place(self) -> tuple[float, str]:
+        """By which sessions are ordered."""
+        return self.entry.active, self.entry.handle
+
+
+class Archive:
+    """The past sessions of several sources; for one event loop. Calls wait for one another."""
+
+    def __init__(
+        self,
+        sources: Sequence[ArchiveSource],
+        *,
+        tokens: int = DEFAULT_ARCHIVE_TOKENS,
+        counting: Counter | None = None,
+        work_s: float = MAX_WORK_S,
+    ) -> None:
+        if not MIN_ANSWER_TOKENS <= tokens - _FRAME_TOKENS <= MAX_ANSWER_TOKENS:
+            least, most = MIN_ANSWER_TOKENS + _FRAME_TOKENS, MAX_ANSWER_TOKENS + _FRAME_TOKENS
+            raise BadSetting("tokens", tokens, f"from {least:,} to {most:,}")
+        self._sources = sources
+        self._tokens = tokens
+        self._counter = counting or counter()
+        self._work_s = work_s
+        self._index = ArchiveIndex()
+        self._lock = asyncio.Lock()
+        self._problems: list[str] = []
+
+    async def close(self) -> None:
+        """Close all sources."""
+        for source in self._sources:
+            await source.close()
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def sessions(self, wanted: SessionFilter | None = None, *, limit: int = 20, after: str = "") -> str:
+        """List sessions, the most recently active first. `after`: the last session of the page before."""
+        async with self._lock:
+            located = await self._list(wanted or SessionFilter())
+            if after:
+                last = self._resolve(located, after).place
+                located = [each for each in located if each.place < last]
+            blocks: list[str] = []
+            room, seen, shown = self._tokens - _FRAME_TOKENS, 0, ""
+            until = time.monotonic() + self._work_s
+            for each in located:
+                details = await self._details_if(wanted or SessionFilter(), each)
+                if details is not None:
+                    block = session_title(each.entry, details)
+                    room -= self._counter.count(block) + 2
+                    if room < 0 or len(blocks) >= min(limit, MAX_ARCHIVE_PAGE_SESSIONS):
+                        break
+                    blocks.append(block)
+                seen, shown = seen + 1, each.entry.handle
+                if time.monotonic() > until:
+                    break
+            head = recall_line(_list_head(len(blocks), len(located), seen, shown))
+            return "\n".join([head, *blocks, *self._problem_lines()])
+
+    async def search(
+        self,
+        query: str,
+        *,
+        session: str = "",
+        wanted: SessionFilter | None = None,
+        limit: int | None = None,
+        progress: ReportProgress | None = None,
+    ) -> str:
+        """Return the messages of one session, or of all that match, with words of the query."""
+        if not query.strip():
+            raise RecallProblem('a search needs a query: {"query": "words, names or numbers to look for"}')
+        async with self._lock:
+            until = time.monotonic() + self._work_s
+            located, left = await self._list(wanted or SessionFilter()), 0
+            if session:
+                located = [self._resolve(located, session)]
+            elif wanted is not None and wanted.needs_details:
+                located, left = await self._select(located, wanted, until)
+            searched = await self._bring_up_to_date(located, until, progress)
+            # Also in sessions of which only a part is indexed yet.
+            hits = await self._index.search([each.entry for each in located], query, MAX_SEARCH_HITS)
+            blocks = [block async for block in self._matches(located, query, hits, limit)]
+            head = search_head(query, sessions=len(blocks), searched=searched)
+            left += len(located) - searched
+            return "\n\n".join([head, *blocks, *_left_lines(left), *self._problem_lines()])
+
+    async def read(self, session: str, handle: str, lines: LineSelection = ALL_LINES) -> str:
+        """Return a part of one event of a session, or of each event of a range."""
+        seqs = parse_handles(handle)
+        if isinstance(seqs, str):
+            raise RecallProblem(seqs)
+        async with self._lock:
+            located = self._resolve(await self._list(SessionFilter()), session)
+            log = await located.source.open(located.entry)
+            if seqs[0] >= log.end:
+                raise RecallProblem(
+                    f"there is no {handle}: session {located.entry.handle} "
+                    + (f"goes from e0 to e{log.end - 1}" if log.end else "is empty")
+                )
+            library = _SessionLibrary(log, with_notes=seqs[0] == seqs[1])
+            tokens = min(self._tokens, MAX_ANSWER_TOKENS)
+            recall = Recall(library, tokens=tokens, counting=self._counter, session=located.entry.handle)
+            return await recall.read(*seqs, lines)
+
+    # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _list(self, wanted: SessionFilter) -> list[_Located]:
+        """Return the sessions of a period, the newest first; what could not be read becomes a problem."""
+        first, last = wanted.period()
+        self._problems = []
+        found: list[_Located] = []
+        for source in self._sources:
+            try:
+                entries = await source.entries()
+            except (FovealError, OSError) as problem:
+                self._problems.append(str(problem))
+                continue
+            found += [_Located(entry, source) for entry in entries if first <= entry.active <= last]
+        return sorted(found, key=lambda each: each.place, reverse=True)
+
+    def _resolve(self, located: Sequence[_Located], session: str) -> _Located:
+        """Return the session with this handle or id, or the only one whose id contains it."""
+        name = session.strip()
+        exact = [each for each in located if name in (each.entry.handle, each.entry.name)]
+        found = exact or [each for each in located if len(name) >= 4 and name in each.entry.name]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            problems = "".join(f" {line}" for line in self._problem_lines())
+            raise RecallProblem(
+                f"there is no session {inline(session)}: recall_sessions lists them{problems}"
+            )
+        handles = ", ".join(each.entry.handle for each in found[:5])
+        raise RecallProblem(f"{len(found)} sessions are called {inline(session)}: give one of {handles}")
+
+    async def _details_if(self, wanted: SessionFilter, each: _Located) -> SessionDetails | None:
+        """Return the details of a session, None if it does not match or cannot be read."""
+        try:
+            details = await each.source.describe(each.entry)
+        except (FovealError, OSError) as problem:
+            self._add_problem(each, problem)
+            return None
+        return details if wanted.matches(each.entry, details) else None
+
+    async def _select(
+        self, located: Sequence[_Located], wanted: SessionFilter, until: float
+    ) -> tuple[list[_Located], int]:
+        """Return the sessions that match, and how many were not looked at until then."""
+        found: list[_Located] = []
+        for number, each in enumerate(located):
+            if time.monotonic() > until:
+                return found, len(located) - number
+            found += [each] if await self._details_if(wanted, each) is not None else []
+        return found, 0
+
+    def _add_problem(self, each: _Located, problem: Exception) -> None:
+        # A transcript source keeps its problems, so that they are named again when the file is not tried again.
+        if str(problem) not in each.source.problems:
+            self._problems.append(str(problem))
+
+    def _problem_lines(self) -> list[str]:
+        return problem_lines([*self._problems, *(text for each in self._sources for text in each.problems)])
+
+    # ── Search ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _bring_up_to_date(
+        self, located: Sequence[_Located], until: float, progress: ReportProgress | None
+    ) -> int:
+        """Index the sessions, the newest first, until the time is over; return how many are indexed completely."""
+        entries = [each.entry for each in located]
+        missing = [entry for entry in entries if not self._index.is_current(entry)]
+        if missing and self._index.is_full and self._index.can_hold(entries):
+            self._index.clear()
+        total, done = sum(entry.size for entry in missing), 0
+        for each in located:
+            if self._index.is_current(each.entry) or self._index.is_full or time.monotonic() > until:
+                continue
+
+            async def report(part: float, entry: SessionEntry = each.entry, before: int = done) -> bool:
+                if progress is not None:
+                    await progress(before + part * entry.size, total, f"reading {inline(entry.name)}")
+                return time.monotonic() < until
+
+            try:
+                await self._index.update(each.entry, await each.source.open(each.entry), report)
+            except (FovealError, OSError) as problem:
+                self._add_problem(each, problem)
+            done += each.entry.size
+        return sum(self._index.is_current(entry) for entry in entries)
+
+    async def _matches(
+        self, located: Sequence[_Located], query: str, hits: Sequence[tuple[str, Hit]], limit: int | None
+    ) -> AsyncIterator[str]:
+        """Yield the messages found in each session, the session with the best message first."""
+        by_session: dict[str, list[Hit]] = {}
+        for handle, hit in hits:
+            by_session.setdefault(handle, []).append(hit)
+        room, places = self._tokens - _FRAME_TOKENS, {each.entry.handle: each for each in located}
+        chosen = list(by_session.items())[: max(1, room // _MIN_SESSION_TOKENS)][:limit]
+        for number, (handle, found) in enumerate(chosen):
+            share = room // (len(chosen) - number)
+            block = await self._session_matches(places[handle], query, found, share, limit)
+            if block:
+                room -= self._counter.count(block) + 2
+                yield block
+
+    async def _session_matches(
+        self, located: _Located, query: str, hits: Sequence[Hit], tokens: int, limit: int | None
+    ) -> str:
+        try:
+            details = await located.source.describe(located.entry)
+            log = await located.source.open(located.entry)
+            answer = SessionMatches(
+                session_title(located.entry, details),
+                query,
+                hits,
+                counter=self._counter,
+                tokens=tokens,
+                limit=limit or MAX_CANDIDATE_MESSAGES,
+            )
+            await add_messages(answer, _SessionLibrary(log), hits)
+        except (FovealError, OSError) as problem:
+            self._add_problem(located, problem)
+            return ""
+        return answer.text()
+
+
+class _SessionLibrary:
+    """A past session for `Recall`: redacted events, none of which the model sees already."""
+
+    def __init__(self, log: SessionLog, *, with_notes: bool = True) -> None:
+        """`with_notes`: include notes, such as lines of a transcript that no model saw."""
+        self._log = log
+        self._with_notes = with_notes
+
+    async def search(self, query: str, limit: int) -> list[Hit]:
+        raise NotImplementedError("the archive searches its own index")
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        events = await self._log.pick(seqs)
+        return [
+            Event(event.seq, redact_fact(event.fact), event.at)
+            for event in events
+            if self._with_notes or not isinstance(event.fact, Noted)
+        ]
+
+    def visible(self, seq: int) -> bool:
+        return False
+
+    @property
+    def last(self) -> int:
+        return self._log.end - 1
+
+
+def _list_head(shown: int, total: int, seen: int, last: str) -> str:
+    if not total:
+        return "there are no sessions"
+    found = f"{shown:,} session{'s' * (shown != 1)}, the most recently active first"
+    if seen >= total:
+        return f"{found}; these are all"
+    looked = f"; {seen:,} of {total:,} were looked at" if shown < seen else f" of {total:,}"
+    return f'{found}{looked}; more with recall_sessions(after="{last}") and the same conditions'
+
+
+def _left_lines(left: int) -> list[str]:
+    if not left:
+        return []
+    many = "sessions were" if left != 1 else "session was"
+    advice = "search again to include more, or name a session, a folder or a date"
+    return [recall_line(f"{left:,} {many} not searched completely yet: {advice}")]

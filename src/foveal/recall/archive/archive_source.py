@@ -1,0 +1,99 @@
+"""Protocol of a source of past sessions, and what it says of a session.
+
+1. A source only reads. `entries` is cheap: it reads no session.
+2. An entry's version changes whenever its session changes, so that a caller knows what to read again.
+3. The handle of a session is derived from its place and its key: it is the same after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
+
+from foveal.core.log.events import Event
+from foveal.errors import FovealError
+
+SESSION_HANDLE_BYTES: Final = 5
+"""Bytes of the digest in a session's handle: two of 10,000 sessions have the same one once in 20,000 archives."""
+MAX_SOURCE_SESSIONS: Final = 20_000
+"""Sessions of one source that are listed, the newest first."""
+
+
+class RecallProblem(FovealError, LookupError):
+    """A recall call that cannot be answered; the message says what to do instead."""
+
+
+class SessionEntry(NamedTuple):
+    """A session as its source lists it."""
+
+    handle: str
+    key: str
+    """Its name within the source."""
+    name: str
+    """Its id, or the name of its file, by which a caller may also ask for it."""
+    active: float
+    """Time of its last change, in seconds since 1970."""
+    version: tuple[float, ...]
+    size: int
+    """Bytes that reading it takes, roughly."""
+
+
+class SessionDetails(NamedTuple):
+    """What a list shows of a session."""
+
+    kind: str
+    """Name of the format, such as `claude_code`."""
+    title: str = ""
+    folder: str = ""
+    """The working folder, if it is known."""
+    events: int | None = None
+    """None if the session has not been read yet."""
+
+
+class SessionLog(Protocol):
+    """The events of one session."""
+
+    @property
+    def is_append_only(self) -> bool:
+        """Whether events that were read once never change. A transcript that grows can regroup its last ones."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The next seq."""
+        ...
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        """Return these events, ascending; those that do not exist are left out."""
+        ...
+
+
+class ArchiveSource(Protocol):
+    """A place with past sessions."""
+
+    @property
+    def name(self) -> str:
+        """The path or address, without secrets."""
+        ...
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What could not be read, and why, as of the last `entries`."""
+        ...
+
+    async def entries(self) -> list[SessionEntry]:
+        """Return the sessions of the source, in any order."""
+        ...
+
+    async def describe(self, entry: SessionEntry) -> SessionDetails: ...
+
+    async def open(self, entry: SessionEntry) -> SessionLog: ...
+
+    async def close(self) -> None: ...
+
+
+def session_handle(place: str, key: str) -> str:
+    """Return the handle of a session, such as `s1f3a9c2e07`."""
+    named = f"{place}\0{key}".encode("utf-8", "surrogateescape")
+    return f"s{blake2b(named, digest_size=SESSION_HANDLE_BYTES).hexdigest()}"

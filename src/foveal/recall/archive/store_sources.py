@@ -1,0 +1,244 @@
+"""Stores of Foveal as past sessions, read without a write.
+
+1. Each call opens the SQLite file read-only and closes it again: a running agent can write meanwhile, and its
+   write-ahead log does not grow because of a reader.
+2. The file is not migrated, and its full-text index is not used, because bringing it up to date would write.
+3. A PostgreSQL database is refused if its tables are missing or older, because opening it would create them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import apsw
+
+from foveal.core.log.events import Event, Opened, extras
+from foveal.errors import StoreUnusable
+from foveal.ports import SessionInfo
+from foveal.recall.archive.archive_source import (
+    MAX_SOURCE_SESSIONS,
+    SessionDetails,
+    SessionEntry,
+    SessionLog,
+    session_handle,
+)
+from foveal.stores import require_postgres
+from foveal.stores.compression import LinePacker
+from foveal.stores.sqlite import queries
+from foveal.stores.sqlite.connection import translate_errors
+from foveal.stores.sqlite.read_only import open_read_only
+from foveal.stores.sqlite.schema import STORE_APPLICATION_ID, check_database
+from foveal.transcripts.transcript import derive_title
+
+if TYPE_CHECKING:
+    from foveal.stores.postgres.connection import PostgresPool
+    from foveal.stores.postgres.store import PostgresStore
+
+T = TypeVar("T")
+
+_LOCK_TIMEOUT_S: Final = 2.0
+"""Longest wait for a process that holds the file."""
+_TITLE_EVENTS: Final = 20
+"""Events at the beginning of a session among which a message for its title is looked for."""
+_PACKED_RATIO: Final = 4
+"""Bytes of text in one byte of a store, roughly."""
+
+
+class SqliteSource:
+    """The sessions of one SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path.absolute())
+        self._infos: dict[str, SessionInfo] = {}
+
+    @property
+    def name(self) -> str:
+        return self._path
+
+    @property
+    def problems(self) -> Sequence[str]:
+        return ()
+
+    async def entries(self) -> list[SessionEntry]:
+        infos = await self._query(
+            lambda db: queries.list_sessions(db, limit=MAX_SOURCE_SESSIONS, before=None, with_erased=False)
+        )
+        self._infos = {info.id: info for info in infos}
+        return [_store_entry(self._path, info) for info in infos]
+
+    async def describe(self, entry: SessionEntry) -> SessionDetails:
+        first = await self.pick(entry.key, range(_TITLE_EVENTS))
+        return _store_details(self._infos.get(entry.key), first)
+
+    async def open(self, entry: SessionEntry) -> SessionLog:
+        end = await self._query(lambda db: queries.get_session(db, entry.key).end)
+        return SqliteLog(self, entry.key, end)
+
+    async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
+        """Return events of a session, ascending."""
+
+        def work(db: apsw.Connection) -> list[Event]:
+            return queries.pick(db, LinePacker(), queries.get_session(db, session).key, seqs)
+
+        return await self._query(work)
+
+    async def close(self) -> None:
+        self._infos = {}
+
+    async def _query(self, work: Callable[[apsw.Connection], T]) -> T:
+        return await asyncio.to_thread(self._run, work)
+
+    def _run(self, work: Callable[[apsw.Connection], T]) -> T:
+        with translate_errors(self._path):
+            before = _file_state(self._path)
+            if before.is_idle:
+                result = self._read(_open_idle(self._path), work)
+                if _file_state(self._path) == before:
+                    return result
+            return self._read(open_read_only(self._path, _LOCK_TIMEOUT_S), work)
+
+    def _read(self, connection: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
+        try:
+            connection.execute("BEGIN")
+            check_database(connection, self._path)
+            if connection.pragma("application_id") != STORE_APPLICATION_ID:
+                raise StoreUnusable(f"{self._path} is empty: it is not a store; check the path")
+            return work(connection)
+        finally:
+            connection.close()
+
+
+class _FileState(NamedTuple):
+    """State of a SQLite file, by which a reader sees that a writer has come."""
+
+    is_idle: bool
+    """Whether it has neither a write-ahead log nor a journal: no process writes it."""
+    modified_ns: int
+    size: int
+
+
+def _file_state(path: str) -> _FileState:
+    try:
+        status = os.stat(path)
+    except OSError as problem:
+        raise StoreUnusable(f"{path} cannot be read ({problem.strerror}): check the path") from None
+    is_idle = not any(os.path.exists(path + suffix) for suffix in ("-wal", "-journal"))
+    return _FileState(is_idle, status.st_mtime_ns, status.st_size)
+
+
+def _open_idle(path: str) -> apsw.Connection:
+    """Return a connection to a file that no process writes. Otherwise SQLite would create a write-ahead log beside
+    the file and leave it there, or fail where it cannot create one."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(f"file:{quote(path)}?immutable=1", flags=flags)
+
+
+class SqliteLog:
+    """The events of a session in a SQLite file."""
+
+    is_append_only = True
+
+    def __init__(self, source: SqliteSource, session: str, end: int) -> None:
+        self._source = source
+        self._session = session
+        self.end: Final = end
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        return await self._source.pick(self._session, seqs)
+
+
+class PostgresSource:
+    """The sessions of one tenant in a PostgreSQL database."""
+
+    def __init__(self, url: str, tenant: str = "default") -> None:
+        require_postgres()
+        from foveal.stores.postgres.connection import PostgresPool, describe_url
+
+        self.name: Final = f"{describe_url(url)}, tenant {tenant}"
+        self._pool = PostgresPool(url, connections=2)
+        self._tenant = tenant
+        self._store: PostgresStore | None = None
+        self._infos: dict[str, SessionInfo] = {}
+
+    @property
+    def problems(self) -> Sequence[str]:
+        return ()
+
+    async def entries(self) -> list[SessionEntry]:
+        store = await self._opened()
+        infos = await store.sessions(limit=MAX_SOURCE_SESSIONS, with_erased=False)
+        self._infos = {info.id: info for info in infos}
+        return [_store_entry(self.name, info) for info in infos]
+
+    async def describe(self, entry: SessionEntry) -> SessionDetails:
+        first = await (await self._opened()).pick(entry.key, range(_TITLE_EVENTS))
+        return _store_details(self._infos.get(entry.key), first)
+
+    async def open(self, entry: SessionEntry) -> SessionLog:
+        store = await self._opened()
+        return PostgresLog(store, entry.key, (await store.end(entry.key)).next_seq)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _opened(self) -> PostgresStore:
+        if self._store is None:
+            await self._pool.open()
+            await _require_tables(self._pool)
+            from foveal.stores.postgres.store import PostgresStore
+
+            self._store = PostgresStore(self._pool, self._tenant)
+        return self._store
+
+
+class PostgresLog:
+    """The events of a session in a PostgreSQL database."""
+
+    is_append_only = True
+
+    def __init__(self, store: PostgresStore, session: str, end: int) -> None:
+        self._store = store
+        self._session = session
+        self.end: Final = end
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        return await self._store.pick(self._session, seqs)
+
+
+async def _require_tables(pool: PostgresPool) -> None:
+    """Raise `StoreUnusable` if the database lacks tables of this version, which a store would create."""
+    from foveal.stores.postgres.schema import STORE_MIGRATIONS, schema_version
+
+    version, newest = await schema_version(pool, "store"), STORE_MIGRATIONS[-1].version
+    if version < newest:
+        raise StoreUnusable(
+            f"{pool.name} has no sessions that can be read: its store schema is {version}, this version needs"
+            f" {newest}; it was left as it is: check the URL, or run `foveal database migrate`"
+        )
+
+
+def _store_entry(place: str, info: SessionInfo) -> SessionEntry:
+    return SessionEntry(
+        handle=session_handle(place, info.id),
+        key=info.id,
+        name=info.id,
+        active=info.active,
+        version=(info.events, info.active),
+        size=_PACKED_RATIO * info.bytes,
+    )
+
+
+def _store_details(info: SessionInfo | None, first: Sequence[Event]) -> SessionDetails:
+    opened = first[0].fact if first else None
+    folder = extras(opened.settings).get("folder") if isinstance(opened, Opened) else None
+    return SessionDetails(
+        kind="foveal",
+        title=(info.title if info else "") or derive_title((event.fact, event.at) for event in first),
+        folder=folder if isinstance(folder, str) else "",
+        events=info.events if info else None,
+    )

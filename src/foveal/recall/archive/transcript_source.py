@@ -1,0 +1,271 @@
+"""Transcript files of other agents as past sessions.
+
+1. A list reads only the first `HEAD_BYTES` of each file that it shows. A file that holds several conversations
+   lists the others once it has been read as a whole.
+2. Parsed files stay in memory up to `MAX_LOADED_BYTES`; of these, the least recently used one goes first. A file
+   that has changed is read again.
+3. A file that cannot be read is a problem of the source; the others are not affected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from foveal import transcripts
+from foveal.core.log.events import Event, Opened, extras
+from foveal.recall.archive.archive_source import (
+    MAX_SOURCE_SESSIONS,
+    RecallProblem,
+    SessionDetails,
+    SessionEntry,
+    SessionLog,
+    session_handle,
+)
+from foveal.transcripts import Transcript, UnreadableTranscript
+from foveal.transcripts.jsonl import read_lines
+from foveal.transcripts.read import TRANSCRIPT_SUFFIXES
+
+HEAD_BYTES: Final = 128 << 10
+"""Beginning of a file that a list reads: system prompts of agents have tens of kilobytes."""
+MAX_LOADED_BYTES: Final = 192 << 20
+"""Size of the files whose events stay in memory; a single larger one stays until another is read."""
+MAX_TRANSCRIPT_BYTES: Final = 1 << 29
+"""Size up to which a file is read at all."""
+T = TypeVar("T")
+
+_MAX_HEADER_LINES: Final = 50
+"""Lines among which the working folder is looked for."""
+
+
+class FileVersion(NamedTuple):
+    """State of a file: when any of these changes, the file has changed."""
+
+    modified_ns: int
+    size: int
+    inode: int
+
+
+class LoadedFile(NamedTuple):
+    """The conversations of a file."""
+
+    version: FileVersion
+    logs: tuple[TranscriptLog, ...]
+
+
+class TranscriptLog:
+    """The events of one conversation, in memory."""
+
+    is_append_only = False
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+        self._first = events[0].seq if events else 0
+
+    @property
+    def end(self) -> int:
+        return self._first + len(self._events)
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        found = sorted({seq - self._first for seq in seqs})
+        return [self._events[at] for at in found if 0 <= at < len(self._events)]
+
+
+class TranscriptSource:
+    """Transcripts in a file, or in a folder and the folders below it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._details: dict[str, tuple[FileVersion, tuple[SessionDetails, ...]]] = {}
+        self._loaded: OrderedDict[str, LoadedFile] = OrderedDict()
+        self._failed: dict[str, tuple[FileVersion, str]] = {}
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        return [problem for _, problem in self._failed.values()]
+
+    async def entries(self) -> list[SessionEntry]:
+        found = await asyncio.to_thread(lambda: list(self._scan()))
+        kept = {path for path, _ in found}
+        for known in (self._details, self._loaded, self._failed):
+            for path in known.keys() - kept:
+                del known[path]
+        return [
+            entry
+            for path, version in found
+            for part in range(self._known_parts(path, version))
+            if self._failed.get(path, (None,))[0] != version
+            for entry in (_entry(path, version, part),)
+        ]
+
+    async def describe(self, entry: SessionEntry) -> SessionDetails:
+        path, part = _place(entry.key)
+        known = self._details.get(path)
+        if known is None or known[0] != entry.version:
+            known = await asyncio.to_thread(self._read_head, path)
+        return _at(known[1], part, path)
+
+    async def open(self, entry: SessionEntry) -> SessionLog:
+        path, part = _place(entry.key)
+        return _at((await asyncio.to_thread(self._load, path)).logs, part, path)
+
+    async def close(self) -> None:
+        self._loaded.clear()
+
+    # ── Files ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _scan(self) -> Iterator[tuple[str, FileVersion]]:
+        """Yield the newest files with their versions; a file that is deleted meanwhile is left out."""
+        if not self._path.exists():
+            raise RecallProblem(f"there is no file or folder {self._path}")
+        paths = self._path.rglob("*") if self._path.is_dir() else (self._path,)
+        is_folder = self._path.is_dir()
+        found = (
+            (str(path), version)
+            for path in paths
+            if not is_folder or path.name.endswith(TRANSCRIPT_SUFFIXES)
+            if (version := _file_version(path)) is not None
+        )
+        yield from nlargest(MAX_SOURCE_SESSIONS, found, key=lambda file: file[1])
+
+    def _known_parts(self, path: str, version: FileVersion) -> int:
+        known = self._details.get(path)
+        return len(known[1]) if known is not None and known[0] == version else 1
+
+    def _read_head(self, path: str) -> tuple[FileVersion, tuple[SessionDetails, ...]]:
+        """Return what the beginning of a file says of its first conversation; of all, if that is the whole file."""
+        version = _current_version(path)
+        try:
+            with open(path, "rb") as file:
+                head = file.read(HEAD_BYTES)
+            is_whole = version.size <= HEAD_BYTES
+            found = [_details(each, head, is_whole=is_whole) for each in _read_transcripts(head, path)]
+        except UnreadableTranscript as problem:
+            if version.size <= HEAD_BYTES:
+                raise self._failure(path, version, str(problem)) from None
+            self._load(path)  # one JSON value that is longer than the beginning
+            return self._details[path]
+        except OSError as problem:
+            raise self._failure(path, version, f"{path}: {problem.strerror}") from None
+        self._details[path] = version, tuple(found if is_whole else found[:1])
+        return self._details[path]
+
+    def _load(self, path: str) -> LoadedFile:
+        """Return the conversations of a file, parsed again if the file has changed."""
+        version = _current_version(path)
+        loaded = self._loaded.pop(path, None)
+        if loaded is None or loaded.version != version:
+            loaded = self._parse(path, version)
+        self._loaded[path] = loaded
+        total = sum(file.version.size for file in self._loaded.values())
+        while total > MAX_LOADED_BYTES and len(self._loaded) > 1:
+            total -= self._loaded.popitem(last=False)[1].version.size
+        return loaded
+
+    def _parse(self, path: str, version: FileVersion) -> LoadedFile:
+        if version.size > MAX_TRANSCRIPT_BYTES:
+            problem = f"{path} has {version.size >> 20:,} MB, more than the {MAX_TRANSCRIPT_BYTES >> 20} MB"
+            raise self._failure(path, version, f"{problem} that are read")
+        try:
+            with open(path, "rb") as file:
+                head = file.read(HEAD_BYTES)
+            details, logs = [], []
+            for each in transcripts.read(path):
+                details.append(_details(each, head, is_whole=True))
+                logs.append(TranscriptLog(list(each.events(first=each.first))))
+        except (UnreadableTranscript, OSError) as problem:
+            raise self._failure(path, version, str(problem)) from None
+        self._details[path] = version, tuple(details)
+        self._failed.pop(path, None)
+        return LoadedFile(version, tuple(logs))
+
+    def _failure(self, path: str, version: FileVersion, problem: str) -> RecallProblem:
+        self._failed[path] = version, problem
+        return RecallProblem(problem)
+
+
+def _file_version(path: Path) -> FileVersion | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    is_regular = os.path.isfile(path)  # not a pipe, which would block the reader
+    return FileVersion(status.st_mtime_ns, status.st_size, status.st_ino) if is_regular else None
+
+
+def _current_version(path: str) -> FileVersion:
+    version = _file_version(Path(path))
+    if version is None:
+        raise RecallProblem(f"{path} does not exist any more")
+    return version
+
+
+def _entry(path: str, version: FileVersion, part: int) -> SessionEntry:
+    key = f"{path}\0{part}"
+    return SessionEntry(
+        handle=session_handle("transcript", key),
+        key=key,
+        name=os.path.basename(path).partition(".")[0] + (f":{part}" if part else ""),
+        active=version.modified_ns / 1e9,
+        version=version,
+        size=version.size,
+    )
+
+
+def _place(key: str) -> tuple[str, int]:
+    path, _, part = key.rpartition("\0")
+    return path, int(part)
+
+
+def _at(items: Sequence[T], part: int, path: str) -> T:
+    if part >= len(items):
+        raise RecallProblem(f"{path} has only {len(items)} conversations now: list the sessions again")
+    return items[part]
+
+
+# ── Beginning of a file ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_transcripts(head: bytes, path: str) -> Iterator[Transcript]:
+    try:
+        yield from transcripts.read(BytesIO(head))
+    except UnreadableTranscript as problem:
+        raise UnreadableTranscript(path, problem.line, problem.problem) from None
+
+
+def _details(transcript: Transcript, head: bytes, *, is_whole: bool) -> SessionDetails:
+    return SessionDetails(
+        kind=transcript.source,
+        title=transcript.title,
+        folder=_opened_folder(transcript) or _recorded_folder(head),
+        events=transcript.first + len(transcript.facts) if is_whole else None,
+    )
+
+
+def _opened_folder(transcript: Transcript) -> str:
+    """Return the folder that a session of Foveal recorded."""
+    opened = transcript.facts[0][0] if transcript.facts else None
+    folder = extras(opened.settings).get("folder") if isinstance(opened, Opened) else None
+    return folder if isinstance(folder, str) else ""
+
+
+def _recorded_folder(head: bytes) -> str:
+    """Return the first `cwd` of a line or of its payload, as Claude Code, Codex and pi write it."""
+    for line in islice(read_lines(BytesIO(head)), _MAX_HEADER_LINES):
+        value = line.parse_object() or {}
+        for part in (value, value.get("payload")):
+            folder = part.get("cwd") if isinstance(part, dict) else None
+            if isinstance(folder, str) and folder:
+                return folder
+    return ""

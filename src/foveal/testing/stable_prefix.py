@@ -1,0 +1,290 @@
+"""Captured requests of a test, and checks of their prompt prefix and their form.
+
+    with capture() as requests:
+        run_the_agent()
+    requests.check()
+    print(requests.table())
+
+1. `check` raises `PrefixMoved` if a request does not begin like the request that it continues. A break for which
+   Foveal recorded a reduction is allowed. One that the caller caused (other instructions, tools, messages) is not.
+2. Repeated requests, branches and separate conversations are not breaks (`request_chains`).
+3. All errors are `AssertionError`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final, NamedTuple, overload
+
+from foveal.core.engine.prefix import PrefixBreak
+from foveal.core.engine.sent_requests import SentRequests
+from foveal.core.log.events import Text, parts
+from foveal.core.wire.legality import request_faults
+from foveal.errors import FovealError
+from foveal.testing import http_capture
+from foveal.testing.captured_request import CapturedRequest, KnownPieces, read_request, strings
+from foveal.testing.moved_prefix import MovedPrefix, PieceTokens, explain, format_dollars
+from foveal.testing.request_chains import Link, RequestChains, first_difference
+
+MAX_SHOWN_BREAKS: Final = 5
+"""Breaks that an error shows in full, each with another cause."""
+MAX_LISTED_REQUESTS: Final = 12
+"""Requests with the same cause whose numbers an error shows."""
+MAX_SHOWN_FAULTS: Final = 10
+"""Faults of illegal requests that an error shows."""
+_CALLER_CAUSES: Final = frozenset({"", "instructed", "equipped", "opened", "rewound"})
+"""Kinds of events that record a change made by the caller, which is no reduction."""
+
+
+class PrefixMoved(AssertionError):
+    """The beginning of a request changed; `breaks` has the details."""
+
+    def __init__(self, message: str, breaks: Sequence[MovedPrefix]) -> None:
+        super().__init__(message)
+        self.breaks: tuple[MovedPrefix, ...] = tuple(breaks)
+
+
+class IllegalRequest(AssertionError):
+    """A provider would refuse the form of a request."""
+
+
+class NothingCaptured(AssertionError):
+    """No request was captured, so there is nothing to check."""
+
+
+class ConversationCost(NamedTuple):
+    """What the requests of a conversation cost, with the part that moved prefixes cost."""
+
+    conversation: int
+    requests: int
+    tokens: int
+    cached_tokens: int
+    """Tokens of the pieces with which a request begins like the one before."""
+    moved: int
+    lost_tokens: int
+    lost_dollars: float | None
+
+
+class _RecordedBreak(NamedTuple):
+    sender: SentRequests
+    event: str
+    texts: tuple[str, ...]
+    """Texts of the newest step, by which its request is recognised."""
+    after: int
+    """Number of requests that were captured before."""
+
+
+class CapturedRequests(Sequence[CapturedRequest]):
+    """The LLM requests of a test, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._requests: list[CapturedRequest] = []
+        self._known: KnownPieces = {}
+        self._recorded: list[_RecordedBreak] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @overload
+    def __getitem__(self, at: int) -> CapturedRequest: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[CapturedRequest]: ...
+    def __getitem__(self, at: int | slice) -> CapturedRequest | list[CapturedRequest]:
+        return self._requests[at]
+
+    def __repr__(self) -> str:
+        return f"<CapturedRequests: {len(self)}>"
+
+    # ── Recording ────────────────────────────────────────────────────────────────────────────────────
+
+    def record(self, body: Mapping[str, Any] | bytes | str, *, url: str = "") -> bool:
+        """Add the body of a request that another HTTP client sends. Return whether it is a request to a model. With
+        `url`, its path names the dialect and, for Gemini and Bedrock, the model."""
+        with self._lock:
+            request = read_request(len(self._requests) + 1, url, body, self._known)
+            if request is not None:
+                self._requests.append(request)
+            return request is not None
+
+    def request_sent(self, url: str, body: bytes | str) -> None:
+        self.record(body, url=url)
+
+    def prefix_break(self, sender: SentRequests, found: PrefixBreak, steps: list[Any]) -> None:
+        if found.why not in _CALLER_CAUSES:
+            texts = tuple(_step_texts(steps[-1])) if steps else ()
+            event = f"{found.cause} {found.why}"
+            with self._lock:
+                self._recorded.append(_RecordedBreak(sender, event, texts, len(self._requests)))
+
+    # ── Checks ───────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, *, max_breaks: int = 0, min_lost_tokens: int = 1, min_requests: int = 1) -> None:
+        """Raise `PrefixMoved` if more than `max_breaks` requests do not begin like the request that they continue.
+
+        A break that makes the provider read fewer than `min_lost_tokens` again does not count: a last message that
+        is not sent again costs nothing. Raises `NothingCaptured` if there are fewer
+        than `min_requests` requests."""
+        __tracebackhide__ = True
+        if len(self) < min_requests:
+            raise NothingCaptured(
+                f"{len(self)} LLM requests were captured, {min_requests} are expected at least. The capture sees "
+                "httpx and httpx2, and requests and botocore if they are imported before it begins. Pass the "
+                "bodies of other clients to record()."
+            )
+        found = [one for one in self.breaks() if not one.event and one.lost_tokens >= min_lost_tokens]
+        if len(found) > max_breaks:
+            raise PrefixMoved(self._breaks_text(found, max_breaks), found)
+
+    def check_legal(self) -> None:
+        """Raise `IllegalRequest` if a provider would refuse the form of a request: roles, pairs of calls and
+        results, empty content, cache marks."""
+        __tracebackhide__ = True
+        faults = [f"request {request.number}: {fault}" for request in self for fault in _faults(request)]
+        if faults:
+            more = len(faults) - MAX_SHOWN_FAULTS
+            shown = faults[:MAX_SHOWN_FAULTS] + ([f"and {more} more"] if more > 0 else [])
+            raise IllegalRequest("a provider would refuse these requests\n" + "\n".join(shown))
+
+    def breaks(self) -> list[MovedPrefix]:
+        """Return every request that does not begin like the one that it continues, recorded reductions included."""
+        tokens = PieceTokens()
+        return [one for _, _, one in self._compared(tokens) if one is not None]
+
+    def costs(self) -> list[ConversationCost]:
+        """Return what each conversation sent, and what its moved prefixes cost."""
+        tokens, costs = PieceTokens(), dict[int, ConversationCost]()
+        for request, link, moved in self._compared(tokens):
+            old = costs.get(link.conversation, ConversationCost(link.conversation, 0, 0, 0, 0, 0, 0.0))
+            shared = first_difference(link.previous, request) if link.previous else 0
+            lost = moved.lost_dollars if moved else 0.0
+            costs[link.conversation] = ConversationCost(
+                old.conversation,
+                old.requests + 1,
+                old.tokens + tokens.total(request.pieces, request.dialect),
+                old.cached_tokens + tokens.total(request.pieces[:shared], request.dialect),
+                old.moved + (moved is not None),
+                old.lost_tokens + (moved.lost_tokens if moved else 0),
+                None if old.lost_dollars is None or lost is None else old.lost_dollars + lost,
+            )
+        return list(costs.values())
+
+    def table(self) -> str:
+        """Return `costs` as a table."""
+        heads = (
+            "conversation",
+            "requests",
+            "tokens sent",
+            "from cache",
+            "moved",
+            "read again",
+            "extra cost",
+        )
+        rows = [
+            (*(f"{value:,}" for value in cost[:6]), _dollars_or_unknown(cost.lost_dollars))
+            for cost in self.costs()
+        ]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        lines = ("  ".join(map(str.rjust, row, widths)) for row in (heads, *rows))
+        return "\n".join(lines)
+
+    # ── Comparison ───────────────────────────────────────────────────────────────────────────────────
+
+    def _compared(self, tokens: PieceTokens) -> Iterator[tuple[CapturedRequest, Link, MovedPrefix | None]]:
+        with self._lock:
+            requests, recorded = list(self._requests), list(self._recorded)
+        chains = RequestChains()
+        for request in requests:
+            link = chains.add(request)
+            moved = None
+            if link.is_moved and link.previous is not None:
+                event = _recorded_event(link.previous, request, recorded)
+                moved = explain(link.previous, request, tokens, event)
+            yield request, link, moved
+
+    def _breaks_text(self, found: list[MovedPrefix], allowed: int) -> str:
+        limit = f" ({allowed} allowed)" if allowed else ""
+        count = f"{len(found)} of {len(self)} requests"
+        head = f"the prompt prefix moved in {count} without a recorded reduction{limit}"
+        return "\n\n".join((head, *_grouped(found), self.table()))
+
+
+def _grouped(found: list[MovedPrefix]) -> Iterator[str]:
+    """Yield the first break of each cause in full, with the numbers of the requests in which it happens again."""
+    groups: dict[tuple[str, str], list[MovedPrefix]] = {}
+    for one in found:
+        groups.setdefault((one.code, one.role or one.place), []).append(one)
+    for first, *later in list(groups.values())[:MAX_SHOWN_BREAKS]:
+        numbers = ", ".join(str(one.request) for one in later[:MAX_LISTED_REQUESTS])
+        more = ", …" if len(later) > MAX_LISTED_REQUESTS else ""
+        yield f"{first}\n    again in: {numbers}{more}" if later else str(first)
+    if len(groups) > MAX_SHOWN_BREAKS:
+        yield f"and {len(groups) - MAX_SHOWN_BREAKS} other causes"
+
+
+def _recorded_event(
+    previous: CapturedRequest, request: CapturedRequest, recorded: list[_RecordedBreak]
+) -> str:
+    """Return the reduction that Foveal recorded between two requests; "" if there is none or the difference is not
+    in a message: a reduction changes neither the model nor the tools nor instructions."""
+    at = first_difference(previous, request)
+    if at < 3 or (at < len(previous.pieces) and previous.pieces[at].is_instruction):
+        return ""
+    between = [one for one in recorded if previous.number <= one.after < request.number]
+    of_request = [one for one in between if one.texts and request.texts.issuperset(one.texts)]
+    # An adapter may write the texts in another form. That is no matter if there is one conversation with Foveal.
+    is_only = len({id(one.sender) for one in recorded}) == 1
+    found = of_request or (between if is_only else [])
+    return found[-1].event if found else ""
+
+
+def _step_texts(step: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts of a step, which consists of messages or of facts."""
+    for one in step:
+        if isinstance(one, Mapping):
+            yield from strings(one.get("content"))
+        else:
+            yield from (part.text for part in parts(getattr(one, "content", "")) if isinstance(part, Text))
+
+
+def _faults(request: CapturedRequest) -> list[str]:
+    try:
+        return request_faults(request.dialect, request.messages, system=request.system, tools=request.tools)
+    except (KeyError, FovealError):  # a dialect without checks
+        return []
+
+
+def _dollars_or_unknown(dollars: float | None) -> str:
+    return "unknown" if dollars is None else format_dollars(dollars)
+
+
+# ── Entry points ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def capture() -> Iterator[CapturedRequests]:
+    """Record the LLM requests that are sent inside the `with` block, by any thread or task of this process."""
+    requests = CapturedRequests()
+    http_capture.start(requests)
+    try:
+        yield requests
+    finally:
+        http_capture.stop(requests)
+
+
+def assert_stable_prefix(
+    requests: CapturedRequests | Iterable[Mapping[str, Any] | bytes | str],
+    *,
+    max_breaks: int = 0,
+    min_lost_tokens: int = 1,
+) -> None:
+    """Raise `PrefixMoved` if the beginning of a request changes; `requests` are captured ones, or request bodies in
+    the order in which they were sent."""
+    __tracebackhide__ = True
+    if not isinstance(requests, CapturedRequests):
+        bodies, requests = requests, CapturedRequests()
+        for body in bodies:
+            requests.record(body)
+    requests.check(max_breaks=max_breaks, min_lost_tokens=min_lost_tokens)

@@ -1,0 +1,63 @@
+"""HTTP clients that keep each request inside the model's context window.
+
+    client = openai.OpenAI(http_client=foveal.transport.httpx2())
+
+1. A request to chat completions, Responses, Anthropic messages, Gemini or Bedrock Converse is recognised as the
+   continuation of a conversation, reduced if it has to be, and sent on. The response passes unchanged; its usage is
+   read on the way.
+2. A request that the provider refuses as too large is sent again, smaller.
+3. Every other request, and one that cannot be read, passes untouched.
+
+`httpx`, `httpx2` and `botocore` are imported only by the functions of the same name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from foveal.transport.botocore_hooks import ConverseHooks
+from foveal.transport.conversation_pool import ConversationPool
+from foveal.transport.http_clients import make_async_client, make_client, wrap_transport
+
+if TYPE_CHECKING:
+    import httpx as _httpx
+    import httpx2 as _httpx2
+
+__all__ = ["ConversationPool", "botocore", "httpx", "httpx2", "httpx2_async", "httpx_async", "wrap"]
+
+TransportT = TypeVar("TransportT")
+ClientT = TypeVar("ClientT")
+
+
+def httpx(conversations: ConversationPool | None = None, **options: Any) -> _httpx.Client:
+    """Return an `httpx.Client` that fits requests; `options` are those of `httpx.Client`."""
+    return cast("_httpx.Client", make_client("httpx", conversations, options))
+
+
+def httpx_async(conversations: ConversationPool | None = None, **options: Any) -> _httpx.AsyncClient:
+    """Return an `httpx.AsyncClient` that fits requests; `options` are those of `httpx.AsyncClient`."""
+    return cast("_httpx.AsyncClient", make_async_client("httpx", conversations, options))
+
+
+def httpx2(conversations: ConversationPool | None = None, **options: Any) -> _httpx2.Client:
+    """Return an `httpx2.Client` that fits requests; `options` are those of `httpx2.Client`."""
+    return cast("_httpx2.Client", make_client("httpx2", conversations, options))
+
+
+def httpx2_async(conversations: ConversationPool | None = None, **options: Any) -> _httpx2.AsyncClient:
+    """Return an `httpx2.AsyncClient` that fits requests; `options` are those of `httpx2.AsyncClient`."""
+    return cast("_httpx2.AsyncClient", make_async_client("httpx2", conversations, options))
+
+
+def wrap(transport: TransportT, conversations: ConversationPool | None = None) -> TransportT:
+    """Return a transport that fits requests and sends them through `transport`, of either library, sync or
+    async. Closing it closes `transport`."""
+    return cast(TransportT, wrap_transport(transport, conversations))
+
+
+def botocore(client: ClientT, conversations: ConversationPool | None = None) -> ClientT:
+    """Let a `bedrock-runtime` client of boto3 fit the requests of `converse` and `converse_stream`, and return
+    it."""
+    pool = conversations if conversations is not None else ConversationPool()
+    ConverseHooks(client, pool).register()
+    return client

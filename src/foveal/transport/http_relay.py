@@ -1,0 +1,340 @@
+"""Sends the requests of an `httpx` or `httpx2` client, fitted, and observes the responses.
+
+The code is written once, as coroutines. `BlockingIO` never waits, so a client without an event loop runs them with
+`run_without_waiting`; `WaitingIO` awaits.
+
+Both libraries have the same interface. Neither is imported here: the caller passes the module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from itertools import chain
+from typing import Any, Final, NamedTuple, Protocol
+
+from foveal.core.log.events import Dialect
+from foveal.interception.attempts import (
+    MAX_ERROR_BYTES,
+    FirstEvent,
+    StreamBeginning,
+    UpstreamHead,
+    send_until_accepted,
+)
+from foveal.interception.client_request import ClientRequest
+from foveal.transport.conversation_pool import ConversationPool
+from foveal.transport.fitted_exchange import LOG, FittedExchange, begin_exchange
+
+SESSION_HEADER: Final = "x-foveal-session"
+"""Names the conversation of a request; it is not sent on."""
+RETRY_HEADER: Final = "x-stainless-retry-count"
+"""The libraries of OpenAI and Anthropic count their retries in it."""
+MAX_INFLATED_BYTES: Final = 256 << 20
+"""A compressed request that is larger than this is sent as it is."""
+_DIALECT_OF_PATH: Final[dict[str, Dialect]] = {
+    "/chat/completions": "openai_chat",
+    "/responses": "openai_responses",
+    "/messages": "anthropic",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
+}
+"""How the paths of requests that carry a conversation end."""
+_GEMINI_MODEL: Final = re.compile(r"/models/([^/:]+):")
+_REPLACED_HEADERS: Final = frozenset(
+    {SESSION_HEADER, "content-length", "content-encoding", "transfer-encoding", "accept-encoding"}
+)
+
+
+class HttpIO(Protocol):
+    """How a client sends requests and reads streams."""
+
+    library: Any
+    """The module `httpx` or `httpx2`."""
+
+    def observed(self, stream: ResponseBytes) -> Any: ...
+    async def read_request(self, request: Any) -> bytes: ...
+    async def begin(self, work: Callable[[], FittedExchange | None], *, in_thread: bool) -> Any: ...
+    async def send(self, request: Any) -> Any: ...
+    def iterator(self, stream: Any) -> Any: ...
+    async def next_chunk(self, chunks: Any) -> bytes | None: ...
+    async def close(self, response: Any) -> None: ...
+
+
+class BlockingIO:
+    """Blocks where `WaitingIO` waits."""
+
+    def __init__(self, library: Any, send: Callable[[Any], Any]) -> None:
+        self.library = library
+        self._send = send
+
+    def observed(self, stream: ResponseBytes) -> Any:
+        return subclass(BlockingStream, self.library.SyncByteStream)(stream)
+
+    async def read_request(self, request: Any) -> bytes:
+        return bytes(request.read())
+
+    async def begin(self, work: Callable[[], FittedExchange | None], *, in_thread: bool) -> Any:
+        return work()
+
+    async def send(self, request: Any) -> Any:
+        return self._send(request)
+
+    def iterator(self, stream: Any) -> Iterator[bytes]:
+        return iter(stream)
+
+    async def next_chunk(self, chunks: Iterator[bytes]) -> bytes | None:
+        return next(chunks, None)
+
+    async def close(self, response: Any) -> None:
+        response.close()
+
+
+class WaitingIO:
+    def __init__(self, library: Any, send: Callable[[Any], Awaitable[Any]]) -> None:
+        self.library = library
+        self._send = send
+
+    def observed(self, stream: ResponseBytes) -> Any:
+        return subclass(WaitingStream, self.library.AsyncByteStream)(stream)
+
+    async def read_request(self, request: Any) -> bytes:
+        return bytes(await request.aread())
+
+    async def begin(self, work: Callable[[], FittedExchange | None], *, in_thread: bool) -> Any:
+        # Fitting takes milliseconds, unless a model writes a summary.
+        if not in_thread:
+            return work()
+        begun = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            begun.add_done_callback(_end_unused)
+            raise
+
+    async def send(self, request: Any) -> Any:
+        return await self._send(request)
+
+    def iterator(self, stream: Any) -> AsyncIterator[bytes]:
+        return aiter(stream)
+
+    async def next_chunk(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+        return await anext(chunks, None)
+
+    async def close(self, response: Any) -> None:
+        await response.aclose()
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def dialect_of(request: Any) -> Dialect | None:
+    """Return the dialect of a request that carries a conversation; None for any other."""
+    if request.method != "POST" or "json" not in request.headers.get("content-type", ""):
+        return None
+    path = request.url.path.rstrip("/")
+    return next((dialect for end, dialect in _DIALECT_OF_PATH.items() if path.endswith(end)), None)
+
+
+async def relay(io: HttpIO, conversations: ConversationPool, request: Any) -> Any:
+    """Send a request, fitted if it carries a conversation, and return the response."""
+    dialect = dialect_of(request)
+    if dialect is None:
+        return await io.send(_without_name(request))
+    body = _inflated(await io.read_request(request), request.headers.get("content-encoding", ""))
+    if body is None:
+        return await io.send(_without_name(request))
+    in_path = _GEMINI_MODEL.search(request.url.path) if dialect == "gemini" else None
+    model = in_path[1] if in_path is not None else ""
+    client_request = ClientRequest(dialect, body, conversations.request_cache, model=model)
+    name = request.headers.get(SESSION_HEADER, "").strip()
+    is_retry = request.headers.get(RETRY_HEADER, "0") not in ("", "0")
+    exchange: FittedExchange | None = await io.begin(
+        lambda: begin_exchange(conversations, client_request, name=name, is_retry=is_retry),
+        in_thread=conversations.writes_summaries,
+    )
+    if exchange is None:
+        return await io.send(_without_name(request))
+    try:
+        return await _HttpCall(io, request, exchange).response_for_client()
+    except BaseException:
+        exchange.end()
+        raise
+
+
+def _end_unused(begun: asyncio.Future[FittedExchange | None]) -> None:
+    """End an exchange that began after its request was cancelled, so that its conversation is free again."""
+    exchange = None if begun.cancelled() or begun.exception() else begun.result()
+    if exchange is not None:
+        exchange.end()
+
+
+def _inflated(body: bytes, encoding: str) -> bytes | None:
+    """Return the body without its compression; None if that cannot be removed."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding == "gzip":
+        with suppress(zlib.error):
+            stream = zlib.decompressobj(wbits=31)
+            inflated = stream.decompress(body, MAX_INFLATED_BYTES)
+            if stream.eof:
+                return inflated
+    LOG.warning("a request is sent as it is: its body has the encoding %.20r", encoding)
+    return None
+
+
+def _without_name(request: Any) -> Any:
+    """Return a request without the header that names its conversation."""
+    if SESSION_HEADER in request.headers:
+        del request.headers[SESSION_HEADER]
+    return request
+
+
+def _with_body(library: Any, request: Any, body: bytes) -> Any:
+    """Return a request with another body. The response must not be compressed, because its usage is read."""
+    headers = [(name, value) for name, value in request.headers.raw if _name(name) not in _REPLACED_HEADERS]
+    headers.append((b"accept-encoding", b"identity"))
+    return library.Request(
+        request.method, request.url, headers=headers, content=body, extensions=request.extensions
+    )
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("latin-1").lower()
+
+
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────────────
+# The libraries accept only streams of their own classes, so a class is made for each of them.
+
+
+class ResponseBytes(NamedTuple):
+    """The body of a response on its way to the client."""
+
+    inner: Any
+    """The stream of the library."""
+    rest: Any
+    """The iterator over it."""
+    read: list[bytes]
+    """The chunks that were read before."""
+    exchange: FittedExchange
+
+
+class BlockingStream:
+    """The body of a response; the exchange sees each chunk before the client does."""
+
+    def __init__(self, body: ResponseBytes) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        body = self._body
+        try:
+            for chunk in chain(body.read, body.rest):
+                body.exchange.add(chunk)
+                yield chunk
+        finally:
+            body.exchange.end()
+
+    def close(self) -> None:
+        self._body.exchange.end()
+        self._body.inner.close()
+
+
+class WaitingStream:
+    """The body of a response of an async client."""
+
+    def __init__(self, body: ResponseBytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body = self._body
+        try:
+            for chunk in body.read:
+                body.exchange.add(chunk)
+                yield chunk
+            async for chunk in body.rest:
+                body.exchange.add(chunk)
+                yield chunk
+        finally:
+            body.exchange.end()
+
+    async def aclose(self) -> None:
+        self._body.exchange.end()
+        await self._body.inner.aclose()
+
+
+@cache
+def subclass(first: type, *bases: type) -> type[Any]:
+    """Return a class that is also one of the library's."""
+    return type(first.__name__, (first, *bases), {})
+
+
+# ── Responses ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _HttpCall:
+    """An `UpstreamCall` through the client of an application."""
+
+    def __init__(self, io: HttpIO, request: Any, exchange: FittedExchange) -> None:
+        self._io, self._request, self._exchange = io, request, exchange
+        self._response: Any = None
+        self._chunks: Any = None
+        self._read: list[bytes] = []
+        """The chunks that were read already."""
+
+    async def response_for_client(self) -> Any:
+        """Send the request until it is accepted, and return the response; its bytes are observed as they pass."""
+        try:
+            outcome = await send_until_accepted(self)
+        except BaseException:
+            if self._response is not None:
+                await self._io.close(self._response)
+            raise
+        response, head = self._response, outcome.head
+        is_readable = head.status == 200 and not response.headers.get("content-encoding")
+        self._exchange.expect_reply(streamed=head.is_event_stream, is_readable=is_readable)
+        if response.is_closed:  # made from bytes, as in tests and caches: its stream is never read
+            self._exchange.add(response.content)
+            self._exchange.end()
+            return response
+        stream = ResponseBytes(response.stream, self._chunks, self._read, self._exchange)
+        response.stream = self._io.observed(stream)
+        return response
+
+    async def send(self) -> UpstreamHead:
+        self._response = await self._io.send(_with_body(self._io.library, self._request, self._exchange.body))
+        self._chunks = self._io.iterator(self._response.stream)
+        self._read = []
+        status = self._response.status_code
+        return UpstreamHead(status, self._response.headers.get("content-type", ""))
+
+    async def read_error(self) -> bytes | None:
+        data = b""
+        while (chunk := await self._next_chunk()) is not None:
+            data += chunk
+            if len(data) > MAX_ERROR_BYTES:
+                return None
+        return data
+
+    async def read_first_event(self) -> FirstEvent:
+        if self._response.headers.get("content-encoding"):
+            return FirstEvent()
+        beginning = StreamBeginning()
+        while (chunk := await self._next_chunk()) is not None:
+            if (event := beginning.add(chunk)) is not None:
+                return event
+        return FirstEvent(beginning.data)
+
+    async def shrink(self, error: object) -> bool:
+        return self._exchange.retry_smaller(error)
+
+    async def discard(self) -> None:
+        await self._io.close(self._response)
+
+    async def _next_chunk(self) -> bytes | None:
+        chunk = await self._io.next_chunk(self._chunks)
+        if chunk is not None:
+            self._read.append(chunk)
+        return chunk

@@ -1,0 +1,197 @@
+"""LangChain agents with the middleware, against a provider that refuses illegal requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+
+from foveal.adapters import Piece
+from foveal.adapters.langchain import FovealMiddleware, LangChainFormat
+from foveal.core.log import Compacted, Used
+from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
+from support.provider_stand_in import Answer, StandIn
+
+THREAD: Any = {"configurable": {"thread_id": "one"}}
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with StandIn(window=WINDOW) as standin:
+        yield standin
+
+
+def agent(
+    provider: StandIn,
+    middleware: FovealMiddleware,
+    *,
+    streaming: bool = False,
+    saver: InMemorySaver | None = None,
+    others: Sequence[AgentMiddleware[Any, Any, Any]] = (),
+) -> Any:
+    model = ChatOpenAI(
+        base_url=provider.openai,
+        api_key="none",  # type: ignore[arg-type]
+        model="gpt-4.1",
+        max_retries=0,
+        streaming=streaming,
+        stream_usage=True,
+        max_completion_tokens=1_000,
+    )
+    return create_agent(
+        model,
+        [search],
+        system_prompt="You are a careful agent. Never delete anything.",
+        middleware=[middleware, *others],
+        checkpointer=saver or InMemorySaver(),
+    )
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {"window": WINDOW, "reserve": 1_000, **more}
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_an_agent_stays_inside_the_window(provider: StandIn, *, is_async: bool, streaming: bool) -> None:
+    middleware = FovealMiddleware(**settings())
+    graph = agent(provider, middleware, streaming=streaming)
+    shown: list[BaseMessage] = []
+
+    async def turns() -> None:
+        for turn in range(TURNS):
+            question = {"messages": [HumanMessage(f"Question {turn}: look it up.")]}
+            state = await graph.ainvoke(question, THREAD) if is_async else graph.invoke(question, THREAD)
+            assert state["messages"][: len(shown)] == shown, "the stored history has changed"
+            shown[:] = state["messages"]
+
+    asyncio.run(turns())
+    check_run(provider)
+    context = middleware.conversations.get("one").context
+    assert sum(isinstance(event.fact, Used) for event in context.log) == len(provider.requests)
+    results = [message for message in shown if isinstance(message, ToolMessage)]
+    assert all(str(message.content) == search(_query(shown, message)) for message in results)
+
+
+def _query(messages: list[BaseMessage], result: ToolMessage) -> str:
+    calls = (call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls)
+    return str(next(call["args"]["query"] for call in calls if call["id"] == result.tool_call_id))
+
+
+def ask(graph: Any, turns: int, *, thread: Any = THREAD) -> list[BaseMessage]:
+    for turn in range(turns):
+        state = graph.invoke({"messages": [HumanMessage(f"Question {turn}: look it up.")]}, thread)
+    messages: list[BaseMessage] = state["messages"]
+    return messages
+
+
+async def ask_async(graph: Any, turns: int) -> None:
+    for turn in range(turns):
+        await graph.ainvoke({"messages": [HumanMessage(f"Question {turn}: look it up.")]}, THREAD)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_the_model_of_the_agent_writes_the_summaries(*, is_async: bool) -> None:
+    middleware = FovealMiddleware(**settings(summarise="own"))
+    with SummarisingStandIn(window=WINDOW) as provider:
+        graph = agent(provider, middleware)
+        if is_async:
+            asyncio.run(ask_async(graph, 8))
+        else:
+            ask(graph, 8)
+    assert provider.faults == []
+    assert provider.summaries
+    written = [
+        e.fact for e in middleware.conversations.get("one").context.log if isinstance(e.fact, Compacted)
+    ]
+    assert any(fact.by == "gpt-4.1" for fact in written), [fact.by for fact in written]
+
+
+def test_an_overflow_of_the_provider_is_recovered(provider: StandIn) -> None:
+    middleware = FovealMiddleware(window=4 * WINDOW, reserve=1_000)
+    graph = agent(provider, middleware)
+    messages = ask(graph, 8)
+    refused = [request for request in provider.requests if request.faults]
+    assert refused
+    assert len(provider.requests) - len(refused) == 8 * 5
+    assert isinstance(messages[-1], AIMessage)
+
+
+@pytest.mark.parametrize("conversation", [None, lambda request: str(request.messages[0].content)])
+def test_recall_tools_answer_from_the_conversation_that_calls_them(
+    provider: StandIn, conversation: Any
+) -> None:
+    def script(number: int) -> Answer:
+        if number == 3:
+            return Answer(calls=(("recall_search", {"query": "zebra"}),))
+        return Answer(text=f"Answer {number}.")
+
+    provider.script = script
+    graph = agent(provider, FovealMiddleware(**settings(recall_tools=True), conversation=conversation))
+    graph.invoke({"messages": [HumanMessage("The zebra is called Ann.")]}, THREAD)
+    graph.invoke(
+        {"messages": [HumanMessage("The zebra is called Bob.")]}, {"configurable": {"thread_id": "two"}}
+    )
+    state = graph.invoke({"messages": [HumanMessage("What is its name?")]}, THREAD)
+    (result,) = [message for message in state["messages"] if isinstance(message, ToolMessage)]
+    assert "called Ann" in str(result.content)
+    assert "called Bob" not in str(result.content)
+
+
+def test_a_reduced_answer_of_blocks_is_shown_reduced() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    use = {"type": "tool_use", "id": "c1", "name": "write", "input": {"text": "long"}}
+    call = {"type": "tool_call", "id": "c1", "name": "write", "args": {"text": "long"}}
+    answer = AIMessage([thinking, {"type": "text", "text": "a long text"}, use], tool_calls=[call], id="a1")
+    shown = {"id": "c1", "function": {"name": "write", "arguments": '{"text": "…"}'}}
+    message = {"role": "assistant", "content": "a …", "tool_calls": [shown]}
+    [built] = LangChainFormat().build([Piece(message, 0, whole=False)], answer)
+    assert built.content == [thinking, {"type": "text", "text": "a …"}, {**use, "input": {"text": "…"}}]
+    assert isinstance(built, AIMessage)
+    assert (built.id, built.tool_calls[0]["args"]) == ("a1", {"text": "…"})
+
+
+def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path) -> None:
+    saver = InMemorySaver()
+    for _ in range(2):
+        middleware = FovealMiddleware(**settings(store=str(tmp_path / "contexts.db")))
+        graph = agent(provider, middleware, saver=saver)
+        ask(graph, 6)
+        middleware.conversations.close()
+    assert provider.faults == []
+    requests = provider.requests
+    at = len(requests) // 2
+    assert (
+        requests[at].body["messages"][: len(requests[at - 1].body["messages"])]
+        == requests[at - 1].body["messages"]
+    )
+
+
+def test_native_fields_of_shown_messages_are_not_lost(provider: StandIn) -> None:
+    seen: list[list[BaseMessage]] = []
+
+    class Spy(AgentMiddleware[Any, Any, Any]):
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            seen.append(request.messages)
+            return handler(request)
+
+    middleware = FovealMiddleware(**settings())
+    graph = agent(provider, middleware, others=[Spy()])
+    messages = ask(graph, 6)
+    by_id = {message.id: message for message in messages}
+    shown = [message for message in seen[-1] if message.id in by_id]
+    assert len(shown) > 5
+    assert any(message != by_id[message.id] for message in shown) or len(shown) < len(messages)
+    for message in shown:
+        own = by_id[message.id]
+        assert type(message) is type(own)
+        assert message.response_metadata == own.response_metadata

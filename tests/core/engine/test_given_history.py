@@ -1,0 +1,425 @@
+"""The history that a caller passes in: origins, sliding windows, other conversations, saved contexts."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from foveal import Context
+from foveal.core.engine.origins import Origin
+from foveal.core.log.events import Dropped, Rewound
+from foveal.errors import Busy, Conflict, ContextOverflow, MalformedMessage, UnrelatedConversation
+from foveal.stores.memory import MemoryStore
+from support.histories import ScriptedHistory, scripted_histories, strings
+
+Message = dict[str, Any]
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def turn(number: int, *, size: int = 1) -> list[Message]:
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    return [
+        {"role": "user", "content": f"question {number}", "name": "ann"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{number}", "content": f"line {number} of the file\n" * size},
+        {"role": "assistant", "content": f"answer {number}"},
+    ]
+
+
+def turns(first: int, end: int, *, size: int = 1) -> list[Message]:
+    return [message for number in range(first, end) for message in turn(number, size=size)]
+
+
+# ── Origins ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_message_of_a_request_that_fits_is_a_given_one() -> None:
+    history = [SYSTEM, *turns(0, 3)]
+    fitted, origins = Context("gpt-4.1").fit_with_origins(history)
+    assert fitted == history
+    assert origins == [Origin(inputs=(index,), whole=True) for index in range(len(history))]
+
+
+def test_reduced_messages_name_the_event_and_written_ones_have_no_input() -> None:
+    history = [SYSTEM, *turns(0, 40, size=60)]
+    ctx = Context("gpt-4.1", window=8_000, reserve=1_000)
+    for end in range(5, len(history) + 1, 4):
+        fitted, origins = ctx.fit_with_origins(history[:end])
+    assert len(fitted) == len(origins)
+    for message, origin in zip(fitted, origins, strict=True):
+        if origin.input is not None:
+            assert message == history[origin.input]
+        else:
+            assert origin.events
+            assert all(message != history[index] for index in origin.inputs)
+    assert any(not origin.inputs for origin in origins)
+    assert {name for origin in origins for name in origin.events} <= {event.handle for event in ctx.log}
+    assert [i for origin in origins for i in origin.inputs] == sorted(
+        {i for origin in origins for i in origin.inputs}
+    )
+
+
+def test_joined_anthropic_messages_have_the_inputs_of_all() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+    history: list[Message] = [
+        {"role": "user", "content": "one"},
+        {"role": "user", "content": "two"},
+        {"role": "assistant", "content": [{"type": "text", "text": "I read."}, use]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "text"},
+                {"type": "text", "text": "and now?"},
+            ],
+        },
+    ]
+    fitted, origins = Context("claude-sonnet-4-5").fit_with_origins(history)
+    assert [message["role"] for message in fitted] == ["user", "assistant", "user"]
+    assert origins == [
+        Origin(inputs=(0, 1)),
+        Origin(inputs=(2,), whole=True),
+        Origin(inputs=(3,), whole=True),
+    ]
+
+
+def test_a_message_in_front_of_an_answer_has_no_origin() -> None:
+    history = [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi."}]
+    fitted, origins = Context("claude-sonnet-4-5", dialect="anthropic").fit_with_origins(history)
+    assert len(fitted) == 3
+    assert origins == [Origin(), Origin(inputs=(0,), whole=True), Origin(inputs=(1,), whole=True)]
+
+
+@given(scripted_histories())
+def test_every_output_has_an_origin_and_whole_ones_show_their_input(history: ScriptedHistory) -> None:
+    ctx = Context(
+        "gpt-4.1", dialect=history.dialect, window=6_000, reserve=500, tokenizer="estimate", policy="economy"
+    )
+    try:
+        fitted, origins = ctx.fit_with_origins(history.messages)
+    except ContextOverflow:
+        return
+    assert len(fitted) == len(origins)
+    for message, origin in zip(fitted, origins, strict=True):
+        assert all(0 <= index < len(history.messages) for index in origin.inputs)
+        if origin.input is not None:
+            assert set(strings(history.messages[origin.input])) <= set(strings(message))
+
+
+@given(scripted_histories(turns=6))
+def test_origins_do_not_depend_on_earlier_requests(history: ScriptedHistory) -> None:
+    traced, other = (
+        Context("gpt-4.1", dialect=history.dialect, window=3_000, reserve=300, tokenizer="estimate")
+        for _ in range(2)
+    )
+    try:
+        for end in history.calls:
+            origins = traced.fit_with_origins(history.messages[:end])[1]
+            other.fit(history.messages[:end])
+        assert other.fit_with_origins(history.messages[:end])[1] == origins
+    except ContextOverflow:
+        return
+
+
+def test_items_of_one_utterance_keep_their_own_origins() -> None:
+    items: list[Message] = [
+        {"role": "user", "content": "hello"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "xyz"},
+        {"type": "message", "id": "m1", "role": "assistant", "status": "completed"}
+        | {"content": [{"type": "output_text", "text": "I look.", "annotations": []}]},
+        {"type": "function_call", "id": "f1", "call_id": "c1", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "text"},
+    ]
+    fitted, origins = Context("gpt-5").fit_with_origins(items)
+    assert fitted == items
+    assert origins == [Origin(inputs=(index,), whole=True) for index in range(5)]
+
+
+def test_an_edited_system_message_keeps_its_origin() -> None:
+    ctx = Context("gpt-4.1")
+    ctx.fit([SYSTEM, *turns(0, 2)])
+    edited = [{"role": "system", "content": "Be long."}, *turns(0, 2)]
+    fitted, origins = ctx.fit_with_origins(edited)
+    assert fitted == edited
+    assert [origin.input for origin in origins] == list(range(len(edited)))
+
+
+# ── Sliding windows and other conversations ──────────────────────────────────────────────────────────────
+
+
+def test_a_sliding_window_of_the_caller_does_not_record_messages_again() -> None:
+    ctx, history = Context("gpt-4.1"), turns(0, 60)
+    for end in range(4, len(history) + 1, 4):
+        window = [SYSTEM, *history[max(0, end - 12) : end]]
+        assert ctx.fit(window) == window
+    assert len(ctx.log) < 2 * len(history)
+    assert not any(isinstance(event.fact, Rewound) for event in ctx.log)
+    assert "line 3 of the file" in ctx.recall("recall_search", {"query": "line 3"})
+
+
+def test_what_a_sliding_window_left_out_can_come_back() -> None:
+    ctx, history = Context("gpt-4.1"), turns(0, 10)
+    ctx.fit(history)
+    ctx.fit(history[20:])
+    assert any(isinstance(event.fact, Dropped) for event in ctx.log)
+    assert ctx.fit(history) == history
+
+
+def test_what_was_left_out_stays_out_after_an_edit() -> None:
+    ctx, history = Context("gpt-4.1"), turns(0, 4)
+    ctx.fit(history)
+    ctx.fit(history[8:])
+    edited = [*history[8:12], {"role": "user", "content": "something else"}]
+    assert ctx.fit(edited) == edited
+
+
+def test_a_sliding_window_under_a_changing_system_text_records_nothing_again() -> None:
+    ctx, history = (
+        Context("claude-sonnet-4-5", dialect="anthropic"),
+        [{"role": ("user", "assistant")[number % 2], "content": f"text {number}"} for number in range(121)],
+    )
+    for end in range(1, len(history) + 1, 2):
+        window = history[max(0, end - 11) : end]
+        assert ctx.fit(window, system=f"It is {end} o'clock.") == window
+    assert not any(isinstance(event.fact, Rewound) for event in ctx.log)
+
+
+def test_moved_cache_marks_are_no_edit_after_a_new_system_text() -> None:
+    ctx = Context("claude-sonnet-4-5", dialect="anthropic")
+    text = {"type": "text", "text": "hello"}
+    marked = [{"role": "user", "content": [{**text, "cache_control": {"type": "ephemeral"}}]}]
+    ctx.fit(marked, system="one")
+    ctx.fit(marked, system="two")
+    ctx.fit([{"role": "user", "content": [text]}], system="two")
+    assert not any(isinstance(event.fact, Rewound) for event in ctx.log)
+
+
+def test_messages_before_a_rewind_or_a_gap_are_still_whole() -> None:
+    ctx, history = Context("gpt-4.1"), turns(0, 4)
+    ctx.fit([SYSTEM, *history])
+    edited = [SYSTEM, *history[:12], *turns(7, 8)]
+    assert [origin.input for origin in ctx.fit_with_origins(edited)[1]] == list(range(17))
+    window = [SYSTEM, *edited[5:]]
+    assert [origin.input for origin in ctx.fit_with_origins(window)[1]] == list(range(13))
+
+
+def test_another_conversation_is_told_and_recall_does_not_cross_it() -> None:
+    ctx = Context("gpt-4.1")
+    ctx.fit(
+        [SYSTEM, {"role": "user", "content": "the secret is zebra"}, {"role": "assistant", "content": "ok"}]
+    )
+    other = [SYSTEM, {"role": "user", "content": "hello"}]
+    with pytest.warns(UnrelatedConversation, match="one Context for each conversation"):
+        assert ctx.fit(other) == other
+    assert "secret is zebra" not in ctx.recall("recall_search", {"query": "zebra secret"})
+    assert "zebra" not in ctx.recall("recall_read", {"handle": "e2"})
+
+
+def test_an_edited_first_message_is_not_another_conversation() -> None:
+    ctx, history = Context("gpt-4.1"), turns(0, 3)
+    ctx.fit(history)
+    edited = [{"role": "user", "content": "another question"}, *history[1:]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ctx.fit(edited) == edited
+
+
+def test_a_new_conversation_that_is_announced_is_not_warned_about() -> None:
+    ctx = Context("gpt-4.1")
+    ctx.pin("Answer in German.")
+    ctx.fit(turns(0, 3))
+    ctx.new_conversation()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = ctx.fit(turns(7, 9))
+    assert [message for message in fitted if "Pinned rule" not in str(message)] == turns(7, 9)
+    assert "> question 1" not in ctx.recall("recall_search", {"query": "question 1"})
+
+
+# ── Saved contexts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def long_context(history: list[Message]) -> Context:
+    ctx = Context("gpt-4.1", window=8_000, reserve=1_000, clock=lambda: 0.0)
+    for end in range(4, len(history) + 1, 4):
+        ctx.fit([SYSTEM, *history[:end]])
+    return ctx
+
+
+def test_a_loaded_context_sends_what_the_saved_one_would() -> None:
+    history = turns(0, 40, size=60)
+    ctx = long_context(history)
+    loaded = Context.load(ctx.save(), window=8_000, reserve=1_000, clock=lambda: 0.0)
+    assert loaded.log == ctx.log
+    more = [SYSTEM, *history, *turns(40, 41)]
+    assert loaded.fit(more) == ctx.fit(more)
+    assert loaded.log == ctx.log
+
+
+def test_a_loaded_context_continues_after_an_edit() -> None:
+    history = turns(0, 5)
+    loaded = Context.load(long_context(history).save(), window=8_000, reserve=1_000)
+    edited = [SYSTEM, *history[:12], {"role": "user", "content": "something else"}]
+    assert loaded.fit(edited) == edited
+
+
+def test_a_loaded_context_knows_another_conversation() -> None:
+    loaded = Context.load(long_context(turns(0, 5)).save(), window=8_000, reserve=1_000)
+    with pytest.warns(UnrelatedConversation):
+        assert loaded.fit([SYSTEM, *turns(8, 9)]) == [SYSTEM, *turns(8, 9)]
+
+
+def test_a_loaded_context_recognises_a_window_that_has_moved_since() -> None:
+    history = turns(0, 5)
+    loaded = Context.load(long_context(history).save())
+    window = [SYSTEM, *history[8:], *turns(5, 6)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted, origins = loaded.fit_with_origins(window)
+    assert fitted == window
+    assert [origin.input for origin in origins] == list(range(len(window)))
+    assert not any(isinstance(event.fact, Rewound) for event in loaded.log)
+    assert loaded.fit([SYSTEM, *history[8:12]]) == [SYSTEM, *history[8:12]]
+
+
+def test_a_loaded_context_continues_with_a_summary_that_the_caller_wrote() -> None:
+    history = turns(0, 5)
+    loaded = Context.load(long_context(history).save())
+    summarised = [SYSTEM, {"role": "user", "content": "Summary: four questions."}, *history[16:]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert loaded.fit(summarised) == summarised
+
+
+def test_a_loaded_context_survives_a_malformed_message() -> None:
+    history = turns(0, 3)
+    loaded = Context.load(long_context(history).save())
+    with pytest.raises(MalformedMessage):
+        loaded.fit([SYSTEM, *history[:4], {"role": "nobody"}])
+    assert loaded.fit([SYSTEM, *history]) == [SYSTEM, *history]
+
+
+def test_a_loaded_context_takes_appended_messages_and_then_a_history() -> None:
+    history = turns(0, 3)
+    loaded = Context.load(long_context(history).save())
+    loaded.append({"role": "user", "content": "and now?"})
+    whole = [SYSTEM, *history, {"role": "user", "content": "and now?"}]
+    assert loaded.fit() == whole
+    more = [*whole, {"role": "assistant", "content": "Done."}]
+    assert loaded.fit(more) == more
+    assert not any(isinstance(event.fact, Rewound) for event in loaded.log)
+
+
+def test_a_context_is_saved_to_a_store_event_by_event() -> None:
+    async def check() -> None:
+        history = turns(0, 20, size=60)
+        ctx = long_context(history)
+        store = MemoryStore()
+        await ctx.save_to(store, "a")
+        ctx.fit([SYSTEM, *history, *turns(20, 21)])
+        await ctx.save_to(store, "a")
+        await ctx.save_to(store, "a")
+        loaded = await Context.load_from(store, "a", window=8_000, reserve=1_000)
+        assert loaded.log == ctx.log
+        with pytest.raises(Conflict):
+            await Context("gpt-4.1").save_to(store, "a")
+
+    asyncio.run(check())
+
+
+# ── Without blocking ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_async_summariser_runs_in_the_loop_of_the_caller() -> None:
+    seen: list[asyncio.AbstractEventLoop] = []
+
+    async def summarise(request: Any) -> str:
+        seen.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        return "The user asked questions and got answers."
+
+    async def check() -> None:
+        ctx = Context("gpt-4.1", window=8_000, reserve=1_000, summarise=summarise)
+        history = turns(0, 40, size=60)
+        for end in range(4, len(history) + 1, 4):
+            fitted = await ctx.afit(history[:end])
+        assert fitted[-1] == history[-1]
+        assert set(seen) == {asyncio.get_running_loop()}
+
+    asyncio.run(check())
+
+
+def test_the_loop_that_writes_a_summary_does_not_wait_for_itself() -> None:
+    problems: list[Busy] = []
+
+    async def summarise(request: Any) -> str:
+        try:
+            ctx.report()
+        except Busy as problem:
+            problems.append(problem)
+        return "The user asked questions and got answers."
+
+    ctx = Context("gpt-4.1", window=8_000, reserve=1_000, summarise=summarise)
+
+    async def check() -> None:
+        history = turns(0, 40, size=60)
+        for end in range(4, len(history) + 1, 4):
+            await ctx.afit(history[:end])
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+    assert problems
+    assert ctx.report().calls > 1
+
+
+def test_two_tasks_can_fit_the_same_history() -> None:
+    async def summarise(request: Any) -> str:
+        await asyncio.sleep(0.01)
+        return "The user asked questions and got answers."
+
+    async def check() -> None:
+        ctx = Context("gpt-4.1", window=8_000, reserve=1_000, summarise=summarise)
+        history = turns(0, 20, size=60)
+        one, other = await asyncio.gather(ctx.afit(history), ctx.afit(history))
+        assert one == other
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+def test_a_cancelled_fit_leaves_no_lock_behind() -> None:
+    async def check() -> None:
+        started = asyncio.Event()
+
+        async def summarise(request: Any) -> str:
+            started.set()
+            await asyncio.sleep(60)
+            return "never"
+
+        ctx = Context("gpt-4.1", window=8_000, reserve=1_000, summarise=summarise)
+        fitting = asyncio.create_task(ctx.afit(turns(0, 40, size=60)))
+        await started.wait()
+        fitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fitting
+        with suppress(Busy):  # the thread may still write down what it has
+            ctx.report()
+        assert await ctx.afit(turns(0, 1)) == turns(0, 1)
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+def test_summaries_of_many_contexts_can_use_the_threads_of_the_loop() -> None:
+    async def summarise(request: Any) -> str:
+        await asyncio.sleep(0.1)
+        return await asyncio.to_thread(lambda: "The user asked questions and got answers.")
+
+    async def check() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        contexts = [Context("gpt-4.1", window=8_000, reserve=1_000, summarise=summarise) for _ in range(2)]
+        await asyncio.gather(*(ctx.afit(turns(0, 40, size=60)) for ctx in contexts))
+
+    asyncio.run(asyncio.wait_for(check(), 60))

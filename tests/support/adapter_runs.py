@@ -1,0 +1,71 @@
+"""What every adapter's test shares: the tool, the stand-in's window, and what a run must show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from foveal.core.compaction.summary_prompt import required_sections
+from foveal.core.wire import strip_cache_marks
+from support.provider_stand_in import Answer, Json, Request, StandIn
+
+WINDOW = 16_000
+TURNS = 13
+"""Thirteen turns of five requests: 65 in all."""
+MAX_BREAKS_PER_100 = 10
+
+
+def search(query: str) -> str:
+    """Search the sources."""
+    number = sum(map(ord, query))
+    lines = 150 if query.endswith("7.0") else 4 + number % 20
+    found = (
+        f"{query}: src/module_{number}_{line}.py:{line}: value = {number * line}" for line in range(lines)
+    )
+    return "\n".join(found) + ("\nError: index is stale" if number % 5 == 0 else "")
+
+
+def long_search(query: str) -> str:
+    """Search the sources."""
+    return search(query) * (30 if query.endswith("2.0") else 1)
+
+
+def check_run(provider: StandIn, *, requests: int = 60, framework_breaks: int = 0) -> None:
+    """Assert what every run of an agent must show: legal, within the window, and with a stable prefix.
+    `framework_breaks` is how often the framework changes what it has sent, without the adapter too."""
+    sent = provider.requests
+    assert provider.faults == []
+    assert len(sent) >= requests
+    largest = max(request.prompt for request in sent)
+    assert WINDOW // 2 < largest <= WINDOW, "the run never came near the window"
+    breaks = count_breaks(sent) - framework_breaks
+    assert breaks * 100 <= MAX_BREAKS_PER_100 * len(sent), f"{breaks} of {len(sent)}"
+
+
+def count_breaks(sent: Sequence[Request]) -> int:
+    """Return how many requests do not begin with all messages of the one before."""
+    return sum(map(_is_break, sent, sent[1:]))
+
+
+def _is_break(before: Request, request: Request) -> bool:
+    # A moved cache mark does not break a prefix: providers compare what the model reads.
+    earlier, messages = (
+        [strip_cache_marks(sent.body.get(field)) for field in ("messages", "input", "contents")]
+        for sent in (before, request)
+    )
+    return any(old and new[: len(old)] != old for old, new in zip(earlier, messages, strict=True) if new)
+
+
+class SummarisingStandIn(StandIn):
+    """A provider that writes a summary when it is asked for one, and goes on with its script otherwise."""
+
+    summaries = 0
+
+    def next_answer(self, number: int, body: Json) -> Answer:
+        newest = json.dumps((body.get("messages") or body.get("input") or body.get("contents"))[-1])
+        if "</summary>" not in newest:
+            return self.script(number - self.summaries)
+        self.summaries += 1
+        headings = required_sections(json.dumps(body).replace("\\n", "\n"))
+        sections = "\n".join(f"## {heading}\n- Questions were looked up." for heading in headings)
+        return Answer(text=f"<summary>\n{sections}\n</summary>")

