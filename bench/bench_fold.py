@@ -86,7 +86,7 @@ def _reading(given: list[Json], dialect: wire.Wire) -> Iterator[Row]:
     change = history.diff(known, dialect, log)
     for chunk in change.chunks:
         read = known[len(history.known) : len(history.known) + chunk.messages]
-        history.known.add(read, seq_before=len(log) - 1)
+        history.known.add(read, seq_before=len(log) - 1, seq_last=len(log) - 1 + len(chunk.facts))
         log += [Event(seq, fact) for seq, fact in enumerate(chunk.facts, len(log))]
     warm = best_of(50, lambda: history.diff(longer, dialect, log))
     yield Row(f"{what}, warm", warm, limit=MAX_WARM_S, note=f"the same objects and {NEW_ITEMS} new ones")

@@ -27,13 +27,14 @@ from bench.work import Json, messages
 from foveal.adapters.native_context import MessageFormat, NativeContext, Piece
 from foveal.core.log import Dialect
 from foveal.core.tokens import MessageTokens
+from foveal.core.tokens.counter import counter
 
 MESSAGES: Final = 200
 """Messages of the first request, with the system text and the question."""
 SIZES: Final = {"user": (200, 600), "assistant": (200, 600), "result": (3_000, 4_000)}
 """Minimum and maximum characters of a message."""
-REQUESTS: Final = 20
-ROUNDS: Final = 4
+REQUESTS: Final = 12
+ROUNDS: Final = 3
 WIDE_WINDOW: Final = 128_000
 """Tokens of a window that holds the whole conversation."""
 NARROW_WINDOW: Final = 16_000
@@ -151,7 +152,9 @@ def _fit_seconds() -> Iterator[list[float]]:
 def history(dialect: Dialect = "openai_chat") -> list[Json]:
     """Return the messages before the first question, without the system text."""
     given = messages(MESSAGES - 1, SIZES)[1:]
-    return given if dialect == "openai_chat" else normalise(given, dialect, MessageTokens(len))
+    return (
+        given if dialect == "openai_chat" else normalise(given, dialect, MessageTokens(counter("estimate")))
+    )
 
 
 def system() -> str:

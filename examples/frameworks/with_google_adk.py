@@ -13,5 +13,4 @@ app = App(name="helpdesk", root_agent=agent, plugins=[FovealAdkPlugin(recall_too
 runner = InMemoryRunner(app=app)
 
 if __name__ == "__main__":
-    events = asyncio.run(runner.run_debug("Why is CI red?", session_id="ci", quiet=True))
-    print(events[-1].content.parts[0].text)
+    asyncio.run(runner.run_debug("Why is CI red?", session_id="ci"))  # prints the answer

@@ -71,4 +71,5 @@ def test_an_example_asks_its_question(name: str) -> None:
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stdout.strip(), provider.faults) == (0, ANSWER, []), done.stderr
+    assert (done.returncode, provider.faults) == (0, []), done.stderr
+    assert ANSWER in done.stdout

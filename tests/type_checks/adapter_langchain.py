@@ -1,5 +1,8 @@
 """Types of a LangChain agent with the middleware."""
 
+# LangChain's own functions have partially unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from langchain.agents import create_agent

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
-from foveal.core.engine.history_diff import MESSAGE_FACTS
+from foveal.core.engine.stored_messages import MESSAGE_FACTS
 from foveal.core.log.events import AnyFact, Event, Opened, Rewound, SnapshotTaken, unraw
 from foveal.core.view.fold import effective_events
 from foveal.core.wire import MessageChunk, wire_for

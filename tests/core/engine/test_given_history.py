@@ -170,6 +170,17 @@ def test_what_a_sliding_window_left_out_can_come_back() -> None:
     assert ctx.fit(history) == history
 
 
+def test_windows_of_two_lengths_in_turn_record_nothing_again() -> None:
+    ctx, history = Context("gpt-4.1"), turns(0, 60)
+    for end in range(4, len(history) + 1, 4):
+        window = [SYSTEM, *history[max(0, end - (40 if end % 8 else 8)) : end]]
+        fitted, origins = ctx.fit_with_origins(window)
+        assert fitted == window
+        assert [origin.input for origin in origins] == list(range(len(window)))
+    assert not any(isinstance(event.fact, Rewound) for event in ctx.log)
+    assert len(ctx.log) < 2 * len(history)
+
+
 def test_what_was_left_out_stays_out_after_an_edit() -> None:
     ctx, history = Context("gpt-4.1"), turns(0, 4)
     ctx.fit(history)

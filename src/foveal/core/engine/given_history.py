@@ -3,7 +3,8 @@
 1. `recognise` compares a history with what is recorded (`history_diff`).
 2. `record` writes the difference into the log: new messages, replaced ones, a rewind after an edit, a drop of what
    a sliding window has left out.
-3. A history that shares nothing with the recorded one begins a new conversation: a rewind to the beginning that
+3. What was left out and comes back is shown again, not recorded again: the drop is reverted.
+4. A history that shares nothing with the recorded one begins a new conversation: a rewind to the beginning that
    keeps no reductions.
 """
 

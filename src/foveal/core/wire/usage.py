@@ -206,17 +206,16 @@ def _prompt(usage: object) -> int:
     given = [] if count else [(name, _get(usage, name)) for name in _INPUT]
     for name, value in given:
         if value is not None and not _is_zero(value):
-            expected = f"a whole number up to {MAX_REPORTED_TOKENS:,}"
-            raise BadSetting(f"usage.{name}", _count_description(value), expected)
+            found = (
+                value if isinstance(value, int | float) else type(value).__name__
+            )  # never the text of a report
+            expected = f"a report whose `{name}` is a whole number up to {MAX_REPORTED_TOKENS:,}, not {found}"
+            raise BadSetting("usage", _description(usage), expected)
     return count
 
 
 def _is_zero(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
-
-
-def _count_description(value: object) -> object:
-    return value if isinstance(value, int | float) else type(value).__name__
 
 
 def _is_cache_beside(usage: object, details: object, *, prompt: int, output: int, cached: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.core.engine.history_diff import MESSAGE_FACTS
+from foveal.core.engine.stored_messages import MESSAGE_FACTS
 from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, Rewound, UserSaid
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
