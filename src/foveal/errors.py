@@ -22,7 +22,7 @@
         ├── SessionExists   the id of a new session is or was in use
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
 
-`UnrelatedConversation` and `UsageMissing` are warnings, not errors.
+`SummariserFailed`, `UnrelatedConversation` and `UsageMissing` are warnings, not errors.
 
 A mistake of a *model*, such as a call with broken arguments, is answered to the model; it raises no exception.
 """
@@ -189,6 +189,13 @@ class ProviderError(FovealError):
         """`key`, `rate`, `connection`, `interrupted`, `refused` or `server`."""
         self.partial = partial
         """The text that arrived before the connection was lost."""
+
+
+class SummariserFailed(UserWarning):
+    """A summariser of a `Context` raised an error. The next one is called, or the log alone is summarised."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"a summariser failed ({problem}); this is told once, see report().summaries")
 
 
 class UnrelatedConversation(UserWarning):

@@ -14,7 +14,7 @@ import pytest
 
 from foveal.adapters import Conversations, Piece
 from foveal.core.log.events import Dialect
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, StoreUnusable
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,69 @@ def test_a_provider_s_overflow_is_answered_with_a_smaller_request() -> None:
 def test_an_unknown_summariser_is_refused() -> None:
     with pytest.raises(BadSetting, match="own"):
         conversations(summarise="mine")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"windw": 3},
+        {"window": "16k"},
+        {"policy": "x"},
+        {"model": 5},
+        {"summarise": 4},
+        {"max_open": 0},
+        {"store": 5},
+        {"prompt": 5},
+        {"clock": 5},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_wrong_setting_is_refused_before_the_first_request(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadSetting) as refused:
+        Conversations(ExchangeFormat(), **wrong)
+    assert {refused.value.field: refused.value.value} == wrong
+
+
+def test_finding_a_conversation_never_creates_one() -> None:
+    both = conversations()
+    assert both.find("a") is None
+    found = both.get("a")
+    both.get("b")
+    assert both.find("a") is found
+    assert both.ids() == ["a", "b"]
+
+
+def test_a_stored_conversation_is_found_without_its_model(tmp_path: Path) -> None:
+    path = str(tmp_path / "contexts.db")
+    with conversations(store=path) as before:
+        before.get("a").fit(exchanges(3))
+    with Conversations(ExchangeFormat(), store=path) as after:
+        assert after.find("b") is None
+        found = after.find("a")
+        assert found is not None
+        assert found.context.report().model == "gpt-4.1"
+        assert after.get("a", model="gpt-4o") is found
+        assert found.context.report().model == "gpt-4o"
+
+
+def test_a_new_conversation_without_a_model_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    for store in ("", str(tmp_path / "contexts.db")):
+        with Conversations(ExchangeFormat(), store=store) as unnamed:
+            with pytest.raises(BadSetting, match=r"no model is known yet.*find"):
+                unnamed.get("a")
+            assert unnamed.ids() == []
+
+
+def test_a_closed_store_is_named_in_the_error(tmp_path: Path) -> None:
+    stored = conversations(store=str(tmp_path / "contexts.db"))
+    found = stored.get("a")
+    stored.close()
+    stored.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in (lambda: found.fit(exchanges(1)), lambda: stored.get("b"), lambda: stored.find("b")):
+            with pytest.raises(StoreUnusable, match="the store of these conversations is closed"):
+                call()
 
 
 def test_usage_that_cannot_be_read_is_a_warning() -> None:

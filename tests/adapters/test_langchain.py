@@ -17,6 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from foveal.adapters import Piece
 from foveal.adapters.langchain import FovealMiddleware, LangChainFormat
 from foveal.core.log import Compacted, Used
+from foveal.errors import BadSetting
 from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
 from support.provider_stand_in import Answer, StandIn
 
@@ -195,3 +196,8 @@ def test_native_fields_of_shown_messages_are_not_lost(provider: StandIn) -> None
         own = by_id[message.id]
         assert type(message) is type(own)
         assert message.response_metadata == own.response_metadata
+
+
+def test_the_id_of_a_conversation_in_place_of_a_function_is_refused() -> None:
+    with pytest.raises(BadSetting, match="conversation = 'ci' is not allowed: a function"):
+        FovealMiddleware(conversation="ci")  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from openai import AsyncOpenAI
 from foveal.adapters.openai_agents import FovealModelProvider
 from foveal.core.log import Compacted, Used
 from foveal.core.log.events import Event
+from foveal.errors import BadSetting
 from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
 from support.provider_stand_in import Answer, StandIn
 
@@ -363,3 +364,27 @@ def test_a_provider_of_models_needs_no_wrapping(provider: StandIn) -> None:
 
     run(provider, work)
     assert "prompt_cache_key" not in provider.requests[0].body
+
+
+def test_the_context_of_a_session_is_found_by_the_session_or_its_id(provider: StandIn) -> None:
+    provider.script = lambda number: Answer(text=f"Answer {number}.")
+    models, session = foveal_models(), SQLiteSession("ci")
+    assert models.context(session) is None
+
+    async def work(client: AsyncOpenAI) -> None:
+        await ask(agent(models, client), "Hello", session=session)
+
+    run(provider, work)
+    (id,) = models.conversations.ids()
+    found = models.conversations.find(id)
+    assert found is not None
+    assert models.conversation_id(session) == models.conversation_id("ci") == id
+    assert models.context(session) is models.context("ci") is found.context
+    assert models.context("other") is None
+
+
+def test_a_provider_in_place_of_the_model_is_refused() -> None:
+    from agents import OpenAIProvider
+
+    with pytest.raises(BadSetting, match="pass a provider as `provider=`"):
+        FovealModelProvider(OpenAIProvider(api_key="none"))  # type: ignore[arg-type]

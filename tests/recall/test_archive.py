@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import subprocess
@@ -51,37 +52,48 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def claude_line(
-    text: str, *, id: str, parent: str | None, role: str = "user", folder: str = "/home/me/proj"
+    text: str,
+    *,
+    id: str,
+    parent: str | None,
+    role: str = "user",
+    folder: str = "/home/me/proj",
+    day: int = 1,
 ) -> str:
     entry = {
         "parentUuid": parent, "isSidechain": False, "cwd": folder, "sessionId": "c1", "uuid": id, "type": role,
-        "timestamp": "2026-10-01T10:00:00Z", "message": {"role": role, "content": text, "id": f"m{id}"},
+        "timestamp": f"1970-01-{day + 1:02}T00:00:00Z", "message": {"role": role, "content": text, "id": f"m{id}"},
     }  # fmt: skip
     return json.dumps(entry) + "\n"
 
 
 def write_claude(path: Path, *texts: str, folder: str = "/home/me/proj", day: int = 1) -> Path:
-    """Write a session of Claude Code, last changed on this day of 1970."""
+    """Write a session of Claude Code with messages of this day of 1970, in a file of today."""
     path.parent.mkdir(parents=True, exist_ok=True)
     roles = ("user", "assistant")
     lines = [
-        claude_line(text, id=f"u{at}", parent=f"u{at - 1}" if at else None, role=roles[at % 2], folder=folder)
+        claude_line(
+            text,
+            id=f"u{at}",
+            parent=f"u{at - 1}" if at else None,
+            role=roles[at % 2],
+            folder=folder,
+            day=day,
+        )
         for at, text in enumerate(texts)
     ]
     path.write_text("".join(lines))
-    os.utime(path, (day * DAY_S, day * DAY_S))
     return path
 
 
-def codex(path: Path, text: str, *, day: int = 2) -> Path:
+def codex(path: Path, text: str) -> Path:
     lines = [
-        {"timestamp": "2026-10-02T10:00:00Z", "type": "session_meta",
+        {"timestamp": "1970-01-03T10:00:00Z", "type": "session_meta",
          "payload": {"id": "x7", "cwd": "/home/me/other"}},
-        {"timestamp": "2026-10-02T10:00:01Z", "type": "response_item", "payload": {
+        {"timestamp": "1970-01-03T10:00:01Z", "type": "response_item", "payload": {
             "type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}},
     ]  # fmt: skip
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    os.utime(path, (day * DAY_S, day * DAY_S))
     return path
 
 
@@ -164,6 +176,59 @@ def test_a_list_is_filtered(folder: Path, wanted: SessionFilter, found: list[str
     assert titles(run(archive_of(folder).sessions(wanted))) == found
 
 
+@pytest.mark.parametrize("long", [10, 100_000], ids=["short", "longer than the end that is read"])
+def test_the_time_of_a_session_is_that_of_its_newest_message(tmp_path: Path, long: int) -> None:
+    lines = [
+        claude_line("Start " + "word " * 40_000, id="u0", parent=None, day=3),
+        claude_line("End " + "x" * long, id="u1", parent="u0", role="assistant", day=7),
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(lines) + '{"type": "last-prompt"}\n')
+    archive = archive_of(tmp_path)
+    before = run(archive.sessions(SessionFilter(since="1970-01-08", until="1970-01-08")))
+    run(archive.search("word"))
+    after = run(archive.sessions(SessionFilter(since="1970-01-08", until="1970-01-08")))
+    assert "; active 1970-01-08 00:00Z; " in before
+    assert "; active 1970-01-08 00:00Z; " in after
+    assert handles(run(archive.sessions(SessionFilter(since="1970-01-09")))) == []
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_without_times_the_time_of_the_file_counts_and_is_called_that(tmp_path: Path, name: str) -> None:
+    path, line = tmp_path / name, json.dumps([{"role": "user", "content": "Hello"}]).encode()
+    path.write_bytes(gzip.compress(line) if name.endswith("gz") else line)
+    os.utime(path, (5 * DAY_S, 5 * DAY_S))
+    assert "; file changed 1970-01-06 00:00Z; " in run(archive_of(tmp_path).sessions())
+
+
+def test_each_conversation_of_a_file_has_its_own_time(tmp_path: Path) -> None:
+    exported = [
+        line
+        for day in (1, 2)
+        for line in transcripts.write_events(
+            [Event(0, UserSaid(content="Hello"), float(day * DAY_S))], f"{day}", f"Day {day}"
+        )
+    ]
+    (tmp_path / "both.jsonl").write_bytes(b"".join(exported))
+    archive = archive_of(tmp_path)
+    run(archive.sessions())
+    assert titles(run(archive.sessions(SessionFilter(until="1970-01-02")))) == ["Day 1"]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [SessionFilter(text="giraffe"), SessionFilter(folder="/none"), SessionFilter(since="2100-01-01")],
+)
+def test_a_list_says_when_only_the_conditions_match_nothing(folder: Path, wanted: SessionFilter) -> None:
+    assert run(archive_of(folder).sessions(wanted)) == (
+        "[foveal recall: no session meets these conditions: use fewer or others]"
+    )
+
+
+def test_a_list_says_when_there_are_no_sessions(tmp_path: Path) -> None:
+    answers = {run(archive_of(tmp_path).sessions(wanted)) for wanted in (None, SessionFilter(text="giraffe"))}
+    assert answers == {"[foveal recall: there are no sessions]"}
+
+
 def test_a_handle_is_the_same_after_a_restart(folder: Path) -> None:
     assert handles(run(archive_of(folder).sessions())) == handles(run(archive_of(folder).sessions()))
 
@@ -186,6 +251,50 @@ def test_a_title_cannot_pass_for_a_line_of_the_answer(tmp_path: Path) -> None:
     assert len(handles(answer)) == 1
     assert A_KEY not in answer
     assert answer.isprintable() or all(line.isprintable() for line in answer.split("\n"))
+
+
+SECRETS = {
+    "postgres": "postgresql://admin:Tr0ub4dor-and-3@db.internal/prod",
+    "github": "ghp_" + "R7mK2pXw9LqZ4vTn8BsY6cHd3JfG5aQe1UiO",
+    "aws": A_KEY,
+    "password": "password=Tr0ub4dor-and-3-staples",
+}
+
+
+def assert_hidden(secret: str, answer: str) -> None:
+    """No eight characters of the secret part stand in the answer."""
+    part = secret.partition("admin:")[2].partition("@")[0] or secret.partition("=")[2] or secret[4:]
+    assert not [at for at in range(len(part) - 7) if part[at : at + 8] in answer], answer
+
+
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+@pytest.mark.parametrize("before", [36, 48, 56, 64, 72])
+def test_a_secret_where_a_title_is_cut_is_redacted(tmp_path: Path, secret: str, before: int) -> None:
+    text = ("zebra " * 20)[: before - 1] + f" {secret} and more words that follow it " * 3
+    write_claude(tmp_path / "a.jsonl", text)
+    run(fill_store(tmp_path / "untitled.db", text))
+    archive = archive_of(tmp_path, tmp_path / "untitled.db")
+    for answer in (run(archive.sessions()), run(archive.search("zebra"))):
+        assert len(titles(answer)) == 2
+        assert_hidden(secret, answer)
+
+
+@pytest.mark.parametrize("width", [64, 80])
+def test_a_stored_title_that_was_cut_within_a_secret_is_made_again(tmp_path: Path, width: int) -> None:
+    text = "zebra " * 8 + SECRETS["github"] + " is the token"
+
+    async def scene() -> str:
+        await fill_store(tmp_path / "a.db", text)
+        async with open_store(tmp_path / "a.db") as store:
+            await store.rename("chat", text[: width - 1] + "…")
+        return await archive_of(tmp_path / "a.db").sessions()
+
+    assert_hidden(SECRETS["github"], run(scene()))
+
+
+def test_secrets_in_folders_and_file_names_are_redacted(tmp_path: Path) -> None:
+    write_claude(tmp_path / f"notes-{A_KEY}.jsonl", "Hello", folder=f"/home/{A_KEY}/proj")
+    assert_hidden(A_KEY, run(archive_of(tmp_path).sessions()))
 
 
 # ── Search and read ──────────────────────────────────────────────────────────────────────────────────────
@@ -323,6 +432,24 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_found(folder: Path) -> Non
         assert "could not be read" in answer
         assert "broken.db" in answer
         assert "there is no file or folder" in answer
+
+
+def test_a_file_of_an_unknown_format_is_named_without_advice_that_no_tool_takes(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text('{"theme": "dark"}')
+    assert run(archive_of(tmp_path).sessions()).splitlines()[-1] == (
+        f"[foveal recall: could not be read: {path}, line 1: this is no known transcript format]"
+    )
+
+
+def test_an_unknown_session_is_told_with_what_could_not_be_read(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(RecallProblem) as problem:
+        run(archive_of(missing).read("nowhere", "e0"))
+    assert str(problem.value) == (
+        "there is no session nowhere: recall_sessions lists them; "
+        f"could not be read: there is no file or folder {missing}"
+    )
 
 
 def test_a_search_that_runs_out_of_time_says_so_and_continues(folder: Path) -> None:

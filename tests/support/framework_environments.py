@@ -27,6 +27,7 @@ PACKAGES: Final = {
     "ag2": ("ag2[openai]",),
     "strands": ("strands-agents[openai]",),
     "google_adk": ("google-adk",),
+    "deepagents": ("deepagents", "langchain-openai"),
 }
 """What is installed in each environment, beside Foveal and the tools of its tests."""
 TESTED_ALWAYS: Final = ("google_adk",)

@@ -31,19 +31,12 @@ class ScrollingScreen(pyte.Screen):
     def __init__(self, columns: int, rows: int) -> None:
         self.above: list[str] = []
         """The lines that have scrolled off the top."""
-        self._texts: list[str] = []
         super().__init__(columns, rows)
 
     @property
     def texts(self) -> list[str]:
         """The lines on the screen, without spaces at their ends."""
-        if len(self._texts) != self.lines:
-            self._texts, self.dirty = [""] * self.lines, set(range(self.lines))
-        for y in self.dirty:
-            if y < self.lines:  # a line that was written before the screen became smaller
-                self._texts[y] = self._text_of(y)
-        self.dirty.clear()
-        return list(self._texts)
+        return list(map(self._text_of, range(self.lines)))
 
     def index(self) -> None:
         top, bottom = self.margins or (0, self.lines - 1)

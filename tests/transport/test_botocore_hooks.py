@@ -17,6 +17,7 @@ import foveal.transport
 from foveal.core.log import Used
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.legality import request_faults
+from foveal.errors import BadSetting
 from foveal.transport import ConversationPool
 
 session = pytest.importorskip("botocore.session")
@@ -234,3 +235,18 @@ def test_an_image_is_sent_as_it_is_when_other_messages_are_reduced(bedrock: Bedr
     assert bedrock.faults == []
     assert len(json.dumps(body)) < 30_000
     assert body["messages"][-1]["content"][-1]["image"]["source"] == {"bytes": b64encode(data).decode()}
+
+
+def test_only_a_bedrock_runtime_client_gets_hooks() -> None:
+    other = session.get_session().create_client("s3", region_name="eu-west-1")
+    for wrong in (None, other, "bedrock-runtime"):
+        with pytest.raises(BadSetting, match="a `bedrock-runtime` client"):
+            foveal.transport.botocore(wrong)
+    other.close()
+
+
+def test_settings_in_place_of_a_pool_are_refused_with_a_hint(bedrock: Bedrock) -> None:
+    client = client_for(bedrock, ConversationPool())
+    with pytest.raises(BadSetting, match=r"ConversationPool\("):
+        foveal.transport.botocore(client, "gpt-4.1")  # type: ignore[arg-type]
+    client.close()

@@ -35,7 +35,7 @@ from agent_framework import (
     ResponseStream,
 )
 
-from foveal.adapters.conversation_ids import ConversationIds
+from foveal.adapters.conversation_ids import ConversationIds, checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
@@ -68,7 +68,7 @@ class FovealChatMiddleware(ChatMiddleware):
         """`model` is the name by which Foveal knows the model, if it differs from the framework's. `conversation`
         returns the id of a request's conversation."""
         self.conversations: Conversations[Message] = Conversations(AgentFrameworkFormat(), model, **settings)
-        self._conversation = conversation
+        self._conversation = checked_function(conversation)
         self._ids = ConversationIds()
         self._by_session: OrderedDict[str, str] = OrderedDict()
 

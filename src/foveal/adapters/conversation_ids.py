@@ -10,16 +10,26 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from secrets import token_hex
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from foveal.errors import BadSetting
+
+Request = TypeVar("Request")
 MAX_KNOWN_OPENINGS: Final = 10_000
 """First messages, and runs, that are remembered."""
 MAX_SAME_OPENING: Final = 100
 """Conversations with the same first message that are remembered."""
+
+
+def checked_function(conversation: Callable[[Request], str] | None) -> Callable[[Request], str] | None:
+    """Return the setting `conversation` of an adapter; raises `BadSetting` for anything that is no function."""
+    if conversation is not None and not callable(conversation):
+        raise BadSetting("conversation", conversation, "a function that returns the id of a conversation")
+    return conversation
 
 
 class _Newest(NamedTuple):

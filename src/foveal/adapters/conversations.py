@@ -21,10 +21,11 @@ from foveal.adapters.native_context import MessageFormat, NativeContext, NativeM
 from foveal.adapters.own_model import AdapterSummarise, resolve_summarise
 from foveal.context import Context
 from foveal.core.compaction.summariser import SummaryProgress
-from foveal.core.engine.context_arguments import ContextArguments
+from foveal.core.engine.context_arguments import ContextArguments, check_arguments, model_of
 from foveal.core.engine.settings import SettingArguments
+from foveal.core.models.budget import check_whole_number
 from foveal.core.models.model import Model
-from foveal.errors import Conflict, UnknownSession
+from foveal.errors import BadSetting, Conflict, StoreUnusable, UnknownSession
 from foveal.ports import Store
 from foveal.stores import open_store
 
@@ -56,29 +57,32 @@ class Conversations(Generic[NativeMessage]):
         model: str | Model = "",
         **arguments: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is needed where the framework does not tell it with each request; it takes precedence."""
+        """`model` is needed where the framework does not tell it with each request; it takes precedence. Raises
+        `BadSetting` for a setting that no context takes."""
         self._format = format
         self._model = model
         store = arguments.pop("store", "")
-        self._max_open = max(1, arguments.pop("max_open", MAX_OPEN_CONTEXTS))
+        if not isinstance(store, str):
+            raise BadSetting("store", store, "a file or a PostgreSQL URL")
+        self._max_open = check_whole_number("max_open", arguments.pop("max_open", MAX_OPEN_CONTEXTS), least=1)
         summarise = resolve_summarise(arguments.pop("summarise", None))
         self._arguments = cast(
             ContextArguments, {**arguments, "dialect": format.dialect, "summarise": summarise}
         )
+        check_arguments(model, self._arguments)
         self._window = arguments.get("window")
         self._open: OrderedDict[str, NativeContext[NativeMessage]] = OrderedDict()
         self._lock = threading.RLock()
         self._store = StoreThread(store) if store else None
 
     def get(self, id: str, *, model: str | Model = "") -> NativeContext[NativeMessage]:
-        """Return the context of a conversation. If it was used with another `model`, it continues with this one."""
+        """Return the context of a conversation, or a new one. If it was used with another `model`, it continues
+        with this one."""
         with self._lock:
             found = self._open.get(id)
             chosen = self._model or model
             if found is None:
-                found = self._open[id] = self._create(id, chosen)
-                if len(self._open) > self._max_open:
-                    self._open.popitem(last=False)
+                found = self._keep(id, self._load(id, chosen) or self._create(id, chosen))
             self._open.move_to_end(id)
         found.use(chosen)
         return found
@@ -88,6 +92,21 @@ class Conversations(Generic[NativeMessage]):
         if self._store is None or id in self._open:
             return self.get(id, model=model)
         return await asyncio.to_thread(self.get, id, model=model)
+
+    def find(self, id: str) -> NativeContext[NativeMessage] | None:
+        """Return the context of a conversation that is in memory or stored; None if there is none."""
+        with self._lock:
+            found = self._open.get(id)
+            if found is None:
+                found = self._load(id, self._model)
+                if found is not None:
+                    self._keep(id, found)
+            return found
+
+    def ids(self) -> list[str]:
+        """Return the ids of the conversations in memory; the most recently used one is the last."""
+        with self._lock:
+            return list(self._open)
 
     def forget(self, id: str) -> None:
         """Drop the context of a conversation from memory; what is stored stays."""
@@ -105,16 +124,34 @@ class Conversations(Generic[NativeMessage]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _keep(self, id: str, found: NativeContext[NativeMessage]) -> NativeContext[NativeMessage]:
+        self._open[id] = found
+        if len(self._open) > self._max_open:
+            self._open.popitem(last=False)
+        return found
+
+    def _load(self, id: str, model: str | Model) -> NativeContext[NativeMessage] | None:
+        context = self._store.load(id, model, self._arguments) if self._store is not None else None
+        if context is None:
+            return None
+        found = self._native(id, context)
+        found.use(model or model_of(context.log))  # the next request may name another one
+        return found
+
     def _create(self, id: str, model: str | Model) -> NativeContext[NativeMessage]:
-        if self._store is None:
-            return NativeContext(Context(model, **self._arguments), self._format, window=self._window)
+        if not model:
+            raise BadSetting(
+                "model",
+                model,
+                f"no model is known yet for a new conversation {id!r}; pass `model`, or read conversations with "
+                "`find`, which returns None before the first request",
+            )
+        return self._native(id, Context(model, **self._arguments))
+
+    def _native(self, id: str, context: Context) -> NativeContext[NativeMessage]:
         store = self._store
-        return NativeContext(
-            store.load(id, model, self._arguments),
-            self._format,
-            save=lambda context: store.save(context, id),
-            window=self._window,
-        )
+        save = None if store is None else lambda context: store.save(context, id)
+        return NativeContext(context, self._format, save=save, window=self._window)
 
 
 class StoreThread:
@@ -129,12 +166,12 @@ class StoreThread:
         self._saving = threading.Lock()
         self._store: Store = self._run(self._open())
 
-    def load(self, session: str, model: str | Model, arguments: ContextArguments) -> Context:
-        """Return the context of a stored session, or a new one."""
+    def load(self, session: str, model: str | Model, arguments: ContextArguments) -> Context | None:
+        """Return the context of a stored session; None if there is none."""
         try:
             return self._run(Context.load_from(self._store, session, model or None, **arguments))
         except UnknownSession:
-            return Context(model, **arguments)
+            return None
 
     def save(self, context: Context, session: str) -> None:
         """Store the new events of a context. A session that another program has continued is left as it is."""
@@ -158,4 +195,7 @@ class StoreThread:
         return await self._closing.enter_async_context(open_store(self._path))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise StoreUnusable("the store of these conversations is closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

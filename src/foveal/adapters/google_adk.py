@@ -31,6 +31,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
@@ -116,7 +117,7 @@ class FovealAdkPlugin(BasePlugin):
         id of a call's conversation."""
         super().__init__(name=name)
         self.conversations: Conversations[types.Content] = Conversations(ContentFormat(), model, **settings)
-        self._conversation = conversation or conversation_id
+        self._conversation = checked_function(conversation) or conversation_id
         self._sent: OrderedDict[str, _UnansweredRequest] = OrderedDict()
         self._lock = threading.Lock()
         (schemas,) = recall_schemas("gemini")

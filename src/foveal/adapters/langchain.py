@@ -32,6 +32,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.config import get_config
 
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
@@ -139,7 +140,7 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         returns the id of a request's conversation."""
         super().__init__()
         self.conversations: Conversations[BaseMessage] = Conversations(LangChainFormat(), model, **settings)
-        self._conversation = conversation
+        self._conversation = checked_function(conversation)
         self._named: dict[str, str] = {}
         """The ids that `conversation` has returned, for the recall tools, which see no request."""
         self._tool_schemas: dict[int, tuple[Any, dict[str, Any]]] = {}

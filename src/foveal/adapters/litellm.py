@@ -29,7 +29,7 @@ from typing import Any, Final, Unpack
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
-from foveal.adapters.conversation_ids import ConversationIds
+from foveal.adapters.conversation_ids import ConversationIds, checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
@@ -91,7 +91,7 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         self.conversations: Conversations[Any] = Conversations(LiteLLMFormat(), model, **settings)
         self.recall_tools: list[dict[str, Any]] = recall_schemas("openai_chat") if recall_tools else []
         """Schemas of the tools that `recall` answers; they are added to the tools of every call."""
-        self._conversation = conversation
+        self._conversation = checked_function(conversation)
         self._has_reserve = settings.get("reserve") is not None
         self._ids = ConversationIds()
         self._calls: OrderedDict[str, NativeContext[Any]] = OrderedDict()

@@ -21,27 +21,33 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, Final, NamedTuple, Unpack
 from weakref import WeakValueDictionary
 
 from agents import FunctionTool, Model, ModelProvider, ModelResponse, MultiProvider
 from agents.items import ItemHelpers
+from agents.memory import Session
 from agents.tool_context import ToolContext
 
-from foveal.adapters.conversation_ids import ConversationIds
+from foveal.adapters.conversation_ids import ConversationIds, checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.openai_agents_session import FovealSession, Item
 from foveal.adapters.own_model import own_model
+from foveal.context import Context
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model as KnownModel
 from foveal.core.wire.usage import usage_or_none
+from foveal.errors import BadSetting
 from foveal.recall.recall_tools import tools as recall_schemas
 
 CACHE_KEY: Final = "prompt_cache_key"
 SESSION_KEY_PREFIX: Final = "agents-sdk:session:"
+SESSION_KEY_DIGITS: Final = 32
+"""Hexadecimal digits of a session's digest."""
 GROUP_KEY_PREFIX: Final = "agents-sdk:group:"
 RUN_KEY_PREFIX: Final = "agents-sdk:run:"
 MAX_OPEN_RECALLS: Final = 1_000
@@ -78,9 +84,15 @@ class FovealModelProvider(ModelProvider):
     ) -> None:
         """`model` is the name by which Foveal knows the model, if it differs from the SDK's. `provider` looks up
         the models, by default as the SDK does. `conversation` returns the id of a request's conversation."""
+        if isinstance(model, ModelProvider | Model):
+            raise BadSetting(
+                "model",
+                model,
+                "a name or a `foveal.Model`; pass a provider as `provider=`, a model to `wrap`",
+            )
         self.conversations: Conversations[Item] = Conversations(ItemFormat(), model, **settings)
         self._provider = provider or MultiProvider()
-        self._conversation = conversation
+        self._conversation = checked_function(conversation)
         self._ids = ConversationIds()
         self._models: WeakValueDictionary[int, FittedModel] = WeakValueDictionary()
         self._recalls: OrderedDict[tuple[str, str], NativeContext[Item]] = OrderedDict()
@@ -102,6 +114,18 @@ class FovealModelProvider(ModelProvider):
     def recall_tools(self) -> list[FunctionTool]:
         """Tools for `Agent(tools=…)`, with which the model searches and reads what is no longer shown."""
         return [self._recall_tool(schema) for schema in recall_schemas("openai_responses")]
+
+    def conversation_id(self, session: Session | str) -> str:
+        """Return the id under which the conversation of a session, or of its id, is kept, unless `conversation` is
+        set."""
+        name = session if isinstance(session, str) else session.session_id
+        # the SDK makes its cache key in the same way
+        return SESSION_KEY_PREFIX + sha256(name.strip().encode()).hexdigest()[:SESSION_KEY_DIGITS]
+
+    def context(self, session: Session | str) -> Context | None:
+        """Return the context of a session, or of its id; None before its first request."""
+        found = self.conversations.find(self.conversation_id(session))
+        return None if found is None else found.context
 
     async def aclose(self) -> None:
         """Close the store and the provider of the models."""

@@ -52,6 +52,7 @@ from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
@@ -83,7 +84,7 @@ class FovealCapability(AbstractCapability[object]):
         """`model` is the name by which Foveal knows the model, if it differs from pydantic-ai's. `conversation`
         returns the id of a run's conversation."""
         self.conversations: Conversations[ModelMessage] = Conversations(PydanticAIFormat(), model, **settings)
-        self._conversation = conversation
+        self._conversation = checked_function(conversation)
         self._recall_tools = recall_tools
 
     def get_ordering(self) -> CapabilityOrdering:

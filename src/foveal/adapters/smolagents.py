@@ -36,6 +36,7 @@ from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model as KnownModel
+from foveal.errors import BadSetting
 
 
 class PairedMessage(NamedTuple):
@@ -64,7 +65,7 @@ class SmolagentsFormat:
     dialect: Dialect = "openai_chat"
 
     def write(self, message: PairedMessage) -> Sequence[WireMessage]:
-        role = str(message.message.role.value)
+        role = MessageRole(message.message.role).value
         content = _written_content(message.message.content)
         if role == MessageRole.TOOL_CALL.value:
             written: WireMessage = {"role": "assistant", "content": content}
@@ -119,6 +120,8 @@ class FovealModel(Model):  # type: ignore[misc, unused-ignore]
     ) -> None:
         """`name` is the name by which Foveal knows the model, if it differs from its `model_id`. `conversation`
         names the one conversation that this model is used for, which `store` needs after a restart."""
+        if not isinstance(conversation, str):
+            raise BadSetting("conversation", conversation, "the id of a conversation")
         super().__init__(
             flatten_messages_as_text=model.flatten_messages_as_text,
             tool_name_key=model.tool_name_key,

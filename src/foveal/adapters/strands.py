@@ -29,6 +29,7 @@ from strands.plugins import Plugin
 from strands.tools import PythonAgentTool
 from strands.types.content import split_system_prompt
 
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
@@ -81,7 +82,7 @@ class FovealPlugin(Plugin):
         the id of a call's conversation."""
         super().__init__()
         self.conversations: Conversations[StrandsMessage] = Conversations(StrandsFormat(), model, **settings)
-        self._conversation = conversation
+        self._conversation = checked_function(conversation)
         self._recall_tools = recall_tools
         self._last_calls: WeakKeyDictionary[Any, _LastCall] = WeakKeyDictionary()
 

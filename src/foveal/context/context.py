@@ -27,6 +27,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.context.context_lock import ContextLock, run_in_thread
+from foveal.context.summariser_problems import SummariserProblems
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
@@ -131,6 +132,7 @@ class Context:
         self._wire = wire.wire_for(dialect or dialect_of(log))
         self._dialect: Dialect = dialect
         """The dialect once it is certain; "" until then."""
+        self._summariser_problems = SummariserProblems()
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
         self._opened: Opened | None = None
@@ -145,8 +147,7 @@ class Context:
     def load(
         cls, saved: bytes, model: str | Model | None = None, **arguments: Unpack[ContextArguments]
     ) -> Self:
-        """Continue a context from what `save` returned, with the same model or another one. The settings are not
-        saved: pass them again."""
+        """Continue a context from what `save` returned. The settings are not saved: pass them again."""
         log = [decode(line) for line in saved.splitlines() if line]
         return cls(model or model_of(log), log=log, **arguments)
 
@@ -457,10 +458,10 @@ class Context:
         self._dialect = found
 
     def _record_change(self, change: HistoryChange) -> None:
-        known = len(self._history)
         if self._history.record(change):
             self._recall = None
-            warnings.warn(UnrelatedConversation(known), stacklevel=3)
+            if (before := self._history.messages_before) > 1:  # one message was rather edited
+                warnings.warn(UnrelatedConversation(before), stacklevel=3)
 
     # ── Fitting ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -490,7 +491,9 @@ class Context:
             progress=self._progress,
             wait=self._wait,
         )
-        return run_dialogue(run)
+        outcome = run_dialogue(run)
+        self._summariser_problems.add(run.errors)
+        return outcome
 
     def _event(self, name: str | int) -> Event:
         log = self._engine.log

@@ -33,6 +33,7 @@ SkippedCallback: TypeAlias = Callable[[UnreadableTranscript], None]
 
 # ── Detection ────────────────────────────────────────────────────────────────────────────────────────────
 
+UNKNOWN_FORMAT: Final = "this is no known transcript format"
 MAX_DETECTION_LINES: Final = 50
 """Lines that are tried before detection fails."""
 
@@ -54,9 +55,7 @@ def detect(first_lines: Iterable[bytes | str], *, path: str = "the transcript") 
             return found
     if empty:
         raise UnreadableTranscript(path, 0, "the file is empty")
-    raise UnreadableTranscript(
-        path, 1, "this is no known transcript format; pass its `format` if you know it"
-    )
+    raise UnreadableTranscript(path, 1, f"{UNKNOWN_FORMAT}; pass its `format` if you know it")
 
 
 def _detect_value(value: Any) -> str:

@@ -31,6 +31,7 @@ from foveal.core.log.events import (
     UserSaid,
     text_of,
 )
+from foveal.core.redaction import scrub
 from foveal.errors import FovealError
 from foveal.transcripts.jsonl import JsonLine
 
@@ -184,17 +185,18 @@ class TranscriptBuilder:
 
 
 def derive_title(facts: Iterable[TimedFact]) -> str:
-    """Return the start of the first user message, as a title for a transcript without one."""
+    """Return the start of the first user message without secrets, as a title for a transcript without one."""
     for fact, _ in facts:
         if isinstance(fact, UserSaid):
-            title = " ".join(text_of(fact.content)[: 4 * MAX_DERIVED_TITLE_CHARS].split())
-            if title and not title.startswith("<"):  # a tag: text that a client put before the user's
-                return (
-                    title
-                    if len(title) <= MAX_DERIVED_TITLE_CHARS
-                    else title[: MAX_DERIVED_TITLE_CHARS - 1] + "…"
-                )
+            text = text_of(fact.content).lstrip()
+            if text and not text.startswith("<"):  # a tag: text that a client put before the user's
+                return _shorten(scrub(text))  # cut before, a part of a secret would not be recognised
     return ""
+
+
+def _shorten(text: str) -> str:
+    title = " ".join(text[: 4 * MAX_DERIVED_TITLE_CHARS].split())
+    return title if len(title) <= MAX_DERIVED_TITLE_CHARS else title[: MAX_DERIVED_TITLE_CHARS - 1] + "…"
 
 
 def decode_line(raw: bytes | str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from foveal.transport.botocore_hooks import ConverseHooks
-from foveal.transport.conversation_pool import ConversationPool
+from foveal.transport.conversation_pool import ConversationPool, checked_pool
 from foveal.transport.http_clients import make_async_client, make_client, wrap_transport
 
 if TYPE_CHECKING:
@@ -58,6 +58,5 @@ def wrap(transport: TransportT, conversations: ConversationPool | None = None) -
 def botocore(client: ClientT, conversations: ConversationPool | None = None) -> ClientT:
     """Let a `bedrock-runtime` client of boto3 fit the requests of `converse` and `converse_stream`, and return
     it."""
-    pool = conversations if conversations is not None else ConversationPool()
-    ConverseHooks(client, pool).register()
+    ConverseHooks(client, checked_pool(conversations)).register()
     return client

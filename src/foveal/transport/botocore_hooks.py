@@ -13,11 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from foveal.core.wire.bedrock.blobs import mark_bytes, restore_bytes
+from foveal.errors import BadSetting
 from foveal.interception.attempts import MAX_ATTEMPTS
 from foveal.interception.client_request import ClientRequest
 from foveal.transport.conversation_pool import ConversationPool
 from foveal.transport.fitted_exchange import FittedExchange, begin_exchange
 
+SERVICE: Final = "bedrock-runtime"
 CONVERSE_METHODS: Final = {"Converse": "converse", "ConverseStream": "converse_stream"}
 """Operations that carry a conversation, and the methods that call them."""
 _EXCHANGE_KEY: Final = "foveal_exchange"
@@ -28,6 +30,11 @@ class ConverseHooks:
     """The hooks of one client."""
 
     def __init__(self, client: Any, conversations: ConversationPool) -> None:
+        service = getattr(getattr(client, "meta", None), "service_model", None)
+        if getattr(service, "service_name", "") != SERVICE:
+            raise BadSetting(
+                "client", client, f"a `{SERVICE}` client of boto3; settings go to `ConversationPool`"
+            )
         self.conversations = conversations
         self._client = client
         self._thread = local()
@@ -41,7 +48,7 @@ class ConverseHooks:
                 ("after-call", self._after_call),
                 ("after-call-error", self._after_error),
             ):
-                name = f"{event}.bedrock-runtime.{operation}"
+                name = f"{event}.{SERVICE}.{operation}"
                 events.register(name, hook, unique_id=f"foveal-{name}")
 
     def _fit(self, params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any] | None:

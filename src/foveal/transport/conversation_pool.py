@@ -17,8 +17,10 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, Unpack
 
 from foveal.context import Context
-from foveal.core.engine.context_arguments import ContextArguments
+from foveal.core.engine.context_arguments import ContextArguments, check_arguments
+from foveal.core.models.budget import check_whole_number
 from foveal.core.models.model import Model, model
+from foveal.errors import BadSetting
 from foveal.interception.client_request import ClientRequest, RequestCache
 from foveal.interception.digests import begins_turn, is_from_model
 from foveal.interception.recognised_messages import (
@@ -140,9 +142,11 @@ class ConversationPool:
         limit: int = MAX_CONVERSATIONS,
         **settings: Unpack[ContextArguments],
     ) -> None:
+        """Raises `BadSetting` for a setting that no context takes: a request that meets one is sent unfitted."""
+        check_arguments(model, settings)
         self.request_cache: RequestCache = RequestCache()
         self._model = model
-        self._limit = max(1, limit)
+        self._limit = check_whole_number("limit", limit, least=1)
         settings.pop("dialect", None)  # that of the request
         self._settings = settings
         self._lock = Lock()
@@ -287,3 +291,14 @@ class ConversationPool:
             owners.pop(id(conversation), None)
             if not owners:
                 self._owners.pop(message.digest, None)
+
+
+def checked_pool(given: ConversationPool | None) -> ConversationPool:
+    """Return the pool of a transport, a new one for None; raises `BadSetting` for anything else."""
+    if given is None:
+        return ConversationPool()
+    if not isinstance(given, ConversationPool):
+        raise BadSetting(
+            "conversations", given, "a `ConversationPool(model=…, window=…)`, which has the settings"
+        )
+    return given

@@ -5,12 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
+from foveal.core.engine.context_arguments import ContextArguments
 from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.errors import BadSetting
-from foveal.transport.conversation_pool import ConversationPool
+from foveal.transport.conversation_pool import ConversationPool, checked_pool
 from foveal.transport.http_relay import BlockingIO, WaitingIO, relay, subclass
 
 LIBRARIES: Final = ("httpx", "httpx2")
+_POOL_SETTINGS: Final = frozenset({"model", "limit", *ContextArguments.__annotations__})
+"""Settings that a client of the library does not take."""
 
 
 class BlockingClient:
@@ -90,10 +93,13 @@ def make_async_client(name: str, conversations: ConversationPool | None, options
 def _make(
     kind: type[Any], library: Any, conversations: ConversationPool | None, options: dict[str, Any]
 ) -> Any:
+    for field in _POOL_SETTINGS & options.keys():
+        raise BadSetting(field, options[field], f"a setting of the pool: pass `ConversationPool({field}=…)`")
+    pool = checked_pool(conversations)
     # The clients of OpenAI and Anthropic follow redirects and allow this many connections.
     limits = library.Limits(max_connections=1_000, max_keepalive_connections=100)
     client = kind(**{"follow_redirects": True, "limits": limits, **options})
-    client.conversations = conversations if conversations is not None else ConversationPool()
+    client.conversations = pool
     client._library = library
     return client
 
@@ -107,4 +113,4 @@ def wrap_transport(inner: Any, conversations: ConversationPool | None) -> Any:
     library = import_module(name)
     bases = (library.BaseTransport, library.AsyncBaseTransport)
     kind = subclass(FittedTransport, *(base for base in bases if isinstance(inner, base)))
-    return kind(inner, conversations if conversations is not None else ConversationPool(), library)
+    return kind(inner, checked_pool(conversations), library)

@@ -860,7 +860,7 @@ except SystemExit:
     pass
 print("|".join(sys.modules), file=sys.stderr)
 """
-MAX_HELP_MODULES: Final = 45
+MAX_HELP_MODULES: Final = 60
 """Modules of Foveal that the help imports."""
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -194,6 +195,37 @@ def test_the_server_ends_with_its_input(tmp_path: Path) -> None:
         timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("Buy milk\n")
+    stores = ["--store", str(notes), "--store", "postgresql://me:s3cret-word@127.0.0.1:1/none"]
+    with subprocess.Popen(
+        [*COMMAND, str(TRANSCRIPTS), *stores], env=environment(tmp_path), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        assert server.stderr is not None
+        database, file = server.stderr.readline(), server.stderr.readline()
+        server.communicate("", timeout=60)
+    assert file == f"foveal mcp: {notes}, line 1: this is no known transcript format\n"
+    assert database.startswith("foveal mcp: postgresql://127.0.0.1:1/none cannot be reached: ")
+    assert "s3cret-word" not in database
+    assert server.returncode == 0
+
+
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = subprocess.run(
+            [*COMMAND, str(TRANSCRIPTS), "--http", str(port)], env=environment(tmp_path), capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+    problem = (
+        f"port {port} of 127.0.0.1 is used by another program: choose another with --http (0: any free one)"
+    )
+    assert done.returncode == 1
+    assert problem in done.stderr
 
 
 # ── HTTP ─────────────────────────────────────────────────────────────────────────────────────────────────

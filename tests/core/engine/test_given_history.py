@@ -14,7 +14,14 @@ from hypothesis import given
 from foveal import Context
 from foveal.core.engine.origins import Origin
 from foveal.core.log.events import Dropped, Rewound
-from foveal.errors import Busy, Conflict, ContextOverflow, MalformedMessage, UnrelatedConversation
+from foveal.errors import (
+    Busy,
+    Conflict,
+    ContextOverflow,
+    MalformedMessage,
+    SummariserFailed,
+    UnrelatedConversation,
+)
 from foveal.stores.memory import MemoryStore
 from support.histories import ScriptedHistory, scripted_histories, strings
 
@@ -434,3 +441,47 @@ def test_summaries_of_many_contexts_can_use_the_threads_of_the_loop() -> None:
         await asyncio.gather(*(ctx.afit(turns(0, 40, size=60)) for ctx in contexts))
 
     asyncio.run(asyncio.wait_for(check(), 60))
+
+
+# ── Found by a first user ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_recall_does_not_show_the_only_message_of_another_conversation() -> None:
+    ctx = Context("gpt-4.1")
+    ctx.fit([SYSTEM, {"role": "user", "content": "The number of Alice is 7715."}])
+    ctx.fit([SYSTEM, {"role": "user", "content": "Hello, I am Bob."}])
+    assert "7715" not in ctx.recall("recall_search", {"query": "number of Alice"})
+
+
+def test_a_shared_ok_does_not_make_two_conversations_one() -> None:
+    def conversation(name: str) -> list[Message]:
+        said = [f"I am {name}.", f"My number is {len(name)}{len(name)}."]
+        users = [{"role": "user", "content": text} for text in said]
+        return [SYSTEM, *users, {"role": "assistant", "content": "ok"}]
+
+    ctx = Context("gpt-4.1")
+    ctx.fit(conversation("Alice"))
+    with pytest.warns(UnrelatedConversation, match="the 3 recorded ones"):
+        ctx.fit(conversation("Bob"))
+    assert "> My number is 55" not in ctx.recall("recall_search", {"query": "number Alice"})
+
+
+def test_the_warning_after_a_load_counts_the_recorded_messages() -> None:
+    ctx = Context("gpt-4.1")
+    ctx.fit([SYSTEM, *turns(0, 3)])
+    with pytest.warns(UnrelatedConversation, match="the 12 recorded ones"):
+        Context.load(ctx.save()).fit([SYSTEM, *turns(8, 9)])
+
+
+def test_a_summariser_that_always_fails_is_told_once() -> None:
+    def summarise(request: Any) -> str:
+        raise RuntimeError("no such model")
+
+    ctx = Context("gpt-4.1", window=8_000, reserve=1_000, summarise=summarise)
+    history = turns(0, 60, size=60)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for end in range(4, len(history) + 1, 4):
+            ctx.fit(history[:end])
+    assert [type(warning.message) for warning in told] == [SummariserFailed]
+    assert "no such model" in str(told[0].message)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMMANDS: Final = ("mcp",)
 _MAX_PORT: Final = 65_535
 _DEFAULT_TOKENS: Final = 4_000
+_MAX_PROBLEM_CHARS: Final = 500
 
 
 def add_commands(commands: Any) -> None:
@@ -56,6 +57,8 @@ def mcp(args: Namespace) -> int:
 
 
 async def _serve(args: Namespace) -> None:
+    import asyncio
+
     from foveal.apps.mcp_server.session_places import default_sources, given_sources
     from foveal.recall.archive import Archive
 
@@ -65,6 +68,8 @@ async def _serve(args: Namespace) -> None:
         raise FovealError("no sessions of Claude Code, Codex, pi or Foveal were found: name a path")
     archive = Archive(sources, tokens=args.tokens)
     names = ", ".join(source.name for source in sources)
+    # Beside the server, because a database that does not answer must not delay the client's connection.
+    check = asyncio.create_task(_report_problems(archive)) if given else None
     try:
         if args.http is None:
             if sys.stdin.isatty():
@@ -77,7 +82,18 @@ async def _serve(args: Namespace) -> None:
 
             await serve_http(archive, args.http)
     finally:
+        if check is not None:
+            check.cancel()
+            await asyncio.wait([check])
         await archive.close()
+
+
+async def _report_problems(archive: Archive) -> None:
+    """Print what cannot be read of the places that the user named."""
+    from foveal.core.wire.safe_print import one_line
+
+    for problem in await archive.check():
+        print(f"foveal mcp: {one_line(problem, width=_MAX_PROBLEM_CHARS)}", file=sys.stderr, flush=True)
 
 
 async def _serve_stdio(archive: Archive) -> None:

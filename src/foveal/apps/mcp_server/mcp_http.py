@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -14,6 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foveal.apps.mcp_server.recall_server import recall_server
+from foveal.errors import FovealError
 from foveal.recall.archive import Archive
 
 MCP_HOST: Final = "127.0.0.1"
@@ -47,8 +49,19 @@ async def serve_http(archive: Archive, port: int) -> None:
     token = given or secrets.token_urlsafe(_TOKEN_BYTES)
     app = recall_server(archive).streamable_http_app(host=MCP_HOST)
     config = uvicorn.Config(RequireBearerToken(app, token), log_level="warning", access_log=False)
-    with socket.create_server((MCP_HOST, port)) as listener:
+    with _listen(port) as listener:
         url = f"http://{MCP_HOST}:{listener.getsockname()[1]}/mcp"
         shown = f"the token in {MCP_TOKEN_VARIABLE}" if given else f"token {token}"
         print(f"foveal mcp: {url}, {shown}", file=sys.stderr, flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _listen(port: int) -> socket.socket:
+    """Return a listening socket; raises `FovealError`."""
+    try:
+        return socket.create_server((MCP_HOST, port))
+    except OSError as problem:
+        in_use = problem.errno == errno.EADDRINUSE
+        reason = "is used by another program" if in_use else f"cannot be used ({problem.strerror})"
+        advice = "choose another with --http (0: any free one)"
+        raise FovealError(f"port {port} of {MCP_HOST} {reason}: {advice}") from None

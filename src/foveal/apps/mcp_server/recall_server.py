@@ -18,6 +18,7 @@ from mcp.server import Server
 from mcp.server.context import ServerRequestContext
 
 from foveal import __version__
+from foveal.core.redaction import scrub
 from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH, RECALL_SESSIONS, inline
 from foveal.errors import FovealError
 from foveal.recall.archive import Archive, RecallProblem, SessionFilter
@@ -170,7 +171,7 @@ def recall_server(archive: Archive) -> Server[Any]:
             progress = _throttled(context.session.report_progress)
             answer = await _answer(archive, params.name, params.arguments, progress)
         except (FovealError, OSError) as problem:
-            error = recall_line(inline(str(problem), max_chars=1_000))
+            error = recall_line(inline(scrub(str(problem)), max_chars=1_000))
             return types.CallToolResult(content=[types.TextContent(text=error)], is_error=True)
         return types.CallToolResult(content=[types.TextContent(text=answer)])
 

@@ -222,6 +222,8 @@ class DialogueRun:
         self._clock, self._progress = clock, progress
         self._asked, self._stage, self._started = 0, "", 0.0
         self._reply: Draft | DraftFailure = DraftFailure(problem="no reply")
+        self.errors: list[Exception] = []
+        """What the summarisers have raised."""
 
     def close(self) -> None:
         self._dialogue.close()
@@ -252,6 +254,7 @@ class DialogueRun:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a summariser may raise anything, and the next one is called
+            self.errors.append(error)
             self._reply = failure_from_error(error, seconds=self._seconds)
 
     def append_chunk(self, text: str, chunk: object) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, cast
 
 from foveal.core import wire
-from foveal.core.compaction.summariser import Summarise, SummaryProgress
-from foveal.core.engine.settings import SettingArguments
+from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
+from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.engine.stored_messages import MESSAGE_FACTS
 from foveal.core.log.events import Content, Dialect, Event, Instructed, Opened
+from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting, MalformedMessage
+
+_UNKNOWN_MODEL: Final = "unknown"
+"""Stands for a model that only the requests name."""
 
 
 class ContextArguments(SettingArguments, total=False):
@@ -22,6 +26,23 @@ class ContextArguments(SettingArguments, total=False):
     prompt: str
     progress: Callable[[SummaryProgress], None] | None
     clock: Callable[[], float] | None
+
+
+def check_arguments(model: str | Model | None, arguments: Mapping[str, Any]) -> None:
+    """Raise `BadSetting` for arguments that a `Context` would refuse, or fail with, later. `model` may be missing
+    where each request names it."""
+    own = ContextArguments.__annotations__.keys() - SettingArguments.__annotations__.keys()
+    settings = {field: value for field, value in arguments.items() if field not in own}
+    # Without a choice, the vocabulary depends on the model and is loaded with the first request.
+    settings.setdefault("tokenizer", "estimate")
+    resolve_settings(_UNKNOWN_MODEL if model in (None, "") else model, **cast(SettingArguments, settings))
+    summariser_chain(arguments.get("summarise"))
+    if not isinstance(arguments.get("prompt", ""), str):
+        raise BadSetting("prompt", arguments["prompt"], "a text, or `file://…`")
+    for field in ("progress", "clock"):
+        given = arguments.get(field)
+        if given is not None and not callable(given):
+            raise BadSetting(field, given, "a function")
 
 
 def checked_list(field: str, given: Iterable[Any]) -> list[Any]:

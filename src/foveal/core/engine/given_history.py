@@ -53,6 +53,8 @@ class GivenHistory:
         """Whether the log has messages in which no history was recognised yet."""
         self.conversation_start: int = _conversation_start(engine.log)
         """The first event of the current conversation."""
+        self.messages_before = 0
+        """Messages of the conversation before this one."""
 
     def __len__(self) -> int:
         return len(self._messages.known)
@@ -177,6 +179,8 @@ class GivenHistory:
 
     def _begin_conversation(self, to: int) -> None:
         """Take all messages after `to` out of view. Pins, tools and the system text stay."""
+        said = self._engine.log[max(self.conversation_start, to + 1) :]
+        self.messages_before = sum(isinstance(event.fact, MESSAGE_FACTS) for event in said)
         self._record(Rewound(to=to, keep_state=True))
         self.conversation_start = self._engine.next_seq
 

@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from foveal.core.engine.origins import InputRange
 from foveal.core.engine.stored_messages import (
     MESSAGE_FACTS,
-    MIN_EXCHANGE_MESSAGES,
     StoredMessages,
     marks_of,
+    says_something,
     without_marks,
 )
 from foveal.core.log.events import (
@@ -139,9 +139,10 @@ class KnownMessages:
         return 0
 
     def has_any(self, given: Iterable[Any]) -> bool:
-        """Return whether any of these messages is a known one."""
+        """Return whether any of these messages is a known one; a few short ones, such as "ok", say nothing."""
         known = {encode_json(without_nulls(plain_json(message))) for message in self._kept}
-        return any(encode_json(without_nulls(plain_json(message))) in known for message in given)
+        keys = (encode_json(without_nulls(plain_json(message))) for message in given)
+        return says_something([len(key) for key in keys if key in known])
 
     def is_same(self, given: Sequence[Any], index: int) -> bool:
         """Return whether a given message is the known one, possibly in another form; then keep the new form."""
@@ -283,7 +284,7 @@ class MessageHistory:
 
     def _is_unrelated(self, given: list[Any], start: int, log: Sequence[Event]) -> bool:
         known = self.known
-        if start == len(known) or len(known) - start < MIN_EXCHANGE_MESSAGES:
+        if start == len(known):
             return False
         firsts = (log[seq + 1].fact for seq in known.seq_before[:start])
         return all(isinstance(fact, Instructed) for fact in firsts) and not known.has_any(given[start:])

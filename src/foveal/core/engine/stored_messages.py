@@ -23,15 +23,19 @@ from foveal.core.log.events import (
     Text,
     ToolReturned,
     UserSaid,
+    calls_of,
     parts,
+    text_of,
 )
 from foveal.core.log.ranges import Ranges
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.common import encode_json
 
 MESSAGE_FACTS: Final = (Instructed, UserSaid, ModelSaid, ToolReturned)
-MIN_EXCHANGE_MESSAGES: Final = 2
-"""Messages from which on a history without any of them is another conversation, not an edited first message."""
+MIN_TELLING_BYTES: Final = 64
+"""Size of a message from which on it is hardly said in two conversations."""
+MIN_SHORT_MESSAGES: Final = 3
+"""Shorter messages that two histories of one conversation share."""
 
 
 class StoredMessages:
@@ -76,12 +80,13 @@ class StoredMessages:
     def is_unrelated(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
         """Return whether the history has only system messages, the first `taken` events, in common with the
         log."""
-        if len(self.events) - taken < MIN_EXCHANGE_MESSAGES:
+        if len(self.events) == taken:
             return False
         if not all(isinstance(event.fact, Instructed) for event in self.events[:taken]):
             return False
         said = {_content_key(event.fact) for event in self.events[taken:]}
-        return not any(_content_key(fact) in said for chunk in chunks for fact in chunk.facts)
+        facts = (fact for chunk in chunks for fact in chunk.facts)
+        return not says_something([_content_size(fact) for fact in facts if _content_key(fact) in said])
 
     def returned(self, chunks: Sequence[MessageChunk]) -> Ranges:
         """Return the ranges of seq of the messages that a history has: its beginning, and all from some message on
@@ -92,6 +97,11 @@ class StoredMessages:
             return ()
         pieces = (self.events[:taken], self.events[start:])
         return tuple((piece[0].seq, piece[-1].seq) for piece in pieces if piece)
+
+
+def says_something(sizes: Sequence[int]) -> bool:
+    """Return whether messages of these sizes, which two histories share, make them one conversation."""
+    return len(sizes) >= MIN_SHORT_MESSAGES or any(size >= MIN_TELLING_BYTES for size in sizes)
 
 
 def _is_stored(event: Event, fact: AnyFact) -> bool:
@@ -106,6 +116,15 @@ def _is_stored(event: Event, fact: AnyFact) -> bool:
 
 def _content_key(fact: AnyFact) -> bytes:
     return encode_json(without_marks(fact))
+
+
+def _content_size(fact: AnyFact) -> int:
+    """Return about how many bytes a message takes as JSON."""
+    assert isinstance(fact, MESSAGE_FACTS)
+    calls = isinstance(fact, ToolReturned) or any(calls_of(fact.content))
+    return (
+        MIN_TELLING_BYTES if calls else len('{"role":"assistant","content":""}') + len(text_of(fact.content))
+    )
 
 
 # ── Marks ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from foveal.core.log.events import Event, Noted
-from foveal.core.redaction import redact_fact
+from foveal.core.redaction import redact_fact, scrub
 from foveal.core.tokens.counter import Counter, counter
 from foveal.core.wire.event_text import inline
 from foveal.errors import BadSetting, FovealError
@@ -23,6 +23,7 @@ from foveal.ports import Hit
 from foveal.recall.archive.archive_answer import (
     SessionMatches,
     problem_lines,
+    problem_text,
     recall_line,
     search_head,
     session_title,
@@ -93,11 +94,22 @@ class Archive:
         self._index = ArchiveIndex()
         self._lock = asyncio.Lock()
         self._problems: list[str] = []
+        self._is_empty = True
 
     async def close(self) -> None:
         """Close all sources."""
         for source in self._sources:
             await source.close()
+
+    async def check(self) -> list[str]:
+        """Return what cannot be read, redacted; of the sessions, only one that is alone in its source is tried."""
+        async with self._lock:
+            located = await self._list(SessionFilter())
+            for source in self._sources:
+                entries = [each for each in located if each.source is source]
+                if len(entries) == 1:
+                    await self._details_if(SessionFilter(), entries[0])
+            return [scrub(problem) for problem in self._all_problems()]
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -122,7 +134,10 @@ class Archive:
                 seen, shown = seen + 1, each.entry.handle
                 if time.monotonic() > until:
                     break
-            head = recall_line(_list_head(len(blocks), len(located), seen, shown))
+            counts = len(blocks), len(located), seen
+            is_empty = self._is_empty or wanted in (None, SessionFilter())
+            text = _list_head(*counts, shown, is_empty=is_empty, is_page=bool(after))
+            head = recall_line(text)
             return "\n".join([head, *blocks, *self._problem_lines()])
 
     async def search(
@@ -175,7 +190,7 @@ class Archive:
     async def _list(self, wanted: SessionFilter) -> list[_Located]:
         """Return the sessions of a period, the newest first; what could not be read becomes a problem."""
         first, last = wanted.period()
-        self._problems = []
+        self._problems, self._is_empty = [], True
         found: list[_Located] = []
         for source in self._sources:
             try:
@@ -183,6 +198,7 @@ class Archive:
             except (FovealError, OSError) as problem:
                 self._problems.append(str(problem))
                 continue
+            self._is_empty &= not entries
             found += [_Located(entry, source) for entry in entries if first <= entry.active <= last]
         return sorted(found, key=lambda each: each.place, reverse=True)
 
@@ -194,10 +210,9 @@ class Archive:
         if len(found) == 1:
             return found[0]
         if not found:
-            problems = "".join(f" {line}" for line in self._problem_lines())
-            raise RecallProblem(
-                f"there is no session {inline(session)}: recall_sessions lists them{problems}"
-            )
+            problems = self._all_problems()
+            more = f"; {problem_text(problems)}" if problems else ""
+            raise RecallProblem(f"there is no session {inline(session)}: recall_sessions lists them{more}")
         handles = ", ".join(each.entry.handle for each in found[:5])
         raise RecallProblem(f"{len(found)} sessions are called {inline(session)}: give one of {handles}")
 
@@ -227,7 +242,10 @@ class Archive:
             self._problems.append(str(problem))
 
     def _problem_lines(self) -> list[str]:
-        return problem_lines([*self._problems, *(text for each in self._sources for text in each.problems)])
+        return problem_lines(self._all_problems())
+
+    def _all_problems(self) -> list[str]:
+        return [*self._problems, *(text for each in self._sources for text in each.problems)]
 
     # ── Search ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +264,7 @@ class Archive:
 
             async def report(part: float, entry: SessionEntry = each.entry, before: int = done) -> bool:
                 if progress is not None:
-                    await progress(before + part * entry.size, total, f"reading {inline(entry.name)}")
+                    await progress(before + part * entry.size, total, f"reading {inline(scrub(entry.name))}")
                 return time.monotonic() < until
 
             try:
@@ -320,9 +338,14 @@ class _SessionLibrary:
         return self._log.end - 1
 
 
-def _list_head(shown: int, total: int, seen: int, last: str) -> str:
-    if not total:
-        return "there are no sessions"
+def _list_head(shown: int, total: int, seen: int, last: str, *, is_empty: bool, is_page: bool) -> str:
+    """`is_empty`: if none is shown, there are none; `is_page`: pages came before this one."""
+    if not shown and seen >= total:
+        if is_page:
+            return "there are no more sessions"
+        return (
+            "there are no sessions" if is_empty else "no session meets these conditions: use fewer or others"
+        )
     found = f"{shown:,} session{'s' * (shown != 1)}, the most recently active first"
     if seen >= total:
         return f"{found}; these are all"

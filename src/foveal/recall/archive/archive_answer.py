@@ -14,21 +14,22 @@ from foveal.core.wire.event_text import RECALL_PREFIX, RECALL_READ, inline, quot
 from foveal.core.wire.safe_print import one_line
 from foveal.ports import Hit
 from foveal.recall.archive.archive_source import SessionDetails, SessionEntry
+from foveal.recall.archive.whole_title import MAX_SESSION_TITLE_CHARS
 from foveal.recall.search_answer import SearchAnswer
 
 _MAX_FOLDER_CHARS = 200
-_MAX_TITLE_CHARS = 120
 _MAX_PROBLEM_CHARS = 300
 _MAX_SHOWN_PROBLEMS = 3
 
 
 def session_title(entry: SessionEntry, details: SessionDetails) -> str:
     """Return the line that describes a session, and its quoted title."""
-    parts = [entry.handle, details.kind, f"active {format_time(entry.active)}"]
+    changed = "file changed" if entry.is_file_time else "active"
+    parts = [entry.handle, details.kind, f"{changed} {format_time(entry.active)}"]
     parts += [f"{details.events:,} events"] if details.events is not None else []
-    parts += [inline(details.folder, max_chars=_MAX_FOLDER_CHARS)] if details.folder else []
-    parts.append(f"id {inline(entry.name)}")
-    title = one_line(scrub(details.title), width=_MAX_TITLE_CHARS)
+    parts += [inline(scrub(details.folder), max_chars=_MAX_FOLDER_CHARS)] if details.folder else []
+    parts.append(f"id {inline(scrub(entry.name))}")
+    title = one_line(scrub(details.title), width=MAX_SESSION_TITLE_CHARS)
     return f"[{'; '.join(parts)}]\n{quote_lines(title or '(no title)')}"
 
 
@@ -47,15 +48,18 @@ def recall_line(text: str) -> str:
 
 def problem_lines(problems: Sequence[str]) -> list[str]:
     """Return a line about what could not be read, if there is anything."""
-    if not problems:
-        return []
+    return [recall_line(problem_text(problems))] if problems else []
+
+
+def problem_text(problems: Sequence[str]) -> str:
+    """Return what could not be read, redacted."""
     shown = "; ".join(
         inline(scrub(problem), max_chars=_MAX_PROBLEM_CHARS) for problem in problems[:_MAX_SHOWN_PROBLEMS]
     )
     more = (
         f"; and {len(problems) - _MAX_SHOWN_PROBLEMS:,} more" if len(problems) > _MAX_SHOWN_PROBLEMS else ""
     )
-    return [recall_line(f"could not be read: {shown}{more}")]
+    return f"could not be read: {shown}{more}"
 
 
 class SessionMatches(SearchAnswer):

@@ -1,6 +1,6 @@
 """Protocol of a source of past sessions, and what it says of a session.
 
-1. A source only reads. `entries` is cheap: it reads no session.
+1. A source only reads. `entries` is cheap: of a session it reads at most the end, and that once per version.
 2. An entry's version changes whenever its session changes, so that a caller knows what to read again.
 3. The handle of a session is derived from its place and its key: it is the same after a restart.
 """
@@ -33,10 +33,12 @@ class SessionEntry(NamedTuple):
     name: str
     """Its id, or the name of its file, by which a caller may also ask for it."""
     active: float
-    """Time of its last change, in seconds since 1970."""
+    """Time of its newest message, in seconds since 1970."""
     version: tuple[float, ...]
     size: int
     """Bytes that reading it takes, roughly."""
+    is_file_time: bool = False
+    """Whether `active` is when its file was changed, because its messages have no times."""
 
 
 class SessionDetails(NamedTuple):
@@ -49,6 +51,8 @@ class SessionDetails(NamedTuple):
     """The working folder, if it is known."""
     events: int | None = None
     """None if the session has not been read yet."""
+    newest: float | None = None
+    """Time of its newest message; None if that is unknown, or if the session has not been read yet."""
 
 
 class SessionLog(Protocol):

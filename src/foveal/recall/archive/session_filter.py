@@ -19,12 +19,12 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     """Its working folder, or a folder above that."""
     since: str = ""
-    """Earliest day or time of its last change, in ISO 8601; UTC unless it names an offset."""
+    """Earliest day or time of its newest message, in ISO 8601; UTC unless it names an offset."""
     until: str = ""
-    """Latest day (all of it) or time of its last change."""
+    """Latest day (all of it) or time of its newest message."""
 
     def period(self) -> tuple[float, float]:
-        """Return the first and the last time of a change; raises `RecallProblem`."""
+        """Return the first and the last time of the period; raises `RecallProblem`."""
         first = _parse_date("since", self.since, is_end=False) if self.since else -inf
         last = _parse_date("until", self.until, is_end=True) if self.until else inf
         if first > last:

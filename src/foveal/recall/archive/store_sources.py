@@ -27,13 +27,13 @@ from foveal.recall.archive.archive_source import (
     SessionLog,
     session_handle,
 )
+from foveal.recall.archive.whole_title import whole_title
 from foveal.stores import require_postgres
 from foveal.stores.compression import LinePacker
 from foveal.stores.sqlite import queries
 from foveal.stores.sqlite.connection import translate_errors
 from foveal.stores.sqlite.read_only import open_read_only
 from foveal.stores.sqlite.schema import STORE_APPLICATION_ID, check_database
-from foveal.transcripts.transcript import derive_title
 
 if TYPE_CHECKING:
     from foveal.stores.postgres.connection import PostgresPool
@@ -238,7 +238,7 @@ def _store_details(info: SessionInfo | None, first: Sequence[Event]) -> SessionD
     folder = extras(opened.settings).get("folder") if isinstance(opened, Opened) else None
     return SessionDetails(
         kind="foveal",
-        title=(info.title if info else "") or derive_title((event.fact, event.at) for event in first),
+        title=whole_title(info.title if info else "", [(event.fact, event.at) for event in first]),
         folder=folder if isinstance(folder, str) else "",
         events=info.events if info else None,
     )

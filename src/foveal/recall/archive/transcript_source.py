@@ -1,6 +1,7 @@
 """Transcript files of other agents as past sessions.
 
-1. A list reads only the first `HEAD_BYTES` of each file that it shows. A file that holds several conversations
+1. A list reads the end of each new file, for the time of its newest message, and the first `HEAD_BYTES` of each
+   file that it shows. A file that holds several conversations
    lists the others once it has been read as a whole.
 2. Parsed files stay in memory up to `MAX_LOADED_BYTES`; of these, the least recently used one goes first. A file
    that has changed is read again.
@@ -29,9 +30,11 @@ from foveal.recall.archive.archive_source import (
     SessionLog,
     session_handle,
 )
+from foveal.recall.archive.newest_time import newest_fact_time, newest_line_time
+from foveal.recall.archive.whole_title import whole_title
 from foveal.transcripts import Transcript, UnreadableTranscript
 from foveal.transcripts.jsonl import read_lines
-from foveal.transcripts.read import TRANSCRIPT_SUFFIXES
+from foveal.transcripts.read import TRANSCRIPT_SUFFIXES, UNKNOWN_FORMAT
 
 HEAD_BYTES: Final = 128 << 10
 """Beginning of a file that a list reads: system prompts of agents have tens of kilobytes."""
@@ -41,6 +44,8 @@ MAX_TRANSCRIPT_BYTES: Final = 1 << 29
 """Size up to which a file is read at all."""
 T = TypeVar("T")
 
+_MAX_TITLE_FACTS: Final = 20
+"""Facts among which the message of a title is looked for."""
 _MAX_HEADER_LINES: Final = 50
 """Lines among which the working folder is looked for."""
 
@@ -86,6 +91,7 @@ class TranscriptSource:
         self._details: dict[str, tuple[FileVersion, tuple[SessionDetails, ...]]] = {}
         self._loaded: OrderedDict[str, LoadedFile] = OrderedDict()
         self._failed: dict[str, tuple[FileVersion, str]] = {}
+        self._newest: dict[str, tuple[FileVersion, float | None]] = {}
 
     @property
     def name(self) -> str:
@@ -96,9 +102,9 @@ class TranscriptSource:
         return [problem for _, problem in self._failed.values()]
 
     async def entries(self) -> list[SessionEntry]:
-        found = await asyncio.to_thread(lambda: list(self._scan()))
+        found = await asyncio.to_thread(self._list_files)
         kept = {path for path, _ in found}
-        for known in (self._details, self._loaded, self._failed):
+        for known in (self._details, self._loaded, self._failed, self._newest):
             for path in known.keys() - kept:
                 del known[path]
         return [
@@ -106,7 +112,7 @@ class TranscriptSource:
             for path, version in found
             for part in range(self._known_parts(path, version))
             if self._failed.get(path, (None,))[0] != version
-            for entry in (_entry(path, version, part),)
+            for entry in (_entry(path, version, part, self._newest_time(path, version, part)),)
         ]
 
     async def describe(self, entry: SessionEntry) -> SessionDetails:
@@ -138,6 +144,21 @@ class TranscriptSource:
             if (version := _file_version(path)) is not None
         )
         yield from nlargest(MAX_SOURCE_SESSIONS, found, key=lambda file: file[1])
+
+    def _list_files(self) -> list[tuple[str, FileVersion]]:
+        """Return the newest files with their versions; the time of the newest message of each is known then."""
+        found = list(self._scan())
+        for path, version in found:
+            if self._newest.get(path, (None,))[0] != version:
+                self._newest[path] = version, newest_line_time(path, version.size)
+        return found
+
+    def _newest_time(self, path: str, version: FileVersion, part: int) -> float | None:
+        """Return the time of the newest message; of a file with several conversations, that of this one."""
+        known = self._details.get(path)
+        if known is not None and known[0] == version and known[1][part].newest is not None:
+            return known[1][part].newest
+        return self._newest[path][1]
 
     def _known_parts(self, path: str, version: FileVersion) -> int:
         known = self._details.get(path)
@@ -184,8 +205,11 @@ class TranscriptSource:
             for each in transcripts.read(path):
                 details.append(_details(each, head, is_whole=True))
                 logs.append(TranscriptLog(list(each.events(first=each.first))))
-        except (UnreadableTranscript, OSError) as problem:
-            raise self._failure(path, version, str(problem)) from None
+        except UnreadableTranscript as problem:
+            text = str(UnreadableTranscript(path, problem.line, _without_advice(problem.problem)))
+            raise self._failure(path, version, text) from None
+        except OSError as problem:
+            raise self._failure(path, version, f"{path}: {problem.strerror}") from None
         self._details[path] = version, tuple(details)
         self._failed.pop(path, None)
         return LoadedFile(version, tuple(logs))
@@ -211,15 +235,16 @@ def _current_version(path: str) -> FileVersion:
     return version
 
 
-def _entry(path: str, version: FileVersion, part: int) -> SessionEntry:
+def _entry(path: str, version: FileVersion, part: int, newest: float | None) -> SessionEntry:
     key = f"{path}\0{part}"
     return SessionEntry(
         handle=session_handle("transcript", key),
         key=key,
         name=os.path.basename(path).partition(".")[0] + (f":{part}" if part else ""),
-        active=version.modified_ns / 1e9,
+        active=version.modified_ns / 1e9 if newest is None else newest,
         version=version,
         size=version.size,
+        is_file_time=newest is None,
     )
 
 
@@ -241,15 +266,21 @@ def _read_transcripts(head: bytes, path: str) -> Iterator[Transcript]:
     try:
         yield from transcripts.read(BytesIO(head))
     except UnreadableTranscript as problem:
-        raise UnreadableTranscript(path, problem.line, problem.problem) from None
+        raise UnreadableTranscript(path, problem.line, _without_advice(problem.problem)) from None
+
+
+def _without_advice(problem: str) -> str:
+    """Return the problem without the advice to pass a format, which the archive does not take."""
+    return UNKNOWN_FORMAT if problem.startswith(UNKNOWN_FORMAT) else problem
 
 
 def _details(transcript: Transcript, head: bytes, *, is_whole: bool) -> SessionDetails:
     return SessionDetails(
         kind=transcript.source,
-        title=transcript.title,
+        title=whole_title(transcript.title, transcript.facts[:_MAX_TITLE_FACTS]),
         folder=_opened_folder(transcript) or _recorded_folder(head),
         events=transcript.first + len(transcript.facts) if is_whole else None,
+        newest=newest_fact_time(transcript.facts) if is_whole else None,
     )
 
 

@@ -79,6 +79,9 @@ def test_the_question_stays_when_the_terminal_is_resized(project: ChatProject) -
         terminal.enter("write it")
         terminal.see(shows("Allow write new.txt", "more lines below"))
         terminal.resize(60, 20)
+        terminal.see(
+            lambda terminal: any(line.strip() == "session" for line in terminal.lines)
+        )  # drawn again
         terminal.see(shows("Allow write new.txt", "No (or Enter, Esc)", "more lines below", " ctx "))
         terminal.type(END)
         terminal.see(shows("line 62", "Allow write new.txt"))

@@ -26,6 +26,7 @@ from foveal.apps.cli.chat.commands.write import COMPACTION_CHOICES, run_compacti
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.user_interface import LeaveChat, Question, UserInterface
 from foveal.apps.cli.chat.user_message import UserMessage, typed_text
+from foveal.core.redaction import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, ProviderError
 
@@ -176,7 +177,7 @@ class ChatLoop:
         """Give a new session its title, and expand what `/expand … model` asked for."""
         state = self.state
         if not (await state.session.info()).title:
-            await state.session.rename(one_line(text, width=MAX_TITLE_CHARS))
+            await state.session.rename(one_line(scrub(text), width=MAX_TITLE_CHARS))
         for handle in state.take_handles_to_expand():
             try:
                 await state.session.expand(handle)
