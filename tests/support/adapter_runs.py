@@ -27,7 +27,7 @@ def search(query: str) -> str:
 
 def long_search(query: str) -> str:
     """Search the sources."""
-    return search(query) * (30 if query.endswith("2.0") else 1)
+    return "\n".join(map(search, map(str, range(100)))) if query.endswith("7.0") else search(query)
 
 
 def check_run(provider: StandIn, *, requests: int = 60, framework_breaks: int = 0) -> None:
