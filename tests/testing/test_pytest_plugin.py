@@ -106,3 +106,23 @@ def test_without_a_marker_nothing_of_foveal_is_loaded(agent_tests: pytest.Pytest
         check=True,
     )
     assert ran.stdout.splitlines()[-1] == "['foveal', 'foveal.testing', 'foveal.testing.pytest_plugin']"
+
+
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        ("max_brakes=2", "max_brakes=2"),
+        ('max_breaks="two"', "max_breaks='two'"),
+        ("1", "1"),
+        ("max_breaks=-1", "max_breaks=-1"),
+    ],
+)
+def test_a_wrong_mark_says_what_it_takes(pytester: pytest.Pytester, mark: str, told: str) -> None:
+    pytester.makepyfile(f"import pytest\n@pytest.mark.stable_prefix({mark})\ndef test_it(): pass\n")
+    run = pytester.runpytest()
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        [
+            f"mark stable_prefix: {told} is not allowed; it takes max_breaks=N, min_lost_tokens=N, min_requests=N"
+        ]
+    )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foveal.testing.stable_prefix import CapturedRequests
 
 _MARKER = "stable_prefix"
+_ARGUMENTS = ("max_breaks", "min_lost_tokens", "min_requests")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,6 +54,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     from foveal.testing.stable_prefix import NothingCaptured, PrefixMoved, capture
 
+    if marker is not None:
+        _check_mark(marker)
     with capture() as requests:
         result = yield
     problem = ""
@@ -60,9 +63,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         if marker is None:
             requests.check(min_requests=0)
         else:
-            requests.check(*marker.args, **marker.kwargs)
+            requests.check(**marker.kwargs)
     except (PrefixMoved, NothingCaptured) as found:
         problem = str(found)
     if problem:  # outside the `except`, or pytest shows both errors
         pytest.fail(problem, pytrace=False)
     return result
+
+
+def _check_mark(marker: pytest.Mark) -> None:
+    """Fail the test if its mark has other arguments than whole numbers by name."""
+    wrong = [repr(value) for value in marker.args]
+    wrong += [
+        f"{name}={value!r}"
+        for name, value in marker.kwargs.items()
+        if name not in _ARGUMENTS or type(value) is not int or value < 0
+    ]
+    if wrong:
+        allowed = ", ".join(f"{name}=N" for name in _ARGUMENTS)
+        pytest.fail(f"mark {_MARKER}: {', '.join(wrong)} is not allowed; it takes {allowed}", pytrace=False)
