@@ -18,7 +18,7 @@ from zlib import crc32
 
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.legality import request_faults
-from support.provider_stand_in import Answer, Dialect, Json, StandIn
+from support.provider_stand_in import Answer, Dialect, Json, StandIn, model_texts
 
 MIN_CACHED_TOKENS: Final = 1_024
 STREAMS: Final = "/converse-stream"
@@ -44,22 +44,8 @@ class BedrockStandIn(StandIn):
 def _texts(body: Json) -> Iterator[str]:
     if body.get("toolConfig"):
         yield json.dumps(body["toolConfig"])
-    yield from _read_texts(body.get("system") or [])
-    yield from _read_texts(body["messages"])
-
-
-def _read_texts(value: Any) -> Iterator[str]:
-    """Yield every text in a JSON value that the model reads, and a short text for each object."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _read_texts(item)
-    elif isinstance(value, dict):
-        yield "{}"
-        for name, item in value.items():
-            if name not in _NOT_READ:
-                yield from _read_texts(item)
+    yield from model_texts(body.get("system") or [], _NOT_READ)
+    yield from model_texts(body["messages"], _NOT_READ)
 
 
 def _check(body: Json) -> list[str]:

@@ -13,12 +13,12 @@ import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.gemini.write import SKIPPED_SIGNATURE
 from foveal.core.wire.legality import request_faults
-from support.provider_stand_in import Answer, Dialect, Json, StandIn
+from support.provider_stand_in import Answer, Dialect, Json, StandIn, model_texts
 
 MIN_CACHED_TOKENS: Final = 2_048
 STREAMS: Final = ":streamGenerateContent"
@@ -43,22 +43,8 @@ class GeminiStandIn(StandIn):
 def _texts(body: Json) -> Iterator[str]:
     if body.get("tools"):
         yield json.dumps(body["tools"])
-    yield from _read_texts(body.get("systemInstruction") or {})
-    yield from _read_texts(body["contents"])
-
-
-def _read_texts(value: Any) -> Iterator[str]:
-    """Yield every text in a JSON value that the model reads, and a short text for each object."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _read_texts(item)
-    elif isinstance(value, dict):
-        yield "{}"
-        for name, item in value.items():
-            if name not in _NOT_READ:
-                yield from _read_texts(item)
+    yield from model_texts(body.get("systemInstruction") or {}, _NOT_READ)
+    yield from model_texts(body["contents"], _NOT_READ)
 
 
 def _check(body: Json) -> list[str]:

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -274,25 +274,25 @@ _NOT_COUNTED = (
 )
 
 
-def _model_texts(value: Any) -> Iterator[str]:
+def model_texts(value: Any, not_counted: Collection[str] = _NOT_COUNTED) -> Iterator[str]:
     """Yield every text in a JSON value that a model reads, and a short text for each object."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for item in value:
-            yield from _model_texts(item)
+            yield from model_texts(item, not_counted)
     elif isinstance(value, dict):
         yield "{}"
         for name, item in value.items():
-            if name not in _NOT_COUNTED:
-                yield from _model_texts(item)
+            if name not in not_counted:
+                yield from model_texts(item, not_counted)
 
 
 def _texts(body: Json) -> Iterator[str]:
     if body.get("tools"):
         yield json.dumps(body["tools"])
     for name in ("system", "instructions", "messages", "input"):
-        yield from _model_texts(body.get(name) or [])
+        yield from model_texts(body.get(name) or [])
 
 
 def _shared_chars(one: str, other: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from foveal.core.wire.bedrock.blobs import mark_bytes, restore_bytes
+from foveal.core.wire.bedrock.converse_bytes import mark_bytes, restore_bytes
 from foveal.errors import BadSetting
 from foveal.interception.attempts import MAX_ATTEMPTS
 from foveal.interception.client_request import ClientRequest

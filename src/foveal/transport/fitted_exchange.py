@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from foveal.core.engine.origins import Origin
-from foveal.core.wire.bedrock.blobs import mark_bytes
+from foveal.core.wire.bedrock.converse_bytes import mark_bytes
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
 from foveal.errors import ContextOverflow, FovealError

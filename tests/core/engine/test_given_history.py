@@ -438,7 +438,10 @@ def test_summaries_of_many_contexts_can_use_the_threads_of_the_loop() -> None:
     async def check() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         contexts = [Context("gpt-4.1", window=8_000, reserve=1_000, summarise=summarise) for _ in range(2)]
-        await asyncio.gather(*(ctx.afit(turns(0, 40, size=60)) for ctx in contexts))
+        history = turns(0, 40, size=60)
+        for fitted in await asyncio.gather(*(ctx.afit(history) for ctx in contexts)):
+            assert fitted[-1] == history[-1]
+            assert len(fitted) < len(history)
 
     asyncio.run(asyncio.wait_for(check(), 60))
 

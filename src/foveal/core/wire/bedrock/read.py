@@ -35,7 +35,7 @@ from foveal.core.log.events import (
     UserSaid,
     extras,
 )
-from foveal.core.wire.bedrock.blobs import mark_bytes
+from foveal.core.wire.bedrock.converse_bytes import mark_bytes
 from foveal.core.wire.bedrock.write import BEDROCK_CONVERSE, CACHE_POINTS_FIELD
 from foveal.core.wire.cache_marks import CACHE_POINT
 from foveal.core.wire.common import (

@@ -34,7 +34,7 @@ from foveal.core.log.events import (
     parts,
     unraw,
 )
-from foveal.core.wire.bedrock.blobs import decode_base64, restore_bytes
+from foveal.core.wire.bedrock.converse_bytes import decode_base64, restore_bytes
 from foveal.core.wire.cache_marks import CACHE_POINT, is_cache_point
 from foveal.core.wire.common import (
     OPENING_USER_TEXT,
