@@ -8,7 +8,6 @@ is not installed is a row without a figure.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,12 +76,12 @@ def _python(name: str) -> Path | None:
 
 
 def _measured(python: Path, name: str, port: int) -> Measured:
-    quiet = import_from_tests("support.framework_environments").QUIET_FRAMEWORKS
+    environments = import_from_tests("support.framework_environments")
     command = [str(python), "-m", "bench.framework_agents", name, str(port)]
     done = subprocess.run(
         command,
         cwd=CHECKOUT,
-        env={**os.environ, **quiet},
+        env=environments.framework_variables(name),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -352,6 +352,23 @@ async def _smolagents(url: str, settings: Settings | None) -> Ask:
     return ask
 
 
+async def _crewai(url: str, settings: Settings | None) -> Ask:
+    from crewai import LLM
+
+    from foveal.adapters.crewai import FovealLLM
+
+    llm: Any = LLM(f"openai/{MODEL}", base_url=f"{url}/v1", api_key="none")
+    if settings is not None:
+        llm = FovealLLM(llm, conversation=lambda call: "one", **settings)
+    kept: list[Any] = [{"role": "system", "content": system()}, *history()]
+
+    async def ask(question: str) -> None:
+        kept.append({"role": "user", "content": question})
+        kept.append({"role": "assistant", "content": llm.call(kept)})
+
+    return ask
+
+
 async def _transport(url: str, settings: Settings | None) -> Ask:
     import openai
 
@@ -379,6 +396,7 @@ CASES: Final[dict[str, FrameworkCase]] = {
     "agent_framework": FrameworkCase("agent-framework-core", "agent_framework", _agent_framework),
     "litellm": FrameworkCase("litellm", "litellm", _litellm),
     "smolagents": FrameworkCase("smolagents", "smolagents", _smolagents),
+    "crewai": FrameworkCase("crewai", "crewai", _crewai),
     "transport": FrameworkCase("openai", "httpx2", _transport),
 }
 

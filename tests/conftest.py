@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 settings.register_profile(
-    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=25
+    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=15
 )
 settings.register_profile(
     "soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=2_000

@@ -42,10 +42,10 @@ LAYERS: Final = (
     "interception",
     "context sessions",
     "agent replay transport adapters",
-    "testing",
+    "testing inspection web",
     "server",
     "server.jobs server.proxy",
-    "apps.cli apps.http apps.gateways apps.mcp_server",
+    "apps.cli apps.http apps.gateways apps.inspector apps.mcp_server",
     "apps",
 )
 """The layers from bottom to top. A package imports from itself and from the lines above its own."""

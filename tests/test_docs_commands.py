@@ -27,13 +27,12 @@ import pytest
 from support.paths import ROOT
 from support.postgres_server import database_url, drop_database, server_url, why_not
 from support.serve_process import Server, environment_of, serving, until
+from support.warm_commands import command, warm_commands
 
 SHELL, CURL = shutil.which("bash"), shutil.which("curl")
 pytestmark = pytest.mark.skipif(not SHELL or not CURL, reason="needs bash and curl")
 COMMANDS = {
     "curl": f'exec {CURL} -sS --fail-with-body "$@"',
-    "foveal": f'[ "$1" = serve ] && exec {sys.executable} -m support.serve_once "$@"\n'
-    f'exec {sys.executable} -m foveal.apps "$@"',
     "python3": f'exec {sys.executable} "$@"',
     "pip": "exit 0",
     "sudo": "exit 0",
@@ -49,15 +48,18 @@ def run_script(home: Path, script: str, **environment: str) -> str:
     """Run a script of the page's commands; return its output."""
     commands = home / "bin"
     commands.mkdir(parents=True, exist_ok=True)
-    for name, body in COMMANDS.items():
-        (commands / name).write_text(f"#!{SHELL}\n{body}\n")
-        (commands / name).chmod(0o700)
     variables = environment_of(home, FOVEAL_PROVIDER="support.serve_process:scripted", **environment)
     variables["PATH"] = f"{commands}:{variables['PATH']}"
-    done = subprocess.run(
-        [str(SHELL), "-euxo", "pipefail", "-c", script],
-        cwd=home, env=variables, capture_output=True, encoding="utf-8", timeout=300, check=False,
-    )  # fmt: skip
+    with warm_commands() as address:
+        foveal = f'[ "$1" = serve ] && exec {command(address, "support.serve_once")} "$@"\n'
+        foveal += f'exec {command(address, "foveal.apps")} "$@"'
+        for name, body in {**COMMANDS, "foveal": foveal}.items():
+            (commands / name).write_text(f"#!{SHELL}\n{body}\n")
+            (commands / name).chmod(0o700)
+        done = subprocess.run(
+            [str(SHELL), "-euxo", "pipefail", "-c", script],
+            cwd=home, env=variables, capture_output=True, encoding="utf-8", timeout=300, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

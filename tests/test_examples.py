@@ -165,7 +165,7 @@ def test_the_demo_names_a_bad_setting() -> None:
 
 def test_the_demo_can_be_cut_short_by_a_pipe() -> None:
     command = f'"{sys.executable}" -m foveal.apps.cli.demo | head -n 2'
-    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=240)
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""
 

@@ -3,6 +3,7 @@
     FovealError
     ├── ContextOverflow     the parts that must stay do not fit; carries the numbers and the floor
     ├── NotCompacted        nothing could be summarised, or no summary was written; the view is unchanged
+    ├── NotDropped          what should be dropped is in every request; the message says why
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── Busy                a session is answering; the operation has to wait
@@ -75,6 +76,11 @@ class NotCompacted(FovealError):
         self.problem = problem
         self.floor = floor
         """Tokens that no summary can remove, if they are the reason; otherwise 0."""
+
+
+class NotDropped(FovealError):
+    """What should be dropped must stay in every request; the message says why, and what to do. The view is
+    unchanged."""
 
 
 class MalformedMessage(FovealError, ValueError):

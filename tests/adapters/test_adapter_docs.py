@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.framework_environments import ISOLATED, PACKAGES, QUIET_FRAMEWORKS, framework_python
+from support.framework_environments import ISOLATED, PACKAGES, framework_python, framework_variables
 from support.gemini_stand_in import GeminiStandIn
 from support.paths import ROOT
 from support.provider_stand_in import Answer
@@ -22,7 +22,7 @@ ROW = re.compile(
 )
 """A framework in the table: its module or example, its package and the version."""
 ANSWER = "Because of a bound."
-AGENTS = {"google_adk", "litellm", "smolagents", "strands"}
+AGENTS = {"crewai", "google_adk", "litellm", "smolagents", "strands"}
 """Examples that ask a question when they are run; the tests of the others load them."""
 
 
@@ -67,7 +67,7 @@ def test_an_example_asks_its_question(name: str) -> None:
         keys = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY"), "none")
         done = subprocess.run(
             [framework_python(name), EXAMPLES / f"with_{name}.py"],
-            env={**os.environ, **QUIET_FRAMEWORKS, **addresses, **keys},
+            env={**framework_variables(name), **addresses, **keys},
             capture_output=True,
             text=True,
             check=False,

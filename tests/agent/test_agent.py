@@ -38,7 +38,7 @@ from support.legality import check_chat
 def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @wraps(test)
     def sync(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))  # type: ignore[arg-type]
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 240))  # type: ignore[arg-type]
 
     return sync
 

@@ -205,7 +205,7 @@ def test_messages_are_answered_once_and_in_order_under_faults(tmp_path: Path) ->
             messages=10,
             pause_s=0.7,
             reply_s=4.0,
-            deadline_s=90.0,
+            deadline_s=240.0,
             seed=seed,
             stop=str(tmp_path / "stop"),
         )

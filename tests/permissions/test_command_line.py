@@ -156,7 +156,7 @@ def commands_that_bash_runs(text: str, stubs: Path) -> list[tuple[str, ...]]:
     env = {"PATH": str(stubs), "RECORD": str(record), "HOME": "/home/made"}
     subprocess.run(
         [BASH, "--noprofile", "--norc", "-c", text],
-        cwd=stubs / "work", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False,
+        cwd=stubs / "work", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=240, check=False,
     )  # fmt: skip
     if not record.exists():
         return []

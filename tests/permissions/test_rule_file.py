@@ -81,6 +81,6 @@ for number in range(15):
 """
     path = tmp_path / "permissions.json"
     workers = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("/a", "/b")]
-    assert [worker.wait(timeout=60) for worker in workers] == [0, 0]
+    assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
     assert len(RuleFile(path).rules()) == 30
     assert sorted(each.name for each in tmp_path.iterdir()) == ["permissions.json", "permissions.json.lock"]

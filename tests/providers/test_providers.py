@@ -27,6 +27,7 @@ from foveal.providers.openai_chat import ChatReply, OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
 from foveal.stores import MemoryStore
 from support.provider_stand_in import Answer, StandIn, Trouble, looping
+from support.waiting import DEADLINE_S
 
 SECRET = "sk-standin-4f9a8c71e2"
 WINDOW = 6_000
@@ -443,7 +444,7 @@ def test_a_response_that_is_not_an_answer_is_reported_with_the_address(
 @every_dialect
 def test_a_slow_reply_is_awaited_and_a_silent_one_times_out(dialect: Dialect) -> None:
     with StandIn(trouble=lambda number: Trouble(delay=0.1)) as standin:
-        provider = make_provider(dialect, standin.anthropic, read_timeout_s=2.0)
+        provider = make_provider(dialect, standin.anthropic, read_timeout_s=DEADLINE_S)
 
         async def work() -> Reply:
             _, reply = await exchange(provider, await fitted("Hello?"))

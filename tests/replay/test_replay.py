@@ -812,7 +812,7 @@ def test_an_error_is_reported_in_one_sentence(
 def test_replay_without_logs_uses_the_store(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "foveal.apps", "replay"]
     env = {"FOVEAL_STORE": str(tmp_path / "none.db"), "PYTHONUTF8": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
     assert (done.returncode, b"name the LOGS" in done.stderr) == (1, True)
 
 

@@ -464,7 +464,7 @@ async def test_observers_get_turns_stored_events_and_the_inbox_count(tmp_path: P
         live = await service.tenant("default").create("demo")
         await (await live.submit("Hi.")).outcome()
         await live.wait_idle()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not any(isinstance(o, InboxCounted) and o.count == 0 for o in seen):
                 await asyncio.sleep(0.02)
     kinds = [type(occurrence) for occurrence in seen]

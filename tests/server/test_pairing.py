@@ -176,7 +176,7 @@ def test_a_code_from_one_process_is_claimed_in_another_and_only_once(place: Path
         )
         for user in (7, 8)
     ]
-    printed = [claim.communicate(timeout=60)[0].strip() for claim in claims]
+    printed = [claim.communicate(timeout=240)[0].strip() for claim in claims]
     assert sorted(printed) == ["False", "True"]
 
     async def found() -> None:

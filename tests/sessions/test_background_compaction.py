@@ -48,6 +48,7 @@ from foveal.stores.memory import MemoryStore
 from support.effort import examples
 from support.histories import plain_model
 from support.legality import check_anthropic, check_chat, check_responses
+from support.waiting import DEADLINE_S
 
 GOOD = """<summary>
 ## Goal
@@ -79,7 +80,7 @@ def settings(policy: Any = "handoff", *, window: int = WINDOW, **how: Any) -> di
 def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(test)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), timeout=30))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), timeout=DEADLINE_S))
 
     return wrapped
 
@@ -227,7 +228,7 @@ async def test_below_the_hard_limit_the_next_turn_does_not_wait(
         session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         turn = await fill_until(session, "act")
         for later in range(turn, turn + 2):
-            await asyncio.wait_for(session.fit(), timeout=5)
+            await asyncio.wait_for(session.fit(), timeout=DEADLINE_S)
             await say(session, later, lines=1)
         await summariser.wait_for_request()
         assert await of(session, Compacted, Masked, Dropped) == []
@@ -251,7 +252,9 @@ async def test_at_the_hard_limit_fit_waits_and_appends_are_stored(
         await summariser.wait_for_request()
         done, _ = await asyncio.wait([waiting], timeout=0.02)
         assert not done
-        (event,) = await asyncio.wait_for(session.append(UserSaid(content="while you write")), timeout=5)
+        (event,) = await asyncio.wait_for(
+            session.append(UserSaid(content="while you write")), timeout=DEADLINE_S
+        )
         assert (await store.read("demo"))[-1] == event, "stored before anything else happens"
         summariser.release()
         fitted = await waiting
@@ -328,8 +331,8 @@ async def test_messages_can_be_appended_during_compact(stores: Callable[[], Any]
             await say(session, turn)
         work = asyncio.create_task(session.compact("the ports"))
         await summariser.wait_for_request()
-        await asyncio.wait_for(say(session, 6), timeout=5)
-        assert "request 6" in str((await asyncio.wait_for(session.fit(), timeout=5)).facts)
+        await asyncio.wait_for(say(session, 6), timeout=DEADLINE_S)
+        assert "request 6" in str((await asyncio.wait_for(session.fit(), timeout=DEADLINE_S)).facts)
         summariser.release()
         made = await session.event(await work)
         assert isinstance(made.fact, Compacted)
@@ -1383,7 +1386,7 @@ def test_random_operations_keep_the_view_equal_to_the_fold(seed: int, policy: st
             assert await shown(await walk.opened()) == await shown(session)
         await session.close()
 
-    asyncio.run(asyncio.wait_for(walked(), timeout=30))
+    asyncio.run(asyncio.wait_for(walked(), timeout=DEADLINE_S))
 
 
 # ── Compaction health ────────────────────────────────────────────────────────────────────────

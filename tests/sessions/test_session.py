@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foveal.core.engine import Engine
 from foveal.core.log import (
@@ -53,6 +54,7 @@ from support.legality import check_anthropic, check_chat, check_responses
 
 MODEL = "gpt-4.1"
 SMALL: dict[str, Any] = {"model": MODEL, "window": 6_000, "reserve": 500, "tokenizer": "estimate"}
+SMALL_OPENED = Opened(model=MODEL, policy="economy", settings=raw({"window": 6_000}))
 MASKING: dict[str, Any] = {**SMALL, "policy": {"preset": "rolling", "keep_last": 3}}
 """A small window in which old results are masked, not summarised."""
 
@@ -237,6 +239,19 @@ async def test_an_undone_compaction_shows_its_messages_again(stores: Callable[[]
 
 
 @run
+async def test_a_window_that_the_caller_sets_is_recorded_with_the_model(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        for window, policy in ((6_000, "economy"), (9_000, "economy"), (9_000, "recent"), (None, "off")):
+            await Session.open(store, "demo", **{**SMALL, "window": window}, policy=policy)
+        facts = [event.fact for event in await store.read("demo")]
+        assert facts == [
+            SMALL_OPENED,
+            Opened(model=MODEL, policy="recent", settings=raw({"window": 9_000})),
+            Opened(model=MODEL, policy="off"),
+        ]
+
+
+@run
 async def test_undo_without_a_name_takes_back_the_newest_reduction(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
@@ -245,8 +260,8 @@ async def test_undo_without_a_name_takes_back_the_newest_reduction(stores: Calla
             await session.undo()
         await run_turns(session, 12)
         newest = [e for e in effective_events(await session.events()) if isinstance(e.fact, Compacted)][-1]
-        log = await session.events()
         wide = await Session.open(store, "demo", **{**SMALL, "window": 100_000})
+        log = await session.events()
         with pytest.raises(ContextOverflow) as problem:
             await session.undo()
         assert re.search(
@@ -358,7 +373,7 @@ async def test_a_fork_is_independent_and_records_its_origin(stores: Callable[[],
         await fork.append(UserSaid(content="elsewhere"))
         facts = [event.fact for event in await fork.events()]
         assert facts[: at + 1] == [event.fact for event in await session.events(last=at)]
-        assert facts[at + 1] == Opened(model=MODEL, policy="economy", origin=f"demo@{at}")
+        assert facts[at + 1] == replace(SMALL_OPENED, origin=f"demo@{at}")
         assert "elsewhere" not in str(await session.events())
         assert "elsewhere" in str((await fork.fit()).to_openai())
 
@@ -405,7 +420,7 @@ async def test_a_session_continues_from_another_with_its_rules_and_summary(store
         assert "Answer in French" in text
         assert "We had read three files." in text
         assert "go on" in text
-        assert (await new.events())[0].fact == Opened(model=MODEL, policy="economy", origin="old")
+        assert (await new.events())[0].fact == replace(SMALL_OPENED, origin="old")
         with pytest.raises(UnknownSession):
             await Session.continue_from(store, "nowhere", "x", **SMALL)
 

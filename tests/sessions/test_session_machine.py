@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from foveal.core.log import (
     REDUCTIONS,
@@ -39,6 +40,7 @@ from foveal.core.log import (
     ToolReturned,
     UserSaid,
     handle,
+    raw,
 )
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
@@ -231,7 +233,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @initialize(target=names)
     def begin(self) -> str:
-        self.facts["first"] = [Opened(model="gpt-4.1", policy="economy")]
+        self.facts["first"] = [Opened(model="gpt-4.1", policy="economy", settings=raw({"window": 3_000}))]
         self.session("first")
         for size in (3, 12, 12):
             self.user_speaks("first", 2)
@@ -381,7 +383,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.live[new] = self.run(self.session(name).fork(new, at=at))
         opened = [fact for fact in self.facts[name] if isinstance(fact, Opened)][-1]
         self.facts[new] = self.facts[name][: at + 1]
-        self.expect_recorded(new, Opened(model=opened.model, policy=opened.policy, origin=f"{name}@{at}"))
+        self.expect_recorded(new, replace(opened, origin=f"{name}@{at}"))
         self.touched = new
         return new
 

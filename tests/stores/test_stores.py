@@ -292,7 +292,7 @@ store = open_store({str(path)!r})
 asyncio.run(store.append("a", [Event(0, Noted(text="x"))]))
 asyncio.run(store.read("a"))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
     assert [event.fact for event in read(path, "a")] == [Noted(text="x")]
 
 

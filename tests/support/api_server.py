@@ -22,6 +22,7 @@ import uvicorn
 from foveal import config
 from foveal.apps.http.app import app
 from foveal.apps.http.proxy import Upstreams
+from foveal.apps.inspector.served_sessions import served_inspector
 from foveal.core.log import Dialect
 from foveal.core.models.model import model
 from foveal.core.view import Fitted
@@ -108,7 +109,15 @@ class ApiServer(ThreadedServer):
             upstreams = Upstreams(service)
             stack.push_async_callback(upstreams.close)
             worker = await stack.enter_async_context(JobWorker.open(service)) if self._background else None
-            await self._run(app(service, upstreams=upstreams, worker=worker))
+            self.inspector = served_inspector(service)
+            made = app(
+                service,
+                upstreams=upstreams,
+                worker=worker,
+                pages=self.inspector,
+                page_routes=self.inspector.routes(),
+            )
+            await self._run(made)
 
     async def _run(self, made: Any) -> None:
         told = uvicorn.Config(made, host="127.0.0.1", port=0, log_level="critical", lifespan="off")

@@ -30,13 +30,24 @@ from support.terminal import Terminal
 
 PROVIDER: Final = """
 import asyncio, time
+from pathlib import Path
 from foveal.errors import ProviderError
 from foveal.testing import Scripted
+
+class Held(Scripted):
+    pieces_until_held = {held_after}
+
+    async def send(self, request, *, max_tokens):
+        async for piece in super().send(request, max_tokens=max_tokens):
+            while self.pieces_until_held == 0 and not Path({gate!r}).exists():
+                await asyncio.sleep(0.01)
+            self.pieces_until_held -= 1
+            yield piece
 
 def make(name, *, environment, window, progress):
     if name == "broken/model":
         raise ProviderError("no provider is known for 'broken/model'; possible are …", code="refused")
-    return Scripted({answers}, window={window} or window or 0, name=name or "scripted/model", delay={delay})
+    return Held({answers}, window={window} or window or 0, name=name or "scripted/model", delay={delay})
 """
 
 
@@ -47,13 +58,27 @@ class ChatProject:
         self.folder = folder / "project"
         self.store = folder / "chats.db"
         self.home = folder
+        self._gate = folder / "released"
         self.folder.mkdir()
         (self.folder / "a.txt").write_text("one\ntwo\n")
         self.script("Hello **you**.")
 
-    def script(self, *answers: Any, delay: float = 0.0, window: int = 0, code: str = "") -> None:
+    def script(
+        self, *answers: Any, delay: float = 0.0, window: int = 0, code: str = "", held_after: int = -1
+    ) -> None:
+        """Set the answers of the model. It waits for `release` after `held_after` pieces, if that is not negative:
+        each line of an answer is a piece, and so is its end."""
         listed = ", ".join(map(repr, answers)) or code
-        (self.home / "script.py").write_text(PROVIDER.format(answers=listed, delay=delay, window=window))
+        self._gate.unlink(missing_ok=True)
+        (self.home / "script.py").write_text(
+            PROVIDER.format(
+                answers=listed, delay=delay, window=window, held_after=held_after, gate=str(self._gate)
+            )
+        )
+
+    def release(self) -> None:
+        """Let a model that is held go on."""
+        self._gate.touch()
 
     @property
     def env(self) -> dict[str, str]:
@@ -84,7 +109,7 @@ class ChatProject:
             return warm_start.run(command, input=input, env=env, cwd=self.folder, encoding="utf-8")
         return subprocess.run(
             [sys.executable, *command],
-            input=input, env=env, cwd=self.folder, capture_output=True, encoding="utf-8", timeout=60, check=False,
+            input=input, env=env, cwd=self.folder, capture_output=True, encoding="utf-8", timeout=240, check=False,
         )  # fmt: skip
 
     def events(self, session: str = "s") -> list[Event]:

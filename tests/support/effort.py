@@ -22,11 +22,16 @@ BOUND: Final = 30.0
 
 SOAK_FACTOR: Final = 40
 """How many times as many examples `make soak` tries, at random."""
+TEST_SHARE: Final = 0.6
+"""Which part of the examples `make test` tries: they are the same ones in each run."""
+MIN_EXAMPLES: Final = 10
 
 
 def examples(count: int) -> settings:
-    """The number of examples of a property whose examples take long."""
-    return settings(max_examples=count * (SOAK_FACTOR if os.environ.get("FOVEAL_SOAK") else 1))
+    """The number of examples of a property whose examples take long; `make test` tries a part of them."""
+    if os.environ.get("FOVEAL_SOAK"):
+        return settings(max_examples=count * SOAK_FACTOR)
+    return settings(max_examples=max(min(count, MIN_EXAMPLES), round(count * TEST_SHARE)))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ ISOLATED: Final = ROOT / "tests" / "adapters" / "isolated"
 PACKAGES: Final = {
     "litellm": ("litellm[proxy]",),
     "smolagents": ("smolagents[openai]",),
+    "crewai": ("crewai",),
     "llama_index": ("llama-index-core", "llama-index-llms-openai"),
     "autogen": ("autogen-agentchat", "autogen-ext[openai]"),
     "haystack": ("haystack-ai",),
@@ -37,6 +38,8 @@ QUIET_FRAMEWORKS: Final = {
     "NO_PROXY": "127.0.0.1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "HAYSTACK_TELEMETRY_ENABLED": "False",
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
     "OTEL_SDK_DISABLED": "true",
 }
 """Keeps frameworks from looking for updates and from reporting to their makers."""
@@ -45,6 +48,11 @@ QUIET_FRAMEWORKS: Final = {
 def other_environments() -> list[str]:
     """Return the frameworks whose environment is not the running one."""
     return [name for name in PACKAGES if Path(sys.prefix).name != name]
+
+
+def framework_tests(name: str) -> list[Path]:
+    """Return the test files of a framework: `test_NAME.py`, and `test_NAME_….py` for its parts."""
+    return [ISOLATED / f"test_{name}.py", *sorted(ISOLATED.glob(f"test_{name}_*.py"))]
 
 
 def framework_python(name: str) -> Path:
@@ -80,10 +88,19 @@ def run_isolated_tests(name: str) -> subprocess.CompletedProcess[str]:
         "0",
         "-o",
         warnings,
-        ISOLATED / f"test_{name}.py",
+        *framework_tests(name),
     ]
-    environment = {**os.environ, **QUIET_FRAMEWORKS}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=framework_variables(name), capture_output=True, text=True, check=False
+    )
+
+
+def framework_variables(name: str) -> dict[str, str]:
+    """Return the environment variables for a program that uses a framework. Frameworks keep their files in the
+    folder of their environment, not in those of the user."""
+    user = ROOT / ".venv" / "adapters" / name / "user"
+    folders = {variable: str(user) for variable in ("XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    return {**os.environ, **QUIET_FRAMEWORKS, **folders}
 
 
 if __name__ == "__main__":

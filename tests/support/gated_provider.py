@@ -10,7 +10,7 @@ from typing import Any, Final
 from foveal.ports import Reply, ReplyPiece
 from foveal.testing import Scripted
 
-DEADLINE: Final = 90.0
+DEADLINE: Final = 240.0
 """Seconds that a test may take on a busy machine."""
 
 

@@ -30,7 +30,7 @@ from foveal.testing import Scripted
 from support.serve_process import Server, serving
 
 SOAK_PROVIDER: Final = "support.gateway_soak:soak_model"
-KILL_GAP_S: Final = 1.0
+KILL_GAP_S: Final = 3.0
 """Time before a kill in which the server may not have recorded yet what it received and what was accepted."""
 LONG_ANSWER_CHARS: Final = 6_000
 """Length of a long answer."""
@@ -243,20 +243,25 @@ class SoakRun:
         """Wait until every message was answered; the check reports what is missing when the time is over.
 
         If the chat app keeps no messages for a killed bot, some have no answer: then the wait ends after `quiet_s`
-        without an answer.
+        without an answer, if a kill explains each that is missing.
         """
         missing = {
-            part for message in self.plan.messages for part in _PART.findall(answer_to(message.number))
+            part: message.number
+            for message in self.plan.messages
+            for part in _PART.findall(answer_to(message.number))
         }
         seen, news_at = 0, time.monotonic()
 
         def is_complete() -> bool:
             nonlocal seen, news_at
             for answer in self.app.answers(seen):
-                missing.difference_update(_PART.findall(answer.text))
+                for part in _PART.findall(answer.text):
+                    missing.pop(part, None)
                 seen, news_at = seen + 1, time.monotonic()
+            if not missing or self.app.keeps_messages:
+                return not missing
             is_quiet = time.monotonic() > news_at + quiet_s
-            return not missing or (is_quiet and not self.app.keeps_messages)
+            return is_quiet and all(_is_lost_by_kill(self, number) for number in missing.values())
 
         await self._until(is_complete, seconds=seconds)
 

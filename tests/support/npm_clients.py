@@ -98,6 +98,7 @@ def run_claude_code(home: Path, url: str, prompt: str, *, continued: bool) -> st
         "ANTHROPIC_API_KEY": "sk-ant-of-the-client",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
+        "MCP_TIMEOUT": str(CLIENT_TIMEOUT_S * 1_000),
     }
     arguments = ["-p", prompt, "--model", "claude-sonnet-4-5", "--output-format", "json"]
     arguments += ["--allowedTools", "Bash,Read", *(["--continue"] if continued else [])]

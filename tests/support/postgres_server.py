@@ -32,7 +32,8 @@ import psycopg
 FAST = ("fsync=off", "full_page_writes=off")
 """Settings for tests that do not stop the server hard."""
 COMMON = ("max_connections=200", "shared_buffers=64MB", "logging_collector=off")
-START_LIMIT_S = 30
+START_LIMIT_S = 240
+"""Seconds that a busy machine may need to create, start or stop a server."""
 
 
 class OwnServer:
@@ -45,6 +46,7 @@ class OwnServer:
 
     def create(self) -> None:
         """Create the data folder; the server is not started."""
+        shutil.rmtree(self.folder / "data", ignore_errors=True)  # what an interrupted attempt has left
         if user := _server_user():
             os.chown(self.folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
         self._run(
@@ -63,11 +65,21 @@ class OwnServer:
     def start(self) -> None:
         options = " ".join(f"-c {setting}" for setting in (*COMMON, *self.settings))
         log = str(self.folder / "log")
-        self._run("pg_ctl", "-w", "-l", log, "-o", f"-k {self.folder} -h '' {options}", "start")
+        self._run(
+            "pg_ctl",
+            "-w",
+            "-t",
+            str(START_LIMIT_S),
+            "-l",
+            log,
+            "-o",
+            f"-k {self.folder} -h '' {options}",
+            "start",
+        )
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server; `immediate` ends it without writing anything more, as a crash does."""
-        self._run("pg_ctl", "-w", "-m", mode, "stop")
+        self._run("pg_ctl", "-w", "-t", str(START_LIMIT_S), "-m", mode, "stop")
 
     def log(self) -> str:
         return (self.folder / "log").read_text("utf-8", "replace")

@@ -387,7 +387,7 @@ def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int
     for place, (name, arguments) in enumerate(answer.calls):
         frame = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed"}
         called = {"call_id": f"call_{number}_{place}", "name": name, "arguments": _arguments_text(arguments)}
-        items.append({**frame, **called})
+        items.append({**frame, **called, **_namespace(name, body)})
     output = _output_tokens(answer)
     return {
         "id": f"resp_{number}",
@@ -407,6 +407,14 @@ def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int
             "total_tokens": prompt + output,
         },
     }
+
+
+def _namespace(tool: str, body: Json) -> Json:
+    """Return the field that names the namespace of a tool, if the request offers the tool in one."""
+    for offered in body.get("tools") or []:
+        if offered.get("type") == "namespace" and tool in [inner["name"] for inner in offered["tools"]]:
+            return {"namespace": offered["name"]}
+    return {}
 
 
 def _chat_stream(reply: Json) -> Iterator[str]:

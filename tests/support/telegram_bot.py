@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from foveal.apps.gateways.place_intake import PIECE_WAIT_S
 from foveal.apps.gateways.telegram import telegram
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
@@ -26,9 +27,17 @@ class Bot:
     """A server with a bot. Its pauses are short, and `pauses` records how long they would be."""
 
     def __init__(
-        self, folder: Path, api: BotApi, provider: Scripted, *, grace_s: float = 0.0, **settings: Any
+        self,
+        folder: Path,
+        api: BotApi,
+        provider: Scripted,
+        *,
+        grace_s: float = 0.0,
+        piece_wait_s: float = PIECE_WAIT_S,
+        **settings: Any,
     ) -> None:
         self.api = api
+        self.piece_wait_s = piece_wait_s
         self.grace_s = grace_s
         self.provider = provider
         self.pauses: list[float] = []
@@ -48,7 +57,15 @@ class Bot:
         self.service.runtime._providers[""] = self.provider
         await self.service.recover()
         pairing, token = Pairing(self.service.runtime.database), {"TELEGRAM_BOT_TOKEN": TOKEN}
-        bot = telegram(self.service, pairing, config, token, sleep=self._sleep, grace_s=self.grace_s)
+        bot = telegram(
+            self.service,
+            pairing,
+            config,
+            token,
+            sleep=self._sleep,
+            grace_s=self.grace_s,
+            piece_wait_s=self.piece_wait_s,
+        )
         self.gateway = await self._stack.enter_async_context(bot)
         return self
 

@@ -18,6 +18,7 @@ from typing import Self
 import pyte
 
 from support import warm_start
+from support.waiting import DEADLINE_S
 
 CTRL_C, CTRL_D, ENTER, ESCAPE, TAB = "\x03", "\x04", "\r", "\x1b", "\t"
 
@@ -135,7 +136,7 @@ class Terminal:
         """The last line that is not empty."""
         return next((line for line in reversed(self.lines) if line), "")
 
-    def see(self, wanted: str | Callable[[Terminal], bool], *, seconds: float = 15.0) -> str:
+    def see(self, wanted: str | Callable[[Terminal], bool], *, seconds: float = DEADLINE_S) -> str:
         """Wait until a text is on the screen, or a condition is true, and return `text`."""
         until = time.monotonic() + seconds
         while not (wanted in self.text if isinstance(wanted, str) else wanted(self)):
@@ -144,7 +145,7 @@ class Terminal:
                 raise AssertionError(f"never seen: {wanted!r}\n{self.text[-3000:]}")
         return self.text
 
-    def ended(self, *, seconds: float = 15.0) -> int:
+    def ended(self, *, seconds: float = DEADLINE_S) -> int:
         """Wait for the program to end and return its exit code."""
         until = time.monotonic() + seconds
         while self._read(0.05) and time.monotonic() < until:

@@ -21,10 +21,10 @@ from typing import Any, Self, TypeVar
 
 from foveal import config
 from foveal.apps.http.app import app
-from foveal.apps.http.listener import bind, run_server, url_of
 from foveal.apps.http.proxy import Upstreams
 from foveal.core.log import Event
 from foveal.server import AuthTokens, Service
+from foveal.web.listener import bind, run_server, url_of
 from support.threaded_server import ThreadedServer
 
 T = TypeVar("T")

@@ -176,7 +176,7 @@ def _read_exit_code_once(process: BaseProcess) -> None:
 
 
 def run(
-    command: Sequence[object], *, input: Any = None, timeout: float = 60.0, **how: Any
+    command: Sequence[object], *, input: Any = None, timeout: float = 240.0, **how: Any
 ) -> subprocess.CompletedProcess[Any]:
     """Run a program to its end and return its output, as `subprocess.run` with `capture_output` does."""
     with start(command, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **how}) as process:

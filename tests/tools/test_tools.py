@@ -71,7 +71,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def ends(pid: int, within_s: float = 5.0) -> bool:
+def ends(pid: int, within_s: float = 30.0) -> bool:
     until = time.monotonic() + within_s
     while is_running(pid) and time.monotonic() < until:
         time.sleep(0.02)
@@ -191,11 +191,11 @@ def test_a_tool_that_hangs_is_stopped_and_its_output_is_the_answer() -> None:
 
 def test_a_tool_that_ignores_cancellation_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_module, "TOOL_STOP_TIMEOUT_S", 0.05)
+    is_abandoned = asyncio.Event()
     ended: list[bool] = []
 
     async def stubborn(_: Any) -> ToolOutput:
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
+        while not is_abandoned.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.02)
         ended.append(True)
@@ -204,6 +204,7 @@ def test_a_tool_that_ignores_cancellation_is_abandoned(monkeypatch: pytest.Monke
     async def left() -> ToolOutput:
         output = await Toolbox([make_tool("stubborn", stubborn, timeout=0.05)]).call("stubborn", "{}")
         assert not ended
+        is_abandoned.set()
         return output
 
     assert asyncio.run(left()).error

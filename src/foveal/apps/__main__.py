@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from foveal.apps import cli, serve
 from foveal.apps.gateways import pair_command
 from foveal.apps.http import token_command
+from foveal.apps.inspector import inspect_command
 from foveal.apps.mcp_server import mcp_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    return cli.main(argv, others=(serve, token_command, pair_command, mcp_command))
+    return cli.main(argv, others=(serve, token_command, pair_command, mcp_command, inspect_command))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from foveal.apps.gateways.gateway import RunningBot
     from foveal.apps.http.proxy import Upstreams
     from foveal.apps.http.shutdown import ShutdownState, StopSignal
+    from foveal.apps.inspector.inspector_app import Inspector
     from foveal.config import Config
     from foveal.server import Service
 
@@ -117,10 +118,10 @@ async def _serve(args: argparse.Namespace) -> int:
 
     from foveal.apps.http import json_logs
     from foveal.apps.http.banner import banner_lines, print_line
-    from foveal.apps.http.listener import bind, url_of
     from foveal.apps.http.shutdown import ShutdownState, StopSignal, shut_down
     from foveal.config import load
     from foveal.server import Service
+    from foveal.web.listener import bind, url_of
 
     config = load(flags=_flags(args), project=False)  # a server belongs to no project
     _raise_open_files_limit()
@@ -151,6 +152,7 @@ async def _serve(args: argparse.Namespace) -> int:
         json_logs.log_event("stopping")
         if service.runtime.storage.folder is None:  # load balancers connect to another server instead
             running.stop_listening()
+        running.inspector.end_streams()  # they would last for the whole grace period
         for bot in bots:
             await bot.stop_listening()
         await shut_down(service, shutdown, stop, grace=config.get("server.grace"))
@@ -213,9 +215,9 @@ async def _check_before_serving(service: Service) -> None:
     This is also the first read of the database.
     """
     from foveal.apps.http.banner import explicit_folder
-    from foveal.apps.http.http_headers import is_loopback
     from foveal.apps.http.token_command import shell_command
     from foveal.server.auth_tokens import AuthTokens
+    from foveal.web.http_headers import is_loopback
 
     host = service.runtime.config.get("server.host")
     if not await AuthTokens(service.runtime.database).any_exist() and not is_loopback(host):
@@ -249,6 +251,7 @@ async def download_local_model(service: Service, stop: StopSignal) -> bool:
 class RunningComponents(NamedTuple):
     upstreams: Upstreams
     bots: list[RunningBot]
+    inspector: Inspector
     stop_listening: Callable[[], None]
 
 
@@ -258,9 +261,10 @@ async def _running_components(
 ) -> AsyncIterator[RunningComponents]:
     """Start all components in the order of their dependencies, and stop them in the reverse order."""
     from foveal.apps.http.app import app
-    from foveal.apps.http.listener import run_server
     from foveal.apps.http.proxy import Upstreams
+    from foveal.apps.inspector.served_sessions import served_inspector
     from foveal.server.jobs import JobWorker
+    from foveal.web.listener import run_server
 
     async with AsyncExitStack() as stack:
         # Before the worker and HTTP, whose turns they report.
@@ -268,16 +272,19 @@ async def _running_components(
         worker = await stack.enter_async_context(JobWorker.open(service))
         upstreams = Upstreams(service)
         stack.push_async_callback(upstreams.close)
+        inspector = served_inspector(service)
         asgi_app = app(
             service,
             upstreams=upstreams,
             worker=worker,
             shutdown=shutdown,
             gateways=lambda: [bot.health() for bot in bots],
+            pages=inspector,
+            page_routes=inspector.routes(),
         )
         await service.recover()
         stop_listening = await stack.enter_async_context(run_server(asgi_app, listener))
-        yield RunningComponents(upstreams, bots, stop_listening)
+        yield RunningComponents(upstreams, bots, inspector, stop_listening)
 
 
 async def _agrees_to_delete_webhook(service: Service, stop: StopSignal) -> bool:

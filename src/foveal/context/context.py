@@ -27,6 +27,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.context.context_lock import ContextLock, run_in_thread
+from foveal.context.saved_events import append_missing
 from foveal.context.summariser_problems import SummariserProblems
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
@@ -54,6 +55,7 @@ from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.core.engine.operations import (
     check_agreement,
     compaction_handle,
+    drop_fact,
     expand_facts,
     newest_reduction,
     pin_fact,
@@ -64,7 +66,7 @@ from foveal.core.engine.operations import (
 from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.sent_requests import SentRequests
-from foveal.core.engine.settings import SettingArguments, resolve_settings
+from foveal.core.engine.settings import SettingArguments, opened_fact, opens_anew, resolve_settings
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log.codec import decode, encode
 from foveal.core.log.events import (
@@ -84,14 +86,7 @@ from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import render_view
 from foveal.core.wire.typed_messages import Beside, MessageT
-from foveal.errors import (
-    Conflict,
-    ContextOverflow,
-    MalformedMessage,
-    UnknownSession,
-    UnrelatedConversation,
-    UsageMissing,
-)
+from foveal.errors import ContextOverflow, MalformedMessage, UnrelatedConversation, UsageMissing
 from foveal.ports import Store
 from foveal.project.prompt_file import prompt_text
 
@@ -139,8 +134,8 @@ class Context:
         """A change of model that the next `fit` records, after the answers of the model before it."""
         self._wait: Callable[[Awaitable[Any]], Any] | None = None
         """Waits for what an async summariser returns; set while `afit` runs."""
-        opened = Opened(model=engine.model.name, policy=engine.policy.name)
-        if not log or (opened.model, opened.policy) != (engine.opened.model, engine.opened.policy):
+        opened = opened_fact(engine.model, engine.policy)
+        if not log or opens_anew(opened, engine.opened):
             self._record(opened)
 
     @classmethod
@@ -173,16 +168,7 @@ class Context:
         this context's."""
         with self._lock:
             log = tuple(self._engine.log)
-        try:
-            end = (await store.end(session)).next_seq
-        except UnknownSession:
-            end = 0
-        if end and (
-            end > len(log) or (await store.read(session, first=end - 1))[-1].fact != log[end - 1].fact
-        ):
-            raise Conflict(session, given=len(log), next_seq=end)
-        if end < len(log):
-            await store.append(session, log[end:])
+        await append_missing(store, session, log)
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -357,6 +343,14 @@ class Context:
             target = None if event is None else self._event(event).seq
             return self._record(pin_fact(self._engine, text, target)).handle
 
+    def drop(self, name: str | int) -> str:
+        """Hide the step of an event, or a summary with all that it stands for, until `undo`; a notice names it.
+        Returns the handle of the event that records it; raises `NotDropped` for what every request contains."""
+        with self._lock:
+            event = self._record(drop_fact(self._engine, self._event(name).seq))
+            self._history.release_hidden([event])
+            return event.handle
+
     def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the application's own state, for example a commit id; it is never sent. Returns its handle."""
         with self._lock:
@@ -400,7 +394,7 @@ class Context:
         with self._lock:
             engine = self._engine
             engine.switch_model(resolve_settings(model, window=window).model)
-            self._opened = Opened(model=engine.model.name, policy=engine.policy.name)
+            self._opened = opened_fact(engine.model, engine.policy)
 
     def limit(self, call_id: str, limits: Limits) -> None:
         """Clip the coming result of one call by its own limits instead of those of its tool or the policy."""

@@ -47,7 +47,7 @@ class OpenAIResponses(BaseProvider):
     def request_body(self, request: Fitted, max_tokens: int) -> JsonObject:
         body: JsonObject = {
             "model": self.model_id,
-            "input": [_with_type(item) for item in request.to_responses()],
+            "input": [with_item_type(item) for item in request.to_responses()],
             "max_output_tokens": max_tokens,
             "store": False,
             "include": ["reasoning.encrypted_content"],
@@ -60,7 +60,7 @@ class OpenAIResponses(BaseProvider):
         return body
 
 
-def _with_type(item: JsonObject) -> JsonObject:
+def with_item_type(item: JsonObject) -> JsonObject:
     """Add the type of a message: OpenAI infers it, llama.cpp does not."""
     return {"type": "message", **item} if "role" in item else item
 

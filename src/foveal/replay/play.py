@@ -292,12 +292,19 @@ class PolicyPlayer:
         """For each tool result, the event that it became in the log of the replay."""
         self._read_events = 0
 
-    def play(self) -> Trace:
-        """Replay all calls."""
+    @property
+    def trace(self) -> Trace:
+        """The calls that were replayed so far."""
+        return self._scorer.trace
+
+    def play(self, *, on_call: Callable[[int], None] | None = None) -> Trace:
+        """Replay all calls; `on_call` is called after each one with its number, counted from 0."""
         trace = self._scorer.trace
         for number, call in enumerate(self._case.conversation.calls):
             request = self.request(number, call)
             self._scorer.score(number, request, self._loss)
+            if on_call is not None:
+                on_call(number)
         log = self.context.log
         for name in (kind(event.fact) for event in log):
             if name not in NON_REDUCTION_KINDS:

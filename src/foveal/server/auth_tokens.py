@@ -15,9 +15,8 @@ from typing import Final
 import msgspec
 
 from foveal.server.databases import Database
+from foveal.web.http_headers import TOKEN_PREFIX
 
-TOKEN_PREFIX: Final = "fv_"
-"""Start of every secret, so that a token and a provider's key are never mistaken for each other."""
 MAX_TOKEN_CHARS: Final = 200
 """Longer strings are rejected without a lookup; Foveal's own tokens are shorter."""
 

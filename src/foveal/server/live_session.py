@@ -4,8 +4,8 @@
    whichever process received them, and whether or not the caller waits.
 2. A message is written to the log together with a note of its turn, so that it is never recorded or answered twice:
    a turn that was interrupted by a crash continues where it was.
-3. `append`, `compact`, `undo`, `take_out` and `pin` raise `Busy` while a turn runs or waits. With `waits`, those
-   that have this argument run between that turn and the next one instead.
+3. `append`, `compact`, `undo`, `drop`, `take_out` and `pin` raise `Busy` while a turn runs or waits. With `waits`,
+   those that have this argument run between that turn and the next one instead.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ class UnavailableProvider:
 
 MAX_ENDED_TURNS: Final = 64
 """Ended turns of a session whose events can still be read."""
-ANSWER_POLL_S: Final = 1.0
-"""How often a process that waits for another one looks for its answers, if no wake-up arrives."""
 MAX_UNSTORED_ANSWERS: Final = 3
 """Answers to a message that a process could not store, after which its turn fails: each has its price."""
 TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
@@ -334,7 +332,7 @@ class LiveSession:
         try:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(ANSWER_POLL_S):
+                    async with asyncio.timeout(self._runtime.answer_poll_s):
                         await woken.wait()
                 woken.clear()
                 with suppress(FovealError):
@@ -387,7 +385,7 @@ class LiveSession:
                 events=tuple(made),
             )
 
-        return await self._change(compact, what="compact it", waits=waits)
+        return await self.change(compact, what="compact it", waits=waits)
 
     async def undo(
         self, name: str | None = None, *, waits: bool = False, reduces_again: bool = False
@@ -403,7 +401,17 @@ class LiveSession:
             await self._agent.withdraw_recall_tools()
             return undone
 
-        return await self._change(undo, what="undo something", waits=waits)
+        return await self.change(undo, what="undo something", waits=waits)
+
+    async def drop(self, name: str) -> str:
+        """Hide the step of an event, or a summary, until it is taken back; return the handle of what records it."""
+
+        async def drop() -> str:
+            handle = await self.session.drop(name)
+            await self._agent.equip()
+            return handle
+
+        return await self.change(drop, what="drop something", waits=False)
 
     async def take_out(self, name: str, *, waits: bool = False) -> bool:
         """Rewind to before a user message if nothing was said after it; return whether that was so."""
@@ -416,9 +424,9 @@ class LiveSession:
             await self.session.rewind(said.seq - 1)
             return True
 
-        return await self._change(take_out, what="take a message out", waits=waits)
+        return await self.change(take_out, what="take a message out", waits=waits)
 
-    async def _change(self, change: Callable[[], Awaitable[T]], *, what: str, waits: bool) -> T:
+    async def change(self, change: Callable[[], Awaitable[T]], *, what: str, waits: bool = False) -> T:
         """Make a change under the session lock, which the running turn holds until it has ended."""
         if not waits:
             self._check_idle(what)

@@ -127,6 +127,8 @@ MAX_IDLE_SESSIONS: Final = 256
 """Live sessions of all tenants that stay open while they are not used."""
 INBOX_COUNT_DELAY_S: Final = 0.2
 """Seconds after which a change of the inbox is reported."""
+ANSWER_POLL_S: Final = 1.0
+"""How often a process that waits for another one looks for its answers, if no wake-up arrives."""
 STORE_FAILURE_TTL_S: Final = 60.0
 """A store counts as failing for this long after its last failure, unless it is used successfully before."""
 Observer = Callable[[ServiceEvent], None]
@@ -149,8 +151,10 @@ class Runtime:
         *,
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
+        answer_poll_s: float = ANSWER_POLL_S,
     ) -> None:
         self.config = config
+        self.answer_poll_s = answer_poll_s
         self.storage = storage
         self.environment = environment
         self.clock = clock

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
+from foveal.core.compaction.requested_drops import has_requested_drops
 from foveal.core.engine.beside_range import summaries_in
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import check_agreement, newest_reduction
@@ -193,7 +194,13 @@ class RequestFitter:
             if read:
                 start = inside[0].seq if inside else read[0].seq
                 inside = await offload(partial(index.extend_range, start, read), events=len(read))
-        return await offload(partial(engine.write_ledger, plan, [*inside, *after]), events=new)
+        events = [*inside, *after]
+        if has_requested_drops(
+            events
+        ):  # those of the index without the dropped ones would have to be read again
+            job = await self.job(engine, plan)
+            events, new = [*job.events, *job.after], len(job.events) + len(job.after)
+        return await offload(partial(engine.write_ledger, plan, events), events=new)
 
     def _slices(self, first: int, engine: Engine) -> AsyncIterator[list[Event]]:
         """Return the effective events from `first` on, in parts, without what the engine has not stored yet."""

@@ -21,15 +21,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Self, Unpack
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
 from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.operations import expand_facts, pin_fact, seq_of, undo_fact
+from foveal.core.engine.operations import drop_fact, expand_facts, pin_fact, seq_of, undo_fact
 from foveal.core.engine.report import Report, event_status, report
-from foveal.core.engine.settings import EngineSettings, SettingArguments, resolve_settings
+from foveal.core.engine.settings import (
+    EngineSettings,
+    SettingArguments,
+    opened_fact,
+    opens_anew,
+    resolve_settings,
+)
 from foveal.core.log.events import (
     AnyFact,
     Call,
@@ -38,13 +43,11 @@ from foveal.core.log.events import (
     Event,
     Fact,
     ModelSaid,
-    Opened,
     Rewound,
     SnapshotTaken,
     Unknown,
     calls_of,
     handle,
-    raw,
 )
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
@@ -143,11 +146,11 @@ class Session:
             if session._writer.is_erased:
                 raise SessionExists(id)
             before = engine.opened
-            about = raw({"folder": folder}) if folder and not engine.next_seq else UNSET
-            opened = Opened(model=engine.model.name, policy=engine.policy.name, settings=about, origin=origin)
+            about = "" if engine.next_seq else folder
+            opened = opened_fact(engine.model, engine.policy, origin=origin, folder=about)
             if is_new:
                 session._unstored = (opened, *begin)
-            elif origin or (opened.model, opened.policy) != (before.model, before.policy):
+            elif origin or opens_anew(opened, before):
                 await session._writer.commit([opened, *(() if engine.next_seq else begin)])
         return session
 
@@ -329,6 +332,14 @@ class Session:
         async with self._lock:
             target = None if event is None else (await self._writer.event(event)).seq
             fact = pin_fact(await self._writer.refresh(), text, target)
+            return (await self._commit_change(fact)).handle
+
+    async def drop(self, name: str | int) -> str:
+        """Hide the step of an event, or a summary with all that it stands for, until `undo`; a notice names it.
+        Returns the handle of the event that records it; raises `NotDropped` for what every request contains."""
+        async with self._lock:
+            target = (await self._writer.event(name)).seq
+            fact = drop_fact(await self._writer.refresh(), target)
             return (await self._commit_change(fact)).handle
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:

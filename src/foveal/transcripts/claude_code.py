@@ -229,7 +229,10 @@ class _ClaudeCodeConversation:
         )
         self.builder.describe(title=title)
         session = self.builder.id or stem
-        self.builder.describe(id=f"{session}/{side}" if side else session)
+        if side:
+            self.builder.describe(id=f"{session}/{side}", parent=session)
+        else:
+            self.builder.describe(id=session)
         return self.builder.build(stem)
 
 

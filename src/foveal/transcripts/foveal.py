@@ -64,24 +64,24 @@ def _matches(value: Mapping[str, Any], kind: str) -> bool:
 
 
 def _read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
-    session: _SessionReader | None = None
+    session: _ExportedSession | None = None
     number = 0
     for line in lines:
         header = line.parse_object() if b'"foveal"' in line.raw[:32] else None
         if header is None or header.get("foveal") != HEADER_KIND:
-            session = session or _SessionReader(path)
+            session = session or _ExportedSession(path)
             session.add_line(line)
             continue
         if session is not None:
             yield session.build(stem, number)
             number += 1
-        session = _SessionReader(path)
+        session = _ExportedSession(path)
         session.add_header(header)
     if session is not None:
         yield session.build(stem, number)
 
 
-class _SessionReader:
+class _ExportedSession:
     """Builds the transcript of one session from its lines."""
 
     def __init__(self, path: str) -> None:

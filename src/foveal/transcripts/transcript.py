@@ -69,6 +69,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """Number of lines or items that were not understood; each is among the facts as a note."""
     first: int = 0
     """The seq of the first fact; positions in the facts count from it."""
+    parent: str = ""
+    """The id of the session that started this one as a sub-agent."""
 
     def events(self, *, first: int = 0) -> Iterator[Event]:
         """Yield the facts as events from seq `first` on, with their positions shifted accordingly."""
@@ -126,12 +128,21 @@ class TranscriptBuilder:
         self.id: str = ""
         self.title: str = ""
         self.model: str = ""
+        self.parent: str = ""
 
     def __len__(self) -> int:
         return len(self.facts)
 
-    def describe(self, *, id: str | None = None, title: str | None = None, model: str | None = None) -> None:
+    def describe(
+        self,
+        *,
+        id: str | None = None,
+        title: str | None = None,
+        model: str | None = None,
+        parent: str | None = None,
+    ) -> None:
         """Set the given fields of the transcript."""
+        self.parent = self.parent if parent is None else parent
         self.id = self.id if id is None else id
         self.title = self.title if title is None else title
         self.model = self.model if model is None else model
@@ -181,6 +192,7 @@ class TranscriptBuilder:
             model=self.model,
             unknown=self.unknown,
             first=first,
+            parent=self.parent,
         )
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from support.framework_environments import other_environments
+from support.framework_environments import framework_tests, other_environments
 
-collect_ignore = [f"test_{name}.py" for name in other_environments()]
+collect_ignore = [path.name for name in other_environments() for path in framework_tests(name)]

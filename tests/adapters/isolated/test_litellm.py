@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from foveal.adapters.litellm import FovealCallback
 from foveal.core.log import Compacted, Used
 from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
 from support.provider_stand_in import Answer, StandIn
+from support.waiting import until
 
 SYSTEM = {"role": "system", "content": "You are a careful agent. Never delete anything."}
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
@@ -91,11 +92,12 @@ class Agent:
         return search(**json.loads(function.arguments))
 
 
-def run(agent: Agent, turns: int = TURNS) -> None:
+def run(agent: Agent, turns: int = TURNS, *, is_reported: Callable[[], bool] = lambda: True) -> None:
     async def ask() -> None:
         for turn in range(turns):
             await agent.ask(f"Question {turn}: look it up.")
         await asyncio.sleep(0.1)  # litellm reports the last stream in a task
+        await until(is_reported)
 
     asyncio.run(ask())
 
@@ -111,7 +113,8 @@ def test_an_agent_stays_inside_the_window(provider: StandIn, function: str, stre
     if function == "callback":
         litellm.callbacks = [fitted]
     complete = litellm.acompletion if function == "callback" else getattr(fitted, function)
-    run(Agent(provider, complete, metadata=SESSION, stream=streaming))
+    agent = Agent(provider, complete, metadata=SESSION, stream=streaming)
+    run(agent, is_reported=lambda: used(fitted) >= len(provider.requests))
     check_run(provider)
     assert used(fitted) == len(provider.requests)
 
@@ -124,7 +127,7 @@ def test_a_router_sends_what_fits(provider: StandIn) -> None:
     agent = Agent(provider, router.acompletion, metadata=SESSION)
     agent.options = {**agent.options, "model": "careful"}
     del agent.options["api_base"]
-    run(agent, 8)
+    run(agent, 8, is_reported=lambda: used(fitted) >= len(provider.requests))
     assert provider.faults == []
     assert max(request.prompt for request in provider.requests) > WINDOW // 2
     assert used(fitted) == len(provider.requests) == 40

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foveal.apps.http.http_headers import MAX_HEADER_BYTES
+from foveal.web.http_headers import MAX_HEADER_BYTES
 from support.provider_stand_in import StandIn
 from support.serve_process import DEADLINE, ask, until
 from support.upstream import ProxyServer

@@ -6,12 +6,13 @@ import asyncio
 import json
 import os
 import re
+import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Final
 
 import httpx2
@@ -25,6 +26,7 @@ from foveal.core.log import Event, UserSaid
 from foveal.recall import tools
 from foveal.recall.archive import Archive, TranscriptSource
 from foveal.stores import open_store
+from support import warm_start
 from support.paths import TESTS
 
 TRANSCRIPTS: Final = TESTS / "data/transcripts"
@@ -180,9 +182,7 @@ def test_a_server_folder_has_the_stores_of_its_tenants(tmp_path: Path) -> None:
 )
 def test_a_wrong_command_line_is_an_error(tmp_path: Path, arguments: list[str], problem: str) -> None:
     given = [*arguments, str(TRANSCRIPTS)] if arguments[:1] == ["--tokens"] else arguments
-    done = subprocess.run(
-        [*COMMAND, *given], env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = warm_start.run([*COMMAND[1:], *given], env=environment(tmp_path), encoding="utf-8")
     assert done.returncode == 1
     assert problem in done.stderr
     assert "secret" not in done.stderr
@@ -190,10 +190,7 @@ def test_a_wrong_command_line_is_an_error(tmp_path: Path, arguments: list[str], 
 
 
 def test_the_server_ends_with_its_input(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, str(TRANSCRIPTS)], env=environment(tmp_path), input="", capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+    done = warm_start.run([*COMMAND[1:], TRANSCRIPTS], env=environment(tmp_path), encoding="utf-8")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -201,13 +198,13 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("Buy milk\n")
     stores = ["--store", str(notes), "--store", "postgresql://me:s3cret-word@127.0.0.1:1/none"]
-    with subprocess.Popen(
-        [*COMMAND, str(TRANSCRIPTS), *stores], env=environment(tmp_path), stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    with warm_start.start(
+        [*COMMAND[1:], TRANSCRIPTS, *stores], env=environment(tmp_path),
+        stdin=PIPE, stdout=PIPE, stderr=PIPE, encoding="utf-8",
     ) as server:  # fmt: skip
         assert server.stderr is not None
         database, file = server.stderr.readline(), server.stderr.readline()
-        server.communicate("", timeout=60)
+        server.communicate("", timeout=240)
     assert file == f"foveal mcp: {notes}, line 1: this is no known transcript format\n"
     assert database.startswith("foveal mcp: postgresql://127.0.0.1:1/none cannot be reached: ")
     assert "s3cret-word" not in database
@@ -217,10 +214,9 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = subprocess.run(
-            [*COMMAND, str(TRANSCRIPTS), "--http", str(port)], env=environment(tmp_path), capture_output=True,
-            text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = warm_start.run(
+            [*COMMAND[1:], TRANSCRIPTS, "--http", port], env=environment(tmp_path), encoding="utf-8"
+        )
     problem = (
         f"port {port} of 127.0.0.1 is used by another program: choose another with --http (0: any free one)"
     )
@@ -234,9 +230,9 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
 @contextmanager
 def http_server(home: Path, **variables: str) -> Iterator[tuple[str, str]]:
     """Yield the URL, and the line that the server prints."""
-    process = subprocess.Popen(
-        [*COMMAND, str(TRANSCRIPTS), "--http", "0"],
-        env=environment(home, **variables), stderr=subprocess.PIPE, text=True,
+    process = warm_start.start(
+        [*COMMAND[1:], TRANSCRIPTS, "--http", "0"], env=environment(home, **variables), stderr=PIPE,
+        encoding="utf-8",
     )  # fmt: skip
     try:
         assert process.stderr is not None
@@ -245,8 +241,8 @@ def http_server(home: Path, **variables: str) -> Iterator[tuple[str, str]]:
         assert found, line
         yield found.group(), line
     finally:
-        process.terminate()
-        process.wait(30)
+        process.send_signal(signal.SIGTERM)
+        process.wait(240)
         assert process.stderr is not None
         process.stderr.close()
 

@@ -24,6 +24,7 @@ from foveal.errors import (
 )
 from foveal.stores.memory import MemoryStore
 from support.histories import ScriptedHistory, scripted_histories, strings
+from support.waiting import DEADLINE_S
 
 Message = dict[str, Any]
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -389,7 +390,7 @@ def test_the_loop_that_writes_a_summary_does_not_wait_for_itself() -> None:
         for end in range(4, len(history) + 1, 4):
             await ctx.afit(history[:end])
 
-    asyncio.run(asyncio.wait_for(check(), 60))
+    asyncio.run(asyncio.wait_for(check(), DEADLINE_S))
     assert problems
     assert ctx.report().calls > 1
 
@@ -405,7 +406,7 @@ def test_two_tasks_can_fit_the_same_history() -> None:
         one, other = await asyncio.gather(ctx.afit(history), ctx.afit(history))
         assert one == other
 
-    asyncio.run(asyncio.wait_for(check(), 60))
+    asyncio.run(asyncio.wait_for(check(), DEADLINE_S))
 
 
 def test_a_cancelled_fit_leaves_no_lock_behind() -> None:
@@ -427,7 +428,7 @@ def test_a_cancelled_fit_leaves_no_lock_behind() -> None:
             ctx.report()
         assert await ctx.afit(turns(0, 1)) == turns(0, 1)
 
-    asyncio.run(asyncio.wait_for(check(), 60))
+    asyncio.run(asyncio.wait_for(check(), DEADLINE_S))
 
 
 def test_summaries_of_many_contexts_can_use_the_threads_of_the_loop() -> None:
@@ -443,7 +444,7 @@ def test_summaries_of_many_contexts_can_use_the_threads_of_the_loop() -> None:
             assert fitted[-1] == history[-1]
             assert len(fitted) < len(history)
 
-    asyncio.run(asyncio.wait_for(check(), 60))
+    asyncio.run(asyncio.wait_for(check(), DEADLINE_S))
 
 
 # ── Found by a first user ────────────────────────────────────────────────────────────────────────────────

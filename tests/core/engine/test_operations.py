@@ -69,6 +69,23 @@ async def run_in_session(operations: list[Operation], turns: int) -> tuple[list[
 @pytest.mark.parametrize(
     "operations",
     [
+        [
+            call("drop", "e3"),
+            call("why", "e2"),
+            call("drop", "e3"),
+            call("drop", "e21"),
+            call("drop", "e999"),
+            call("undo"),
+            call("why", "e2"),
+        ],
+        [
+            call("compact"),
+            call("drop", "e25"),
+            call("why", "e25"),
+            call("undo", "e26"),
+            call("why", "e25"),
+            call("undo"),
+        ],
         [call("pin", "Keep the API."), call("undo", "e25"), call("undo", "e25")],
         [call("pin", event="e3"), call("compact"), call("pin", event="e6"), call("why", "e6")],
         [call("pin"), call("pin", event="e999"), call("original", "e999"), call("why", "no handle")],

@@ -66,7 +66,7 @@ presets = st.sampled_from(PRESETS)
 def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(test)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), timeout=30))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), timeout=240))
 
     return wrapped
 

@@ -298,7 +298,7 @@ def test_an_executor_is_dead_when_it_left_or_was_silent_and_others_had_time_to_w
         async with PostgresPool(postgres_url) as pool:
             database = PostgresDatabase(pool)
             silent = DatabaseExecutor(database, ExecutorTiming(heartbeat_s=60.0))
-            lively = DatabaseExecutor(database, ExecutorTiming(heartbeat_s=0.2, silent_s=0.3))
+            lively = DatabaseExecutor(database, ExecutorTiming(heartbeat_s=1.0, silent_s=0.3))
             assert await silent.enter()
             await asyncio.sleep(0.3)
             assert await lively.enter()

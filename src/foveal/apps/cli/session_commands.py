@@ -20,7 +20,6 @@ from foveal.apps.cli.stored_sessions import (
     all_sessions,
     find_session,
     make_store_folder,
-    open_output,
     print_skipped,
     session_exists,
 )
@@ -47,6 +46,7 @@ from foveal.core.wire import original_text, transcript_text, wire_for
 from foveal.core.wire.safe_print import one_line, readable, visible
 from foveal.errors import FovealError
 from foveal.ports import Store
+from foveal.project.output_file import open_output
 from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 from foveal.stores import open_store
 from foveal.transcripts import Transcript

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 
@@ -156,22 +155,6 @@ class SessionExport:
 
 def _counted(count: int, unit: str) -> str:
     return f"{count:,} {unit}{'s' * (count != 1)}"
-
-
-@contextmanager
-def open_output(path: Path, *, advice: str, replaces: bool = False) -> Iterator[BinaryIO]:
-    """Open a file to write; `advice` says what to do if it exists. A new file is removed if writing it fails."""
-    try:
-        file = path.open("wb" if replaces else "xb")
-    except FileExistsError:
-        raise FovealError(f"{visible(str(path))} exists and was not overwritten: {advice}") from None
-    try:
-        with file:
-            yield file
-    except BaseException:
-        if not replaces:
-            path.unlink(missing_ok=True)
-        raise
 
 
 def print_skipped(problem: transcripts.UnreadableTranscript) -> None:

@@ -16,12 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from foveal.apps.http import api, json_logs, proxy
-from foveal.apps.http.guard import CallerCache, Guard
-from foveal.apps.http.http_errors import HttpError, encode_json, error_format, error_response, http_error_of
-from foveal.apps.http.http_headers import is_loopback
+from foveal.apps.http.guard import CallerCache, Guard, Pages
 from foveal.apps.http.prometheus import CONTENT_TYPE, PrometheusMetrics
 from foveal.apps.http.request_log import RequestLogMiddleware
 from foveal.apps.http.server_health import Health
@@ -31,6 +29,8 @@ from foveal.errors import FovealError, StoreError
 from foveal.server import Service
 from foveal.server.auth_tokens import AuthTokens
 from foveal.server.gateway_health import GatewayHealth
+from foveal.web.http_errors import HttpError, encode_json, error_format, error_response, http_error_of
+from foveal.web.http_headers import is_loopback
 
 if TYPE_CHECKING:
     from foveal.server.jobs import JobWorker
@@ -43,10 +43,12 @@ def app(
     worker: JobWorker | None,
     shutdown: ShutdownState | None = None,
     gateways: Callable[[], Sequence[GatewayHealth]] = tuple,
+    pages: Pages | None = None,
+    page_routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """Return the application for a service; pass `shutdown` to be able to end its requests.
 
-    `gateways` returns how the chat bots are.
+    `gateways` returns how the chat bots are. `page_routes` are the routes of `pages`.
     """
     runtime, shutdown = service.runtime, shutdown or ShutdownState()
     metrics, tracing = PrometheusMetrics(), Tracing.create()
@@ -61,11 +63,12 @@ def app(
             *proxy.routes(service, upstreams),
             *api.routes(service, worker),
             *_server_routes(service, shutdown, metrics, gateways),
+            *page_routes,
         ],
         middleware=[
             Middleware(RequestLogMiddleware, metrics=metrics, tracing=tracing),
             Middleware(ShutdownMiddleware, shutdown=shutdown),
-            Middleware(Guard, config=runtime.config, callers=callers),
+            Middleware(Guard, config=runtime.config, callers=callers, pages=pages),
         ],
         exception_handlers={
             HttpError: _on_http_error,

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from foveal import __version__
-from foveal.apps.http.http_headers import is_loopback
 from foveal.apps.http.proxy import Upstreams
 from foveal.apps.http.token_command import shell_command
 from foveal.core.log.events import Dialect
@@ -19,6 +18,7 @@ from foveal.server import Service
 from foveal.server.auth_tokens import AuthTokens
 from foveal.server.jobs.schedule import format_time
 from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.web.http_headers import is_loopback
 
 WILDCARD_HOSTS: Final = ("0.0.0.0", "::", "")
 """Values of `server.host` that mean every address of this machine."""
@@ -44,7 +44,7 @@ async def banner_lines(service: Service, url: str, *, upstreams: Upstreams, chat
         f"  tokens    {await _tokens_text(service)}",
         f"  {_storage_text(service)}",
         f"  chats     {chats}",
-        f"  API       {url}/openapi.json; health: /healthz; metrics: /metrics",
+        f"  inspector {url}/inspect/; API: /openapi.json; health: /healthz; metrics: /metrics",
     ]
     if not is_loopback(host):
         names = ", ".join(runtime.config.get("server.hosts")) or "none"

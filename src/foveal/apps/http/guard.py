@@ -1,9 +1,9 @@
 """Middleware that authenticates and limits requests before any handler sees them.
 
-1. Host names this server, and the request is not sent by a page of another site (Origin, Sec-Fetch-Site).
-2. The headers are of bounded size; the bytes of the body are counted as they arrive, whatever Content-Length says.
-3. The request has a token, unless it needs none. The tenant comes from the token and from nowhere else.
-4. Each token may make `server.rate` requests a minute.
+1. `foveal.web.request_checks` checks Host, Origin and sizes.
+2. The request has a token, unless it needs none. The tenant comes from the token and from nowhere else. A browser
+   that has logged in sends a cookie in place of the token, which counts on `Pages` only.
+3. Each token may make `server.rate` requests a minute.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, error_format, error_response, http_error_of
-from foveal.apps.http.http_headers import (
-    Headers,
-    header_value,
-    headers_too_large,
-    host_of,
-    is_allowed_host,
-    is_cross_site,
-    is_loopback,
-    token_of,
-)
 from foveal.config import Config
 from foveal.errors import FovealError, StoreError
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.rate_limit import RateLimiter
+from foveal.web.http_errors import HttpError, error_format, error_response, http_error_of
+from foveal.web.http_headers import (
+    Headers,
+    header_value,
+    is_loopback,
+    token_of,
+)
+from foveal.web.request_checks import RequestChecks
 
 # ── Callers ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -58,9 +55,8 @@ class CallerCache:
         """When it was last checked whether tokens are needed, and when the database last said so."""
         self._is_token_needed = False
 
-    async def caller(self, headers: Headers) -> TokenCaller | None:
-        """Return the caller; None if the request needs a token and has no valid one."""
-        secret = token_of(headers)
+    async def caller(self, secret: str) -> TokenCaller | None:
+        """Return the caller with a token; None if the request needs a token and this is no valid one."""
         found = await self._owner(secret) if secret else None
         if secret:  # the client may know of a first token that was created since the last check
             self._checked_at = float("-inf")
@@ -104,6 +100,18 @@ PUBLIC_PATHS: Final = frozenset({"/healthz", "/openapi.json"})
 """Paths that need no token."""
 
 
+class Pages(Protocol):
+    """Pages for browsers, which log in with a cookie because they cannot send a token with each request."""
+
+    def owns(self, path: str) -> bool:
+        """Return whether a path is one of the pages: they answer requests without a caller themselves."""
+        ...
+
+    def token_of(self, headers: Headers) -> str:
+        """Return the token with which the browser has logged in; "" if it has not."""
+        ...
+
+
 class Guard:
     """ASGI middleware without buffering: streams pass through, and handlers see that a client disconnects."""
 
@@ -113,22 +121,27 @@ class Guard:
         *,
         config: Config,
         callers: CallerCache,
+        pages: Pages | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._callers = callers
+        self._pages = pages
         self._clock = clock
         self._rate = RateLimiter(config.get("server.rate"))
-        self._hosts = (*config.get("server.hosts"), config.get("server.host"))
-        self._is_public = not is_loopback(config.get("server.host"))
-        self._max_body: int = config.get("server.max_body")
+        self._checks = RequestChecks(
+            hosts=(*config.get("server.hosts"), config.get("server.host")),
+            addresses=not is_loopback(config.get("server.host")),
+            max_body=config.get("server.max_body"),
+            body_setting="server.max_body",
+        )
         self._max_depth: int = config.get("server.max_depth")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         try:
-            self._check(scope["headers"], scope["path"])
+            self._checks.check(scope["headers"], any_site=scope["path"] in PUBLIC_PATHS)
             caller = await self._caller(scope["headers"], scope["path"])
         except (HttpError, FovealError) as problem:
             error = problem if isinstance(problem, HttpError) else http_error_of(problem)
@@ -136,27 +149,16 @@ class Guard:
             return
         state = scope.setdefault("state", {})
         state["caller"], state["max_depth"] = caller, self._max_depth
-        await self._app(scope, self._bounded(receive), send)
-
-    def _check(self, headers: Headers, path: str) -> None:
-        if headers_too_large(headers):
-            raise HttpError(431, "this request has too many headers, or too large ones", code="headers")
-        if not is_allowed_host(host_of(headers), self._hosts, addresses=self._is_public):
-            detail = "the Host header does not name this server: add the name to `server.hosts` if it should"
-            raise HttpError(421, detail, code="wrong_host")
-        if path not in PUBLIC_PATHS and is_cross_site(headers):
-            raise HttpError(403, "a page of another site may not use this server", code="cross_site")
-        if header_value(headers, b"content-encoding").lower() not in (b"", b"identity"):
-            raise HttpError(415, "send the body without compression", code="compressed")
-        length = header_value(headers, b"content-length")
-        if length.isdigit() and int(length[:20]) > self._max_body:
-            raise self._too_large_error()
+        await self._app(scope, self._checks.bounded(receive), send)
 
     async def _caller(self, headers: Headers, path: str) -> TokenCaller | None:
         if path in PUBLIC_PATHS:
             return None
-        caller = await self._callers.caller(headers)
+        pages = self._pages if self._pages is not None and self._pages.owns(path) else None
+        caller = await self._callers.caller(token_of(headers) or (pages.token_of(headers) if pages else ""))
         if caller is None:
+            if pages is not None:
+                return None
             raise _unauthorised_error(headers)
         wait = self._rate.take(caller.token_id, now=self._clock()) if caller.token_id else 0.0
         if wait:
@@ -164,27 +166,6 @@ class Guard:
             detail = f"too many requests with this token: try again in {seconds} s"
             raise HttpError(429, detail, code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})
         return caller
-
-    def _bounded(self, receive: Receive) -> Receive:
-        """Return a `receive` that raises when the body exceeds `server.max_body` bytes."""
-        received = 0
-
-        async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_body:
-                raise self._too_large_error()
-            return message
-
-        return bounded
-
-    def _too_large_error(self) -> HttpError:
-        return HttpError(
-            413,
-            f"the body has more than {self._max_body:,} bytes (`server.max_body`)",
-            code="request_too_large",
-        )
 
 
 def _unauthorised_error(headers: Headers) -> HttpError:

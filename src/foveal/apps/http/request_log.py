@@ -10,12 +10,12 @@ from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, error_format, error_response
-from foveal.apps.http.http_headers import request_id, response_headers
-from foveal.apps.http.immediate_write import offer_write_now, withdraw_write_now, write_now_of
 from foveal.apps.http.json_logs import log_event
 from foveal.apps.http.prometheus import PrometheusMetrics
 from foveal.apps.http.tracing import Tracing
+from foveal.web.http_errors import HttpError, error_format, error_response
+from foveal.web.http_headers import SECURITY_HEADERS, request_id, response_headers
+from foveal.web.immediate_write import offer_write_now, withdraw_write_now, write_now_of
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -86,7 +86,9 @@ class _LoggedRequest:
         """Pass a message on to the client, with the server's headers added to the first one."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = response_headers(message.get("headers", ()), id=self.id)
+            # A route sets them for its pages; those of an upstream never count.
+            security = self._scope["state"].get("security_headers", SECURITY_HEADERS)
+            headers = response_headers(message.get("headers", ()), id=self.id, security=security)
             self._is_stream = any(
                 value.startswith(b"text/event-stream") for name, value in headers if name == b"content-type"
             )

@@ -17,11 +17,11 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foveal.apps.http.http_errors import encode_json
 from foveal.apps.http.shutdown import ShutdownState
 from foveal.errors import StoreError
 from foveal.server import Service
 from foveal.server.gateway_health import GatewayHealth
+from foveal.web.http_errors import encode_json
 
 CHECK_TTL_S: Final = 1.0
 """The result of the checks is reused this long."""

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, error_format, error_response, stream_error_event
 from foveal.server import Service
+from foveal.web.http_errors import HttpError, error_format, error_response, stream_error_event
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 PATHS_DURING_SHUTDOWN: Final = frozenset({"/healthz", "/metrics"})

@@ -59,8 +59,8 @@ def mcp(args: Namespace) -> int:
 async def _serve(args: Namespace) -> None:
     import asyncio
 
-    from foveal.apps.mcp_server.session_places import default_sources, given_sources
     from foveal.recall.archive import Archive
+    from foveal.recall.archive.session_places import default_sources, given_sources
 
     given = [*args.paths, *args.store]
     sources = given_sources(given, tenant=args.tenant) if given else default_sources()

@@ -37,6 +37,7 @@ from foveal.core.compaction.ledger.ledger import write_ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan, events_within, resolve_plan
 from foveal.core.compaction.prompt_overlap import PromptPhrases
+from foveal.core.compaction.requested_drops import without_requested_drops
 from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
 from foveal.core.compaction.user_claims import UserStatements
@@ -116,6 +117,7 @@ def ledger_summary(
 
     `events` are the effective events, from any place at or before the range. Names in `elsewhere` and
     `lines_elsewhere` are shown outside of it. The `index` has what earlier ledgers have read."""
+    events = without_requested_drops(events)
     resolved = resolve_plan(plan, events, index)
     inside = events_within(events, resolved.first, resolved.last)
     dialogue = summary_dialogue(

@@ -1,4 +1,4 @@
-"""Rules of `pin`, `undo`, `expand`, `compact` and `agree`, shared by `Context` and `Session`.
+"""Rules of `pin`, `drop`, `undo`, `expand`, `compact` and `agree`, shared by `Context` and `Session`.
 
 Each function is pure: it returns what to record, or raises the error. `Context` and `Session` look up events by
 their handles, record the facts, and return a handle.
@@ -7,6 +7,8 @@ their handles, record the facts, and return a handle.
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from foveal.core.compaction.plan import NoPlan, Plan
 from foveal.core.engine.engine import Engine
@@ -31,10 +33,14 @@ from foveal.core.log.events import (
     handle,
     parse_handle,
 )
+from foveal.core.log.ranges import seqs_outside
 from foveal.core.models.budget import window_percent
+from foveal.core.policies.ladder.drop import hide_steps
 from foveal.core.view.fold import effective_events, effective_rewinds
+from foveal.core.view.steps import Step
+from foveal.core.view.view import View
 from foveal.core.wire.utf8_text import replace_surrogates
-from foveal.errors import BadSetting, ContextOverflow, NotCompacted, UnknownHandle
+from foveal.errors import BadSetting, ContextOverflow, NotCompacted, NotDropped, UnknownHandle
 
 # ── Helpers of undo and expand ─────────────────────────────────────────────────────────────────────────
 
@@ -179,6 +185,42 @@ def pin_fact(engine: Engine, text: str, target: int | None) -> Pinned:
         name = handle(target)
         raise UnknownHandle(f"{name} is not shown any more, so it cannot be pinned; see why({name!r})")
     return Pinned(text=replace_surrogates(text), target=target)
+
+
+def drop_fact(engine: Engine, target: int) -> Dropped:
+    """Return the fact that hides the step of event `target`, or a summary with all that it stands for, until it is
+    taken back. Raises `UnknownHandle` for what is not shown, and `NotDropped` for what every request contains."""
+    view, name = engine.view, handle(target)
+    found = view.find(target)
+    if found is None:
+        if any(shown.seq == target for shown in view.asides.values()):
+            raise NotDropped(f"{name} is an instruction, which every request contains: change its source")
+        raise UnknownHandle(f"{name} is not shown, so it cannot be dropped; see why({name!r})")
+    step = found[0]
+    refusal = _drop_refusal(view, step, name)
+    if refusal:
+        raise NotDropped(refusal)
+    fact = hide_steps(view, {step.seq}, reason="hand", rule="dropped on request")
+    if step.kind == "summary":
+        return fact
+    late = seqs_outside((shown.seq for shown in step.shown_messages()), fact.ranges)
+    return replace(fact, ranges=(*fact.ranges, *((seq, seq) for seq in late)))
+
+
+def _drop_refusal(view: View, step: Step, name: str) -> str:
+    """Return why a step must stay, "" if it may go."""
+    if step.kind == "instructed":
+        return f"{name} is an instruction, which every request contains: change its source"
+    if step.is_pinned:
+        pin = handle(step.pin_seq)
+        return f'{name} is kept in every request by {pin}: take that back first, with `undo("{pin}")`'
+    if step is view.latest_user:
+        return (
+            f"{name} is the latest message of the user, which every request contains: send another one first"
+        )
+    if step.has_open_call:
+        return f"{name} belongs to a call that has no result yet: wait for it"
+    return ""
 
 
 def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Reverted:

@@ -277,22 +277,27 @@ def _part_units(view: View) -> Iterable[tuple[str, int, int]]:
     """Yield the category, the event and the units of each part."""
     meter = view.meter
     for shown in view.asides.values():
-        yield _instruction_category(shown.fact), shown.seq, shown.units(meter)
+        yield instruction_category(shown.fact), shown.seq, shown.units(meter)
     yield "tools", -1, view.tool_units
     for step in view.steps:
-        yield _category(step), step.utterance.seq, step.utterance.units(meter)
+        yield step_category(step), step.utterance.seq, step.utterance.units(meter)
         for slot in step.slots:
             if slot.result is None:
                 yield "placeholders", -1, PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
             else:
-                category = "placeholders" if slot.result.is_masked else "results"
-                yield category, slot.result.seq, slot.result.units(meter)
+                yield result_category(slot.result), slot.result.seq, slot.result.units(meter)
 
 
-def _category(step: Step) -> str:
+def result_category(shown: ShownMessage) -> str:
+    """Return the category of a tool result as it is shown."""
+    return "placeholders" if shown.is_masked else "results"
+
+
+def step_category(step: Step) -> str:
+    """Return the category of the message that a step begins with."""
     match step.kind:
         case "instructed":
-            return _instruction_category(step.utterance.fact)
+            return instruction_category(step.utterance.fact)
         case "model":
             return "assistant"
         case "summary":
@@ -303,7 +308,8 @@ def _category(step: Step) -> str:
             return step.kind
 
 
-def _instruction_category(fact: AnyFact) -> str:
+def instruction_category(fact: AnyFact) -> str:
+    """Return the category of system text: the caller's own, or that of an instructions file."""
     return "instructions" if isinstance(fact, Instructed) and fact.source else "system"
 
 

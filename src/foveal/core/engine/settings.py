@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from foveal.core.log.events import Clipped, Event, Text, ToolReturned
+from foveal.core.log.events import Clipped, Event, Opened, Text, ToolReturned, extras, raw
 from foveal.core.models.budget import Caps
 from foveal.core.models.model import Model, model
 from foveal.core.models.vocabulary import counter_for
@@ -132,3 +133,26 @@ def _with_limits(given: Model, window: int | None, output: int | None) -> Model:
     if output is not None:
         given = replace(given, max_output=min(output, given.window))
     return given
+
+
+# ── Settings in the log ───────────────────────────────────────────────────────────────────────────
+
+
+def opened_fact(model: Model, rules: Policy, *, origin: str = "", folder: str = "") -> Opened:
+    """Return the fact that a session starts, or continues, with a model and a policy. A window that the caller has
+    set is recorded too: without it, nothing but the caller knows how large a request could be."""
+    window = model.window if model.sources.get("window") == "yours" else None
+    about = {name: value for name, value in (("folder", folder), ("window", window)) if value}
+    return Opened(model=model.name, policy=rules.name, settings=raw(about) if about else UNSET, origin=origin)
+
+
+def opens_anew(opened: Opened, before: Opened) -> bool:
+    """Return whether a session continues with another model or policy. Another window alone is not recorded: a
+    session that is only looked at does not change."""
+    return (opened.model, opened.policy) != (before.model, before.policy)
+
+
+def recorded_window(opened: Opened) -> int | None:
+    """Return the window that the caller had set; None if it is the known one of the model, or in older logs."""
+    window = extras(opened.settings).get("window")
+    return window if isinstance(window, int) and window > 0 else None

@@ -11,6 +11,7 @@ from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan, range_fingerprint, resolve_plan
+from foveal.core.compaction.requested_drops import without_requested_drops
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_dialogue import summary_dialogue
@@ -58,6 +59,7 @@ class SummaryJob(NamedTuple):
     @classmethod
     def of(cls, engine: Engine, plan: Plan, events: Sequence[Event], dialect: Dialect = "") -> Self:
         """Return the job for a plan; `events` are the effective ones, from the beginning of the range or before."""
+        events = without_requested_drops(events)
         plan = resolve_plan(plan, events)
         inside = [event for event in events if plan.first <= event.seq <= plan.last]
         return cls(

@@ -119,4 +119,6 @@ def plain(value: Any) -> Any:
         return {config.tag_field: config.tag, **fields} if config.tag_field else fields
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     return value

@@ -73,6 +73,14 @@ class _Located(NamedTuple):
         return self.entry.active, self.entry.handle
 
 
+class FoundSessions(NamedTuple):
+    """What a search over all sessions found."""
+
+    handles: tuple[str, ...]
+    left: int
+    """Sessions that were not searched completely; the same search again continues with them."""
+
+
 class Archive:
     """The past sessions of several sources; for one event loop. Calls wait for one another."""
 
@@ -166,6 +174,19 @@ class Archive:
             head = search_head(query, sessions=len(blocks), searched=searched)
             left += len(located) - searched
             return "\n\n".join([head, *blocks, *_left_lines(left), *self._problem_lines()])
+
+    async def find_sessions(self, query: str) -> FoundSessions:
+        """Return the sessions with all words of the query in title, folder or id, the newest first, and then those
+        with words of it in their text, the best first."""
+        async with self._lock:
+            until = time.monotonic() + self._work_s
+            located = await self._list(SessionFilter())
+            half = time.monotonic() + self._work_s / 2
+            named, _ = await self._select(located, SessionFilter(text=query), half)
+            searched = await self._bring_up_to_date(located, until, None)
+            hits = await self._index.search([each.entry for each in located], query, MAX_SEARCH_HITS)
+            handles = [*(each.entry.handle for each in named), *(handle for handle, _ in hits)]
+            return FoundSessions(tuple(dict.fromkeys(handles)), len(located) - searched)
 
     async def read(self, session: str, handle: str, lines: LineSelection = ALL_LINES) -> str:
         """Return a part of one event of a session, or of each event of a range."""

@@ -53,6 +53,14 @@ class SessionDetails(NamedTuple):
     """None if the session has not been read yet."""
     newest: float | None = None
     """Time of its newest message; None if that is unknown, or if the session has not been read yet."""
+    created: float | None = None
+    """When it began; None if that is unknown."""
+    model: str = ""
+    """The model that answers, if it is known."""
+    parent: str = ""
+    """The id of the session that started it as a sub-agent."""
+    unknown: int = 0
+    """Lines that were not understood, in what was read of it."""
 
 
 class SessionLog(Protocol):
@@ -70,6 +78,10 @@ class SessionLog(Protocol):
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
         """Return these events, ascending; those that do not exist are left out."""
+        ...
+
+    async def skim(self, seqs: range) -> list[Event]:
+        """Return these events for what they say beside their texts: long texts may be missing."""
         ...
 
 
@@ -99,5 +111,9 @@ class ArchiveSource(Protocol):
 
 def session_handle(place: str, key: str) -> str:
     """Return the handle of a session, such as `s1f3a9c2e07`."""
-    named = f"{place}\0{key}".encode("utf-8", "surrogateescape")
+    text = f"{place}\0{key}"
+    try:
+        named = text.encode("utf-8", "surrogateescape")  # a path whose bytes are not UTF-8
+    except UnicodeEncodeError:  # text of a log
+        named = text.encode("utf-8", "surrogatepass")
     return f"s{blake2b(named, digest_size=SESSION_HANDLE_BYTES).hexdigest()}"

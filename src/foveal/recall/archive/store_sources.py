@@ -19,9 +19,10 @@ import apsw
 
 from foveal.core.log.events import Event, Opened, extras
 from foveal.errors import StoreUnusable
-from foveal.ports import SessionInfo
+from foveal.ports import SessionInfo, Store
 from foveal.recall.archive.archive_source import (
     MAX_SOURCE_SESSIONS,
+    RecallProblem,
     SessionDetails,
     SessionEntry,
     SessionLog,
@@ -37,7 +38,6 @@ from foveal.stores.sqlite.schema import STORE_APPLICATION_ID, check_database
 
 if TYPE_CHECKING:
     from foveal.stores.postgres.connection import PostgresPool
-    from foveal.stores.postgres.store import PostgresStore
 
 T = TypeVar("T")
 
@@ -76,14 +76,21 @@ class SqliteSource:
         return _store_details(self._infos.get(entry.key), first)
 
     async def open(self, entry: SessionEntry) -> SessionLog:
-        end = await self._query(lambda db: queries.get_session(db, entry.key).end)
-        return SqliteLog(self, entry.key, end)
+        return SqliteLog(self, entry.key, await self._query(lambda db: _end(db, entry.key)))
 
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
         """Return events of a session, ascending."""
 
         def work(db: apsw.Connection) -> list[Event]:
             return queries.pick(db, LinePacker(), queries.get_session(db, session).key, seqs)
+
+        return await self._query(work)
+
+    async def skim(self, session: str, seqs: range) -> list[Event]:
+        """Return events of a session, without their long texts."""
+
+        def work(db: apsw.Connection) -> list[Event]:
+            return queries.skim(db, LinePacker(), queries.get_session(db, session).key, seqs)
 
         return await self._query(work)
 
@@ -111,6 +118,17 @@ class SqliteSource:
             return work(connection)
         finally:
             connection.close()
+
+
+def _end(db: apsw.Connection, session: str) -> int:
+    key, end, _ = queries.get_session(db, session)
+    if queries.is_erased(db, key):
+        raise _erased(session)
+    return end
+
+
+def _erased(session: str) -> RecallProblem:
+    return RecallProblem(f"session {session!r} was erased")
 
 
 class _FileState(NamedTuple):
@@ -151,6 +169,9 @@ class SqliteLog:
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
         return await self._source.pick(self._session, seqs)
 
+    async def skim(self, seqs: range) -> list[Event]:
+        return await self._source.skim(self._session, seqs)
+
 
 class PostgresSource:
     """The sessions of one tenant in a PostgreSQL database."""
@@ -162,7 +183,42 @@ class PostgresSource:
         self.name: Final = f"{describe_url(url)}, tenant {tenant}"
         self._pool = PostgresPool(url, connections=2)
         self._tenant = tenant
-        self._store: PostgresStore | None = None
+        self._source: StoreSource | None = None
+
+    @property
+    def problems(self) -> Sequence[str]:
+        return ()
+
+    async def entries(self) -> list[SessionEntry]:
+        return await (await self.opened()).entries()
+
+    async def describe(self, entry: SessionEntry) -> SessionDetails:
+        return await (await self.opened()).describe(entry)
+
+    async def open(self, entry: SessionEntry) -> SessionLog:
+        return await (await self.opened()).open(entry)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def opened(self) -> StoreSource:
+        """Return the source of the open store; raises `StoreUnusable` if the database cannot be read."""
+        if self._source is None:
+            await self._pool.open()
+            await _require_tables(self._pool)
+            from foveal.stores.postgres.store import PostgresStore
+
+            self._source = StoreSource(PostgresStore(self._pool, self._tenant), self.name)
+        return self._source
+
+
+class StoreSource:
+    """The sessions of a store that this process has open."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        """`name` tells the store from others; it is shown, and part of the handles."""
+        self.name: Final = name
+        self.store: Final = store
         self._infos: dict[str, SessionInfo] = {}
 
     @property
@@ -170,44 +226,43 @@ class PostgresSource:
         return ()
 
     async def entries(self) -> list[SessionEntry]:
-        store = await self._opened()
-        infos = await store.sessions(limit=MAX_SOURCE_SESSIONS, with_erased=False)
+        infos = await self.store.sessions(limit=MAX_SOURCE_SESSIONS, with_erased=False)
         self._infos = {info.id: info for info in infos}
         return [_store_entry(self.name, info) for info in infos]
 
     async def describe(self, entry: SessionEntry) -> SessionDetails:
-        first = await (await self._opened()).pick(entry.key, range(_TITLE_EVENTS))
+        first = await self.store.pick(entry.key, range(_TITLE_EVENTS))
         return _store_details(self._infos.get(entry.key), first)
 
     async def open(self, entry: SessionEntry) -> SessionLog:
-        store = await self._opened()
-        return PostgresLog(store, entry.key, (await store.end(entry.key)).next_seq)
+        return await _open_log(self.store, entry.key)
 
     async def close(self) -> None:
-        await self._pool.close()
-
-    async def _opened(self) -> PostgresStore:
-        if self._store is None:
-            await self._pool.open()
-            await _require_tables(self._pool)
-            from foveal.stores.postgres.store import PostgresStore
-
-            self._store = PostgresStore(self._pool, self._tenant)
-        return self._store
+        """Does nothing: the store belongs to the caller."""
 
 
-class PostgresLog:
-    """The events of a session in a PostgreSQL database."""
+async def _open_log(store: Store, session: str) -> StoreLog:
+    end = await store.end(session)
+    if end.erased:
+        raise _erased(session)
+    return StoreLog(store, session, end.next_seq)
+
+
+class StoreLog:
+    """The events of a session in a store that is open."""
 
     is_append_only = True
 
-    def __init__(self, store: PostgresStore, session: str, end: int) -> None:
+    def __init__(self, store: Store, session: str, end: int) -> None:
         self._store = store
         self._session = session
         self.end: Final = end
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
         return await self._store.pick(self._session, seqs)
+
+    async def skim(self, seqs: range) -> list[Event]:
+        return await self.pick(seqs)
 
 
 async def _require_tables(pool: PostgresPool) -> None:
@@ -241,4 +296,6 @@ def _store_details(info: SessionInfo | None, first: Sequence[Event]) -> SessionD
         title=whole_title(info.title if info else "", [(event.fact, event.at) for event in first]),
         folder=folder if isinstance(folder, str) else "",
         events=info.events if info else None,
+        created=info.created if info else None,
+        model=opened.model if isinstance(opened, Opened) else "",
     )

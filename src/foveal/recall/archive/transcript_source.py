@@ -82,6 +82,9 @@ class TranscriptLog:
         found = sorted({seq - self._first for seq in seqs})
         return [self._events[at] for at in found if 0 <= at < len(self._events)]
 
+    async def skim(self, seqs: range) -> list[Event]:
+        return await self.pick(seqs)
+
 
 class TranscriptSource:
     """Transcripts in a file, or in a folder and the folders below it."""
@@ -116,14 +119,14 @@ class TranscriptSource:
         ]
 
     async def describe(self, entry: SessionEntry) -> SessionDetails:
-        path, part = _place(entry.key)
+        path, part = transcript_place(entry.key)
         known = self._details.get(path)
         if known is None or known[0] != entry.version:
             known = await asyncio.to_thread(self._read_head, path)
         return _at(known[1], part, path)
 
     async def open(self, entry: SessionEntry) -> SessionLog:
-        path, part = _place(entry.key)
+        path, part = transcript_place(entry.key)
         return _at((await asyncio.to_thread(self._load, path)).logs, part, path)
 
     async def close(self) -> None:
@@ -236,9 +239,9 @@ def _current_version(path: str) -> FileVersion:
 
 
 def _entry(path: str, version: FileVersion, part: int, newest: float | None) -> SessionEntry:
-    key = f"{path}\0{part}"
+    key = _key(path, part)
     return SessionEntry(
-        handle=session_handle("transcript", key),
+        handle=transcript_handle(path, part),
         key=key,
         name=os.path.basename(path).partition(".")[0] + (f":{part}" if part else ""),
         active=version.modified_ns / 1e9 if newest is None else newest,
@@ -248,7 +251,17 @@ def _entry(path: str, version: FileVersion, part: int, newest: float | None) -> 
     )
 
 
-def _place(key: str) -> tuple[str, int]:
+def _key(path: str, part: int) -> str:
+    return f"{path}\0{part}"
+
+
+def transcript_handle(path: str, part: int = 0) -> str:
+    """Return the handle of a conversation in a file."""
+    return session_handle("transcript", _key(path, part))
+
+
+def transcript_place(key: str) -> tuple[str, int]:
+    """Return the file of an entry, and the number of the conversation in it."""
     path, _, part = key.rpartition("\0")
     return path, int(part)
 
@@ -281,6 +294,9 @@ def _details(transcript: Transcript, head: bytes, *, is_whole: bool) -> SessionD
         folder=_opened_folder(transcript) or _recorded_folder(head),
         events=transcript.first + len(transcript.facts) if is_whole else None,
         newest=newest_fact_time(transcript.facts) if is_whole else None,
+        model=transcript.model,
+        parent=transcript.parent,
+        unknown=transcript.unknown,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from foveal.errors import BadSetting, StoreUnusable
 from foveal.server.copying.file_locks import hold_unused
-from foveal.server.copying.session_copy import SessionSource, SessionTarget
+from foveal.server.copying.session_copy import CopiedStore, SessionTarget
 from foveal.server.copying.table_copy import ServiceTables
 from foveal.server.data_folder import DataFolder
 from foveal.server.databases import SqliteDatabase
@@ -32,7 +32,7 @@ class CopySource(NamedTuple):
 
     name: str
     tenants: Sequence[str]
-    open_store: Callable[[str], SessionSource]
+    open_store: Callable[[str], CopiedStore]
     tables: ServiceTables | None
     """None for a store file, and for a database that no server has used."""
     check_unused: Callable[[], Awaitable[None]]

@@ -23,7 +23,7 @@ from foveal.server.copying.progress import CopyProgress
 SESSIONS_PER_PAGE: Final = 200
 
 
-class SessionSource(Protocol):
+class CopiedStore(Protocol):
     """The part of a store that a copy reads."""
 
     async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]: ...
@@ -64,7 +64,7 @@ class SessionTarget(Protocol):
 
 
 async def copy_sessions(
-    source: SessionSource, target: SessionTarget, target_name: str, progress: CopyProgress
+    source: CopiedStore, target: SessionTarget, target_name: str, progress: CopyProgress
 ) -> None:
     """Copy and compare all sessions of a tenant; raises `StoreError` at the first difference."""
     before: tuple[float, str] | None = None
@@ -79,7 +79,7 @@ async def copy_sessions(
 class _SessionCopy:
     def __init__(
         self,
-        source: SessionSource,
+        source: CopiedStore,
         target: SessionTarget,
         target_name: str,
         info: SessionInfo,

@@ -148,7 +148,7 @@ def keep_checkpoint(connection: apsw.Connection, session: str, checkpoint: Check
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SessionRow(NamedTuple):
+class SessionSize(NamedTuple):
     """Key and size of a session."""
 
     key: int
@@ -158,7 +158,7 @@ class SessionRow(NamedTuple):
     """Bytes of its events, without blobs."""
 
 
-def find_session(connection: apsw.Connection, session: str) -> SessionRow | None:
+def find_session(connection: apsw.Connection, session: str) -> SessionSize | None:
     """Return the session, or None."""
     key: int | None = connection.execute("SELECT key FROM sessions WHERE id = ?", (session,)).get
     if key is None:
@@ -167,10 +167,10 @@ def find_session(connection: apsw.Connection, session: str) -> SessionRow | None
         "SELECT id, total FROM events WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1",
         (key * ID_STRIDE, key * ID_STRIDE + ID_STRIDE - 1),
     ).get
-    return SessionRow(key, last % ID_STRIDE + 1, total)
+    return SessionSize(key, last % ID_STRIDE + 1, total)
 
 
-def get_session(connection: apsw.Connection, session: str) -> SessionRow:
+def get_session(connection: apsw.Connection, session: str) -> SessionSize:
     """Return the session, or raise `UnknownSession`."""
     found = find_session(connection, session)
     if found is None:
@@ -192,6 +192,17 @@ def read(connection: apsw.Connection, packer: LinePacker, key: int, seqs: range)
         ids,
     )
     return _decode_events(packer, rows, cuts)
+
+
+def skim(connection: apsw.Connection, packer: LinePacker, key: int, seqs: range) -> list[Event]:
+    """Return the events of a range with "" for texts above `MAX_INLINE_BYTES`, which are not read."""
+    ids = (key * ID_STRIDE + seqs.start, key * ID_STRIDE + seqs.stop - 1)
+    sql = "SELECT id % ?, at, body FROM events WHERE id BETWEEN ? AND ? ORDER BY id"
+    rows = list(connection.execute(sql, (ID_STRIDE, *ids)))
+    skimmed = to_events(packer, (row for row in rows if row[2]), {})
+    # A line that stays long without its long texts is a blob as a whole.
+    whole = pick(connection, packer, key, [seq for seq, _, body in rows if not body])
+    return sorted([*skimmed, *whole], key=lambda event: event.seq)
 
 
 def stored_bytes(connection: apsw.Connection, key: int, seqs: range) -> list[int]:

@@ -160,6 +160,6 @@ def test_a_setting_of_the_command_line_applies(project: ChatProject) -> None:
 def test_run_reads_bytes_that_are_not_utf8(project: ChatProject) -> None:
     command = [sys.executable, "-m", "foveal.apps", "run", "--session", "s"]
     given = {"cwd": project.folder, "env": project.env, "input": b"caf\xe9 \xff\n"}
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60, **given)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=240, **given)
     assert (done.returncode, done.stdout) == (0, b"Hello **you**.\n")
     assert project.user_messages() == ["caf\ufffd \ufffd\n"]

@@ -127,13 +127,14 @@ def test_a_line_that_is_not_an_answer_is_queued_and_the_question_stays(project: 
 
 
 def test_ctrl_c_during_an_answer_leaves_a_legal_session(project: ChatProject) -> None:
-    project.script("\n".join(f"word {n}" for n in range(400)), "Back again.", delay=0.02)
+    project.script("\n".join(f"word {n}" for n in range(400)), "Back again.", delay=0.02, held_after=60)
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("tell me")
         terminal.see("word 10")
         terminal.type(CTRL_C)
         terminal.see("stopped; the conversation so far is kept")
+        project.release()
         messages = project.request()
         assert messages[-1]["role"] == "assistant"
         assert "word 10" in messages[-1]["content"]
@@ -181,10 +182,9 @@ def test_after_ctrl_c_the_status_is_current_and_queued_commands_are_not_sent(pro
 def test_ctrl_c_twice_quits_and_so_does_ctrl_d(project: ChatProject) -> None:
     with project.terminal() as terminal:
         terminal.see("ctx ")
-        terminal.type(CTRL_C)
-        terminal.see("Ctrl-C again, or Ctrl-D, quits")
-        terminal.type(CTRL_C)
+        terminal.type(CTRL_C + CTRL_C)  # at once: they are two presses only within a few seconds
         assert terminal.ended() == 0
+        assert "Ctrl-C again, or Ctrl-D, quits" in terminal.text
     with project.terminal() as terminal:
         terminal.see("ctx ")
         terminal.type(CTRL_D)
@@ -204,7 +204,7 @@ def test_ctrl_c_clears_the_input_line_first(project: ChatProject) -> None:
 
 
 def test_input_during_a_turn_is_queued_and_sent_afterwards(project: ChatProject) -> None:
-    project.script("\n\n".join(f"part {n}" for n in range(25)), "Second.", "Third.", delay=0.03)
+    project.script("\n\n".join(f"part {n}" for n in range(25)), "Second.", "Third.", held_after=10)
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("one")
@@ -215,25 +215,27 @@ def test_input_during_a_turn_is_queued_and_sent_afterwards(project: ChatProject)
         assert project.user_messages() == ["one"]  # queued messages are not stored yet
         terminal.enter("/tokens")  # only reads: runs at once
         terminal.see("threshold")
+        project.release()
         seen = terminal.see("Third.")
     assert project.user_messages() == ["one", "two", "three"]
     assert seen.index("part 24") < seen.index("› two") < seen.index("Second.") < seen.index("› three")
 
 
 def test_a_writing_command_waits_for_the_turn(project: ChatProject) -> None:
-    project.script("\n\n".join(f"part {n}" for n in range(20)), delay=0.03)
+    project.script("\n\n".join(f"part {n}" for n in range(20)), held_after=10)
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("one")
         terminal.see("part 2")
         terminal.enter("/pin never push")
         terminal.see("queued: /pin never push")
+        project.release()
         seen = terminal.see("pinned “never push”")
     assert seen.index("part 19") < seen.index("pinned “never push”")
 
 
 def test_ctrl_c_returns_queued_input_to_the_input_line(project: ChatProject) -> None:
-    project.script("\n\n".join(f"part {n}" for n in range(200)), "never said", delay=0.03)
+    project.script("\n\n".join(f"part {n}" for n in range(200)), "never said", held_after=10)
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("one")
@@ -251,9 +253,9 @@ def test_a_paste_of_a_megabyte_is_sent_in_full(project: ChatProject) -> None:
         terminal.see("ctx ")
         terminal.type("look: ")
         terminal.paste(text)
-        terminal.see("› look: [paste 1: ", seconds=60)
+        terminal.see("› look: [paste 1: ")
         terminal.type(ENTER)
-        terminal.see("Hello you.", seconds=20)
+        terminal.see("Hello you.")
     assert project.user_messages() == [f"look: {text}"]
 
 
@@ -456,7 +458,7 @@ def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
 
 
 def test_a_running_compaction_shows_progress_and_messages_are_queued(project: ChatProject) -> None:
-    project.script(*["word " * 500] * 4, "\n".join(["slow"] * 60), "Last answer.", delay=0.02)
+    project.script(*["word " * 500] * 4, "\n".join(["slow"] * 60), "Last answer.", held_after=10)
     with project.terminal("--session", "s", "--window", 20_000, rows=40) as terminal:
         terminal.see("ctx ")
         for number in range(4):
@@ -472,7 +474,8 @@ def test_a_running_compaction_shows_progress_and_messages_are_queued(project: Ch
         terminal.see("compacting")
         terminal.enter("are you there?")
         terminal.see("queued: are you there?")
-        seen = terminal.see("› are you there?", seconds=20)
+        project.release()
+        seen = terminal.see("› are you there?")
         assert seen.index("before and after:") < seen.index("› are you there?")
 
 
@@ -619,7 +622,7 @@ def test_ctrl_c_ends_a_chat_that_reads_a_pipe(project: ChatProject) -> None:
 
 
 def test_ctrl_d_quits_even_while_a_turn_runs(project: ChatProject) -> None:
-    project.script("\n\n".join(f"part {n}" for n in range(400)), delay=0.05)
+    project.script("\n\n".join(f"part {n}" for n in range(400)), held_after=10)
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("go")
@@ -862,6 +865,23 @@ def test_expand_prints_pages_and_can_show_a_text_to_the_model(
         assert not chat.state.provider.find_text("line 1250 of the file")
 
     run_chat(project, monkeypatch, steps, window=48_000, policy="handoff")
+
+
+def test_drop_hides_a_message_until_undo(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("the first message")
+        said = next(e for e in await chat.state.session.events() if isinstance(e.fact, UserSaid))
+        refused = await chat.send(f"/drop {said.handle}")
+        assert refused.startswith(f"✗ {said.handle} is the latest message of the user")
+        await chat.send("another")
+        answer = await chat.send(f"/drop {said.handle}")
+        handle = re.search(rf"{said.handle} is not shown to the model any more · /undo (e\d+)", answer)[1]  # type: ignore[index]
+        assert (await chat.state.session.why(said.handle)).by == handle
+        assert f"took back {handle} (dropped)" in await chat.send("/undo")
+        assert (await chat.state.session.why(said.handle)).level == "full"
+        assert (await chat.send("/drop")).startswith("✗ /drop needs a handle")
+
+    run_chat(project, monkeypatch, steps)
 
 
 def test_pin_keeps_a_rule_in_every_request(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from support.terminal import CTRL_D, Terminal
 def foveal(project: ChatProject, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "foveal.apps", *args],
-        input=input, env=project.env, cwd=project.folder, capture_output=True, encoding="utf-8", timeout=60,
+        input=input, env=project.env, cwd=project.folder, capture_output=True, encoding="utf-8", timeout=240,
         check=False,
     )  # fmt: skip
 

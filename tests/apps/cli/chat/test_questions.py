@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -16,6 +17,7 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
+from foveal.apps.cli.chat.output.panel_host import REPEAT_S
 from foveal.apps.cli.chat.output.panels import QuestionPanel
 from foveal.apps.cli.chat.output.screen import Screen
 from foveal.apps.cli.chat.output.scrolled_rows import ScrolledRows, wrap_exactly
@@ -23,6 +25,7 @@ from foveal.apps.cli.chat.output.styled_text import Span, cell_width, plain_text
 from foveal.apps.cli.chat.user_interface import NO, YES, Choice, Question
 from support.chat_project import ChatProject
 from support.terminal import ESCAPE, TAB, Terminal
+from support.waiting import DEADLINE_S, until
 
 SIZES: Final = ((60, 20), (80, 24), (120, 40))
 END, HOME, PAGE_DOWN = "\x1b[F", "\x1b[H", "\x1b[6~"
@@ -114,11 +117,13 @@ def test_v_shows_the_text_on_the_whole_screen_and_returns(project: ChatProject) 
 
 
 def test_text_typed_before_the_question_is_no_answer(project: ChatProject) -> None:
-    project.script(write_of(2), "Written.", delay=0.4)
+    project.script(write_of(2), "Written.", held_after=0)
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
         terminal.type("y")  # while the model is writing
+        terminal.see(shows("› y"))
+        project.release()
         terminal.see(shows("Allow write new.txt", "Tab keeps it for later"))
         terminal.type("n")
         terminal.see(shows("› yn"))
@@ -146,13 +151,15 @@ def test_a_change_that_needs_no_question_is_shown_after_it_ran(project: ChatProj
 
 
 def test_a_running_command_shows_its_last_lines_and_the_time(project: ChatProject) -> None:
-    command = "for n in 1 2 3 4 5 6 7 8; do echo out $n; done; sleep 2; echo done"
+    command = "for n in 1 2 3 4 5 6 7 8; do echo out $n; done; until [ -e go ]; do sleep 0.1; done"
     project.script([("run", {"command": command})], "Finished.")
     with project.terminal("--yes") as terminal:
         terminal.see("ctx ")
         terminal.enter("run it")
-        terminal.see(shows("│ out 4", "│ out 8", "· 1 s · Ctrl-C stops"))
+        terminal.see(shows("│ out 4", "│ out 8"))
+        terminal.see(lambda t: re.search(r" · \d+ s · Ctrl-C stops", "\n".join(t.lines)) is not None)
         assert not shows("│ out 3")(terminal)
+        (project.folder / "go").touch()
         terminal.see("Finished.")
         assert not shows("│ out 8")(terminal)
 
@@ -160,31 +167,75 @@ def test_a_running_command_shows_its_last_lines_and_the_time(project: ChatProjec
 # ── The screen alone ─────────────────────────────────────────────────────────────────────────────────────
 
 
+class Keyboard:
+    """Keys for a screen, and the clock that times them."""
+
+    def __init__(self, keys: PipeInput) -> None:
+        self.keys = keys
+        self.now = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def press(self, screen: Screen, text: str) -> None:
+        """Send text at once, and wait until the screen has handled it."""
+        handled = asyncio.Event()
+        screen.app.key_processor.after_key_press += lambda _: handled.set()
+        self.keys.send_text(text)
+        await asyncio.wait_for(handled.wait(), DEADLINE_S)
+
+
 @asynccontextmanager
-async def open_screen() -> AsyncIterator[tuple[Screen, PipeInput]]:
+async def open_screen() -> AsyncIterator[tuple[Screen, Keyboard]]:
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        screen = Screen(DummyCompleter(), on_submit=lambda text: None, on_interrupt=lambda: None)
+        keyboard = Keyboard(keys)
+        screen = Screen(
+            DummyCompleter(),
+            on_submit=lambda text: None,
+            on_interrupt=lambda: None,
+            clock=keyboard.clock,
+        )
         running = asyncio.create_task(screen.app.run_async())
-        await asyncio.sleep(0.05)
+        await until(lambda: screen.app.render_counter)
         try:
-            yield screen, keys
+            yield screen, keyboard
         finally:
             screen.app.exit()
             await running
 
 
+async def ask(screen: Screen, text: str, **given: Any) -> asyncio.Task[str]:
+    """Open a question, and wait until keys answer it."""
+    asking = asyncio.create_task(screen.ask(Question(text=text, **given)))
+    await takes_keys(screen, text)
+    return asking
+
+
+async def takes_keys(screen: Screen, text: str) -> None:
+    def is_asking() -> bool:
+        question = screen.panels.question
+        return question is not None and question.question.text == text and screen.panels.takes_keys()
+
+    await until(is_asking)
+
+
+async def set_text_aside(screen: Screen, keyboard: Keyboard) -> None:
+    """Press Tab, once the question says what it does."""
+    await until(lambda: screen.panels.question is not None and screen.panels.question.has_typed_text)
+    await keyboard.press(screen, "\t")
+
+
 def test_a_key_that_arrives_before_the_first_drawing_is_text() -> None:
     async def steps() -> None:
-        async with open_screen() as (screen, keys):
+        async with open_screen() as (screen, keyboard):
             asking = asyncio.create_task(screen.ask(Question(text="Delete all?")))
             await asyncio.sleep(0)  # the question is open, and the loop has not drawn it
-            keys.send_text("y")
-            await asyncio.sleep(0.2)
+            await keyboard.press(screen, "y")
             assert (asking.done(), screen.entry.text) == (False, "y")
-            keys.send_text("\t")
-            await asyncio.sleep(0.05)
-            keys.send_text("n")
-            assert await asyncio.wait_for(asking, 2) == "n"
+            await set_text_aside(screen, keyboard)
+            await takes_keys(screen, "Delete all?")
+            keyboard.keys.send_text("n")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "n"
             assert screen.entry.text == "y"
 
     asyncio.run(steps())
@@ -192,11 +243,11 @@ def test_a_key_that_arrives_before_the_first_drawing_is_text() -> None:
 
 def test_a_key_that_waits_unread_while_the_question_is_drawn_is_text() -> None:
     async def steps() -> None:
-        async with open_screen() as (screen, keys):
+        async with open_screen() as (screen, keyboard):
             early = ["y"]
-            screen.app.before_render += lambda _: keys.send_text(early.pop()) if early else None
+            screen.app.before_render += lambda _: keyboard.keys.send_text(early.pop()) if early else None
             asking = asyncio.create_task(screen.ask(Question(text="Delete all?")))
-            await asyncio.sleep(0.2)
+            await until(lambda: asking.done() or screen.entry.text)
             assert (early, asking.done(), screen.entry.text) == ([], False, "y")
             asking.cancel()
 
@@ -218,14 +269,11 @@ def test_a_key_that_waits_unread_while_the_question_is_drawn_is_text() -> None:
 )
 def test_one_key_or_one_word_answers(typed: str, answer: str) -> None:
     async def steps() -> None:
-        question = Question(
-            text="Run it?", choices=(YES, Choice("s", "Always `git status`, this session"), NO)
-        )
-        async with open_screen() as (screen, keys):
-            asking = asyncio.create_task(screen.ask(question))
-            await asyncio.sleep(0.1)
-            keys.send_text(typed)
-            assert await asyncio.wait_for(asking, 2) == answer
+        choices = (YES, Choice("s", "Always `git status`, this session"), NO)
+        async with open_screen() as (screen, keyboard):
+            asking = await ask(screen, "Run it?", choices=choices)
+            keyboard.keys.send_text(typed)
+            assert await asyncio.wait_for(asking, DEADLINE_S) == answer
             assert screen.entry.text == ""
 
     asyncio.run(steps())
@@ -234,11 +282,9 @@ def test_one_key_or_one_word_answers(typed: str, answer: str) -> None:
 @pytest.mark.parametrize("typed", ["yes, but first", "\x1b[200~y\x1b[201~", "q", "a"])
 def test_several_keys_at_once_and_pastes_are_text(typed: str) -> None:
     async def steps() -> None:
-        async with open_screen() as (screen, keys):
-            asking = asyncio.create_task(screen.ask(Question(text="Run it?")))
-            await asyncio.sleep(0.1)
-            keys.send_text(typed)
-            await asyncio.sleep(0.1)
+        async with open_screen() as (screen, keyboard):
+            asking = await ask(screen, "Run it?")
+            await keyboard.press(screen, typed)
             assert not asking.done()
             assert screen.entry.text == typed.removeprefix("\x1b[200~").removesuffix("\x1b[201~")
             asking.cancel()
@@ -248,35 +294,37 @@ def test_several_keys_at_once_and_pastes_are_text(typed: str) -> None:
 
 def test_a_key_that_is_held_down_answers_one_question() -> None:
     async def steps() -> None:
-        async with open_screen() as (screen, keys):
-            first = asyncio.create_task(screen.ask(Question(text="First?")))
+        async with open_screen() as (screen, keyboard):
+            first = await ask(screen, "First?")
             second = asyncio.create_task(screen.ask(Question(text="Second?")))
-            await asyncio.sleep(0.1)
-            for _ in range(5):
-                keys.send_text("y")
-                await asyncio.sleep(0.1)
-            assert (first.done(), second.done(), screen.entry.text) == (True, False, "")
-            await asyncio.sleep(0.35)
-            keys.send_text("y")
-            assert await asyncio.wait_for(second, 2) == "y"
+            await keyboard.press(screen, "y")
+            assert await asyncio.wait_for(first, DEADLINE_S) == "y"
+            await takes_keys(screen, "Second?")
+            for _ in range(4):
+                keyboard.now += REPEAT_S / 2
+                await keyboard.press(screen, "y")
+            question = screen.panels.question
+            assert question is not None
+            assert (question.is_open, second.done(), screen.entry.text) == (True, False, "")
+            keyboard.now += 2 * REPEAT_S
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(second, DEADLINE_S) == "y"
 
     asyncio.run(steps())
 
 
 def test_a_second_question_waits_for_the_first() -> None:
     async def steps() -> None:
-        async with open_screen() as (screen, keys):
-            first = asyncio.create_task(screen.ask(Question(text="First?")))
+        async with open_screen() as (screen, keyboard):
+            first = await ask(screen, "First?")
             second = asyncio.create_task(screen.ask(Question(text="Second?")))
-            await asyncio.sleep(0.1)
-            keys.send_text("yn")  # two keys at once are text
-            await asyncio.sleep(0.1)
-            assert not first.done()
-            keys.send_text("\t")
-            await asyncio.sleep(0.1)
-            keys.send_text("y")
-            assert await asyncio.wait_for(first, 2) == "y"
-            await asyncio.sleep(0.1)
+            await keyboard.press(screen, "yn")  # two keys at once are text
+            assert (first.done(), screen.entry.text) == (False, "yn")
+            await set_text_aside(screen, keyboard)
+            await takes_keys(screen, "First?")
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(first, DEADLINE_S) == "y"
+            await until(lambda: screen.entry.text == "yn")
             assert not second.done()
             second.cancel()
 

@@ -18,6 +18,7 @@ from support.gated_provider import GatedProvider, run
 from support.telegram_bot import USER, Bot, running_bot, texts_of
 from support.telegram_stand_in import NAME, BotApi, Fault, Json
 from support.telegram_users import GENERAL
+from support.waiting import until
 
 FORUM = -100
 ATTEMPTS = len(SEND_PAUSES_S) + 1
@@ -110,8 +111,7 @@ async def test_only_the_answers_of_a_place_that_fails_wait(tmp_path: Path) -> No
         api.hear("Hello.", user=43)
         assert texts_of(await api.said(1)) == ["Two."]
         api.hear("Are you there?", user=USER)
-        await bot.waited(REDELIVERY_PAUSES_S[1])
-        assert bot.gateway.health().owed == 2
+        await until(lambda: bot.gateway.health().owed == 2)
         api.broken = set()
         bot.later.set()
         assert texts_of(await api.said(3)) == ["Two.", "One.", "Three."]
@@ -139,8 +139,7 @@ async def test_after_a_restart_owed_answers_come_before_new_ones(tmp_path: Path)
             api.hear("Second.", user=USER)
             await bot.waited(REDELIVERY_PAUSES_S[0])
             await api.taken()
-            while bot.gateway.health().owed < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: bot.gateway.health().owed == 2)
         api.limit = None
         api.hear("Third.", user=USER)
         async with Bot(tmp_path, api, Scripted("Three.")):
@@ -159,8 +158,7 @@ async def test_after_two_days_an_answer_is_given_up_and_counted(
         await bot.waited(REDELIVERY_PAUSES_S[0])
         bot.seconds_passed = CHAT_MESSAGE_TTL_S + 1
         bot.later.set()
-        while bot.gateway.health().given_up == 0:
-            await asyncio.sleep(0.01)
+        await until(lambda: bot.gateway.health().given_up)
         api.limit = None
         api.hear("Hello again.", user=USER)
         assert texts_of(await api.said(1)) == ["Two."]
@@ -245,8 +243,7 @@ def ask_in_topic(api: BotApi, text: str) -> None:
 
 async def refused(bot: Bot, count: int) -> None:
     """Wait until a place has refused this many answers."""
-    while bot.gateway.health().refused < count:
-        await asyncio.sleep(0.01)
+    await until(lambda: bot.gateway.health().refused >= count)
 
 
 @pytest.mark.parametrize(
@@ -385,8 +382,7 @@ async def test_without_an_allow_list_only_the_paired_user_who_wrote_is_told(
         bot.seconds_passed = CLOSED_NOTICE_INTERVAL_S + 1
         api.fail("sendMessage", Fault(400, api.refusal), Fault(403, "Forbidden: bot was blocked by the user"))
         ask_in_topic(api, "Second")
-        while "no user could be told" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await until(lambda: "no user could be told" in caplog.text)
         assert len(api.messages) == 1
 
 

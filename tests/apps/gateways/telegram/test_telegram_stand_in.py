@@ -29,6 +29,7 @@ from support.telegram_stand_in import (
     OutageKind,
 )
 from support.telegram_users import GENERAL, external_reply, origin, units
+from support.waiting import DEADLINE_S
 
 USER = 42
 GROUP = -100
@@ -46,7 +47,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def connected(**options: Any) -> AsyncIterator[tuple[BotApi, TelegramClient]]:
     async with BotApi(**options) as api:
-        polling, sending = HTTPXRequest(read_timeout=0.5), HTTPXRequest(read_timeout=0.5)
+        polling, sending = HTTPXRequest(read_timeout=DEADLINE_S), HTTPXRequest(read_timeout=DEADLINE_S)
         client = TelegramClient(
             TOKEN,
             base_url=f"{api.url}/bot",
@@ -324,11 +325,11 @@ async def test_during_an_outage_all_calls_fail(
     kind: OutageKind, error: type[Exception], accepted: int
 ) -> None:
     async with connected() as (api, client):
-        waiting = asyncio.create_task(client.get_updates(timeout=50, read_timeout=5))
+        waiting = asyncio.create_task(client.get_updates(timeout=50))
         await api.until(lambda: len(api.asked) == 1)
         async with api.outage(kind):
             with pytest.raises(error):
-                await client.send_message(USER, "Hello")
+                await client.send_message(USER, "Hello", read_timeout=0.5 if kind == "hang" else None)
         with pytest.raises((NetworkError, InvalidToken, RetryAfter)):
             await waiting
         assert len(api.messages) == len(api.lost_replies) == accepted
@@ -340,8 +341,8 @@ async def test_during_an_outage_all_calls_fail(
 async def test_single_calls_fail_as_planned() -> None:
     async with connected() as (api, client):
         api.fail("sendMessage", Hang(), LostReply(), Fault(502, "Bad Gateway"))
-        for error in (TimedOut, NetworkError, NetworkError):
+        for error, read_timeout in ((TimedOut, 0.5), (NetworkError, None), (NetworkError, None)):
             with pytest.raises(error):
-                await client.send_message(USER, "Hello")
+                await client.send_message(USER, "Hello", read_timeout=read_timeout)
         sent = await client.send_message(USER, "Hello")
         assert [message["message_id"] for message in api.messages] == [*api.lost_replies, sent.message_id]

@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from foveal.apps.http.api.session_endpoints import check_model
-from foveal.apps.http.api.turn_endpoints import KEEP_ALIVE_COMMENT, with_keep_alive
-from foveal.apps.http.http_errors import HttpError
 from foveal.config import Config, load
 from foveal.core.log import UserSaid
 from foveal.server import Service
 from foveal.transcripts import read
+from foveal.web.event_stream import KEEP_ALIVE_COMMENT, with_keep_alive
+from foveal.web.http_errors import HttpError
 from support.api_server import ApiServer
 
 Json = dict[str, Any]
@@ -587,6 +587,23 @@ def test_a_rule_is_pinned_and_unpinned(client: httpx.Client, session: str) -> No
     assert client.post(f"{session}/undo", json=pinned.json()).json()["kind"] == "pinned"
     assert client.get(f"{session}/context").json()["totals"]["pinned"] == 0
     problem(client.post(f"{session}/pins", json={"text": ""}), 400)
+
+
+def test_a_message_is_dropped_and_shown_again(client: httpx.Client, session: str) -> None:
+    said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    handles = client.post(f"{session}/events", json={"messages": said}).json()["handles"]
+    latest = client.post(f"{session}/events", json={"text": "three"}).json()["handles"][0]
+    dropped = client.post(f"{session}/drop", json={"handle": handles[1]})
+    assert dropped.status_code == 200
+    shown = client.get(f"{session}/events/{handles[1]}").json()["shown"]
+    assert (shown["level"], shown["by"]) == ("dropped", dropped.json()["handle"])
+    assert client.post(f"{session}/undo").json() == {**dropped.json(), "kind": "dropped"}
+    assert client.get(f"{session}/events/{handles[1]}").json()["shown"]["level"] == "full"
+    assert "the latest message of the user" in problem(
+        client.post(f"{session}/drop", json={"handle": latest}), 409
+    )
+    problem(client.post(f"{session}/drop", json={"handle": "e9999"}), 422)
+    problem(client.post(f"{session}/drop", json={}), 400)
 
 
 def test_events_are_listed_page_by_page(client: httpx.Client, session: str) -> None:

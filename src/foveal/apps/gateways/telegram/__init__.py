@@ -18,6 +18,7 @@ from telegram.error import TelegramError
 
 from foveal.apps.gateways.delivery import Sleep
 from foveal.apps.gateways.gateway import CLOSE_GRACE_S, base_url, observed_turns, open_chats, require_token
+from foveal.apps.gateways.place_intake import PIECE_WAIT_S
 from foveal.apps.gateways.telegram.telegram_gateway import TelegramGateway
 from foveal.apps.gateways.telegram.telegram_send import BotApiClient
 from foveal.config import Config
@@ -38,16 +39,23 @@ async def telegram(
     deletes_webhook: bool = False,
     sleep: Sleep = asyncio.sleep,
     grace_s: float = CLOSE_GRACE_S,
+    piece_wait_s: float = PIECE_WAIT_S,
 ) -> AsyncIterator[TelegramGateway]:
     """Listen to Telegram while the block runs; `connection` of the bot says whether Telegram can be reached.
 
     `deletes_webhook`: the operator agreed that a webhook which another program has set is deleted.
+    `piece_wait_s`: how long the next piece of a long text is waited for.
     """
     client = _client(config, environment, sleep=sleep)
     chats = open_chats(service, pairing, config, "telegram")
     deletes_webhook = deletes_webhook or config.get("telegram.webhook") == "delete"
     gateway = TelegramGateway(
-        chats, client, service.runtime.locks, deletes_webhook=deletes_webhook, sleep=sleep
+        chats,
+        client,
+        service.runtime.locks,
+        deletes_webhook=deletes_webhook,
+        sleep=sleep,
+        piece_wait_s=piece_wait_s,
     )
     async with observed_turns(service, "telegram", gateway, grace_s=grace_s):
         gateway.start()

@@ -31,7 +31,7 @@ from foveal.apps.gateways.gateway import (
 )
 from foveal.apps.gateways.incoming import IncomingMessage
 from foveal.apps.gateways.message_pieces import MessagePiece
-from foveal.apps.gateways.place_intake import PlaceIntake
+from foveal.apps.gateways.place_intake import PIECE_WAIT_S, PlaceIntake
 from foveal.apps.gateways.telegram.entities import format_markdown
 from foveal.apps.gateways.telegram.telegram_send import (
     LOG,
@@ -77,6 +77,7 @@ class TelegramGateway:
         *,
         deletes_webhook: bool = False,
         sleep: Sleep = asyncio.sleep,
+        piece_wait_s: float = PIECE_WAIT_S,
     ) -> None:
         self._deletes_webhook = deletes_webhook
         self._chats = chats
@@ -99,7 +100,7 @@ class TelegramGateway:
             "Telegram", clock=chats.now, on_listening=self._delivery.retry_now
         )
         self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
-        self._intake = PlaceIntake(self._accept_message, chats.join_keys)
+        self._intake = PlaceIntake(self._accept_message, chats.join_keys, wait_s=piece_wait_s)
         self._unacknowledged: dict[int, asyncio.Future[None]] = {}
         """Updates that Telegram still keeps; a future is done when its update is stored."""
 

@@ -15,11 +15,12 @@ import msgspec
 
 import foveal
 from foveal.apps.http.api import schemas as api_schemas
-from foveal.apps.http.api.operation import JSON_TYPE, Operation, OperationResult
+from foveal.apps.http.api.operation import Operation, OperationResult
 from foveal.apps.http.api.schemas import EmptyBody
-from foveal.apps.http.http_errors import TITLES
 from foveal.core.engine import report
 from foveal.core.wire.common import Json
+from foveal.web.http_errors import TITLES
+from foveal.web.request_structs import JSON_TYPE
 
 SCHEMA_REF: Final = "#/components/schemas/{name}"
 PROBLEM_TYPE: Final = "application/problem+json"

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from foveal.apps.http.api import schemas, session_endpoints, turn_endpoints
 from foveal.apps.http.api.operation import Operation, OperationResult
-from foveal.apps.http.api.turn_endpoints import EVENT_NAMES, EVENT_STREAM_TYPE
+from foveal.apps.http.api.turn_endpoints import EVENT_NAMES
 from foveal.core.engine.report import Report
+from foveal.web.event_stream import EVENT_STREAM_TYPE
 
 SESSIONS_PATH: Final = "/api/sessions"
 SESSION_PATH: Final = f"{SESSIONS_PATH}/{{session}}"
@@ -199,6 +200,15 @@ SESSION_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         handler=session_endpoints.undo_reduction,
         results=(OperationResult("The event that was undone.", schemas.ApiUndone),),
         errors=(409, 413, 422),
+    ),
+    Operation(
+        id="drop_event",
+        method="POST",
+        path=f"{SESSION_PATH}/drop",
+        summary="Hide a message with its tool results, or a summary, from the model.",
+        handler=session_endpoints.drop_event,
+        results=(OperationResult("It is hidden; `undo` shows it again.", schemas.ApiDropped),),
+        errors=(409, 422),
     ),
     Operation(
         id="pin_rule",

@@ -13,9 +13,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
-from foveal.apps.http.api.operation import ApiCall, Operation, OperationResult, json_response
+from foveal.apps.http.api.operation import ApiCall, Operation, OperationResult
 from foveal.apps.http.api.schemas import ApiBody, EmptyBody, Id
-from foveal.apps.http.http_errors import HttpError
 from foveal.core.redaction.redact import scrub
 from foveal.server.jobs.schedule import (
     CRON_HELP,
@@ -34,6 +33,8 @@ from foveal.server.jobs.schedule_store import (
     ScheduleStore,
     UnknownSchedule,
 )
+from foveal.web.http_errors import HttpError
+from foveal.web.request_structs import json_response
 
 T = TypeVar("T")
 SCHEDULES_PATH: Final = "/api/schedules"

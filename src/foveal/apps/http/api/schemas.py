@@ -134,6 +134,11 @@ class UndoBody(ApiBody, frozen=True):
     """The reduction, pin or rewind to undo; the latest reduction or rewind if it is not given."""
 
 
+class DropBody(ApiBody, frozen=True):
+    handle: Handle
+    """A message, a tool result or a summary."""
+
+
 class PinBody(ApiBody, frozen=True):
     text: Annotated[str, Meta(min_length=1, max_length=20_000)]
 
@@ -275,6 +280,11 @@ class ApiCompaction(msgspec.Struct, frozen=True, kw_only=True):
 class ApiUndone(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     kind: str
+
+
+class ApiDropped(msgspec.Struct, frozen=True, kw_only=True):
+    handle: str
+    """The event that records it."""
 
 
 class ApiPin(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,10 +17,11 @@ from starlette.responses import Response, StreamingResponse
 
 from foveal import transcripts
 from foveal.apps.http.api import schemas
-from foveal.apps.http.api.operation import JSON_TYPE, ApiCall, json_response
+from foveal.apps.http.api.operation import ApiCall
 from foveal.apps.http.api.schemas import (
     ApiSessions,
     CompactBody,
+    DropBody,
     EmptyBody,
     EventsQuery,
     ExportQuery,
@@ -33,7 +34,6 @@ from foveal.apps.http.api.schemas import (
     SearchQuery,
     UndoBody,
 )
-from foveal.apps.http.http_errors import HttpError
 from foveal.config import LOCAL_SERVICE
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Compacted, Dialect, UserSaid, kind, parse_handle
@@ -45,6 +45,8 @@ from foveal.providers.selection import FACTORY_VARIABLE
 from foveal.server import LiveSession
 from foveal.server.runtime import Runtime
 from foveal.sessions.log_reader import fold_view, read_slices
+from foveal.web.http_errors import HttpError
+from foveal.web.request_structs import JSON_TYPE, json_response
 
 # ── Models that a client may choose ──────────────────────────────────────────────────────────────────────
 # Never an address, and never a path of this machine.
@@ -287,7 +289,7 @@ async def _export_messages(session: LiveSession, dialect: Dialect, end: int) -> 
     yield b"]" if messages else b"[]"
 
 
-# ── Append, compact, undo, pin ───────────────────────────────────────────────────────────────────────────
+# ── Append, compact, undo, drop, pin ───────────────────────────────────────────────────────────────────────────
 
 
 async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
@@ -340,6 +342,11 @@ async def undo_reduction(call: ApiCall[UndoBody, EmptyBody]) -> Response:
             raise HttpError(409, str(problem), code="nothing_to_undo") from None
         raise
     return json_response(schemas.ApiUndone(handle=event.handle, kind=kind(event.fact)))
+
+
+async def drop_event(call: ApiCall[DropBody, EmptyBody]) -> Response:
+    handle = await (await call.session()).drop(call.body.handle)
+    return json_response(schemas.ApiDropped(handle=handle))
 
 
 async def pin_rule(call: ApiCall[PinBody, EmptyBody]) -> Response:

@@ -17,31 +17,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
 from typing import Final
 from urllib.parse import quote
 
-import msgspec
 from msgspec import UNSET
 from starlette.responses import Response, StreamingResponse
 
 from foveal.agent import agent_events
 from foveal.apps.http.api import schemas
-from foveal.apps.http.api.operation import ApiCall, encode_struct, json_response
+from foveal.apps.http.api.operation import ApiCall
 from foveal.apps.http.api.schemas import ApiAccepted, EmptyBody, NewTurn, RetryBody, TurnQuery
-from foveal.apps.http.http_errors import HttpError
 from foveal.core import wire
 from foveal.core.log.events import UserSaid
 from foveal.server import Turn
+from foveal.web.event_stream import encode_event, event_stream_response
+from foveal.web.http_errors import HttpError
+from foveal.web.request_structs import json_response
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────────────
 
-KEEP_ALIVE_INTERVAL_S: Final = 15.0
-KEEP_ALIVE_COMMENT: Final = b": still at work\n\n"
-EVENT_STREAM_TYPE: Final = "text/event-stream"
 EVENT_NAMES: Final = [
     *(str(kind.__struct_config__.tag) for kind in agent_events.AgentEvent.__subclasses__()),
     "outcome",
@@ -61,48 +57,14 @@ def turn_headers(turn: Turn) -> Mapping[str, str]:
 
 def event_stream(turn: Turn, *, after: int = 0) -> StreamingResponse:
     """Return a stream of the events of a turn with an id above `after`."""
-    headers = {**turn_headers(turn), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
-        with_keep_alive(_encoded_events(turn, after)), headers=headers, media_type=EVENT_STREAM_TYPE
-    )
+    return event_stream_response(_encoded_events(turn, after), headers=turn_headers(turn))
 
 
 async def _encoded_events(turn: Turn, after: int) -> AsyncGenerator[bytes, None]:
     async for number, event in turn.numbered_events(after=after):
         name = str(type(event).__struct_config__.tag)
-        yield f"id: {number}\n".encode() + _encode_event(name, schemas.agent_event_to_api(event))
-    yield _encode_event("outcome", schemas.outcome_to_api(await turn.outcome()))
-
-
-def _encode_event(name: str, data: msgspec.Struct) -> bytes:
-    return f"event: {name}\ndata: ".encode() + encode_struct(data) + b"\n\n"
-
-
-async def with_keep_alive(
-    events: AsyncGenerator[bytes, None], *, interval: float = KEEP_ALIVE_INTERVAL_S
-) -> AsyncGenerator[bytes, None]:
-    """Yield the events, and a comment line after every `interval` seconds without one."""
-    async with aclosing(events):
-        coming: asyncio.Task[bytes | None] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(_next(events))
-                done, _ = await asyncio.wait({coming}, timeout=interval)
-                if not done:
-                    yield KEEP_ALIVE_COMMENT
-                    continue
-                event, coming = coming.result(), None
-                if event is None:
-                    return
-                yield event
-        finally:
-            if coming is not None and not coming.done():
-                coming.cancel()
-                await asyncio.wait({coming})
-
-
-async def _next(events: AsyncGenerator[bytes, None]) -> bytes | None:
-    return await anext(events, None)
+        yield encode_event(name, schemas.agent_event_to_api(event), id=str(number))
+    yield encode_event("outcome", schemas.outcome_to_api(await turn.outcome()))
 
 
 # ── Handlers ─────────────────────────────────────────────────────────────────────────────────────────────

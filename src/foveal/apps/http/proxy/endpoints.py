@@ -23,8 +23,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foveal.apps.http import request_body
-from foveal.apps.http.http_errors import HttpError
 from foveal.apps.http.proxy import forwarded_headers
 from foveal.apps.http.proxy.response_stream import ProxyRequest, ResponseStream
 from foveal.apps.http.proxy.shared_response import (
@@ -47,6 +45,8 @@ from foveal.interception.attempts import (
 from foveal.interception.client_request import ClientRequest
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.runtime import Runtime
+from foveal.web import request_body
+from foveal.web.http_errors import HttpError
 
 # ── Beginning of a stream ────────────────────────────────────────────────────────────────────────────────
 

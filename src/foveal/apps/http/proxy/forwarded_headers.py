@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from foveal.apps.http.http_headers import Headers, header_value
+from foveal.web.http_headers import Headers, header_value
 
 _HOP_BY_HOP: Final = frozenset(
     {

@@ -21,8 +21,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, error_format, stream_error_event
-from foveal.apps.http.immediate_write import write_now_of
 from foveal.apps.http.proxy import forwarded_headers
 from foveal.apps.http.proxy.shared_response import SharedResponse
 from foveal.apps.http.proxy.stream_relay import StreamRelay
@@ -31,6 +29,8 @@ from foveal.interception.client_request import ClientRequest
 from foveal.interception.reply_copy import ReplyCopy
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.runtime import ProxyRequestEnded, Runtime
+from foveal.web.http_errors import HttpError, error_format, stream_error_event
+from foveal.web.immediate_write import write_now_of
 
 DISCONNECT_CHECK_INTERVAL_S: Final = 5.0
 MAX_SECONDS_AFTER_DISCONNECT: Final = 600.0

@@ -21,8 +21,6 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from foveal.apps.http.http_errors import HttpError
-from foveal.apps.http.http_headers import Headers, header_value, is_loopback
 from foveal.apps.http.proxy import forwarded_headers
 from foveal.apps.http.proxy.shared_response import InFlightRequests
 from foveal.core.log.events import Dialect
@@ -33,9 +31,10 @@ from foveal.interception.client_request import RequestCache
 from foveal.providers.base import BaseProvider
 from foveal.providers.local.local_model import LocalModel
 from foveal.providers.selection import SERVICES
-from foveal.server.auth_tokens import TOKEN_PREFIX
 from foveal.server.proxy.proxy_conversations import ProxyConversations
 from foveal.server.service import Service
+from foveal.web.http_errors import HttpError
+from foveal.web.http_headers import TOKEN_PREFIX, Headers, header_value, is_loopback
 
 CONNECT_TIMEOUT_S: Final = 15.0
 MAX_CACHED_MODELS: Final = 1_000

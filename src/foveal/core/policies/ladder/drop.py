@@ -86,7 +86,7 @@ def drop_steps(
             break
         dropped.add(step.seq)
         excess -= view.units_of(step)
-    return _drop_fact(view, dropped, policy, reason)
+    return _drop_by_policy(view, dropped, policy, reason)
 
 
 def name_late_results(view: View, policy: Policy) -> Dropped | None:
@@ -111,19 +111,25 @@ def limit_messages(view: View, budget: Budget, moment: Moment, policy: Policy) -
         if step.seq not in dropped:
             dropped.add(step.seq)
             messages -= 1 + len(step.slots)
-    return _drop_fact(view, dropped, policy, "messages")
+    return _drop_by_policy(view, dropped, policy, "messages")
 
 
-def _drop_fact(view: View, seqs: set[int], policy: Policy, reason: str) -> Dropped | None:
+def _drop_by_policy(view: View, seqs: set[int], policy: Policy, reason: str) -> Dropped | None:
     if not seqs:
         return None
+    names_users = bool(policy.retain_user_share)
+    return hide_steps(view, seqs, reason=reason, rule=policy.name, names_users=names_users)
+
+
+def hide_steps(view: View, seqs: set[int], *, reason: str, rule: str, names_users: bool = True) -> Dropped:
+    """Return the drop of the steps with these seqs; its notice names their ranges."""
     users = (step.seq for step in view.steps if step.kind == "user" and step.seq in seqs)
     return Dropped(
         ranges=tuple(_ranges(view, seqs)),
         reason=reason,
-        rule=policy.name,
+        rule=rule,
         names_ranges=True,
-        users=tuple(users) if policy.retain_user_share else (),
+        users=tuple(users) if names_users else (),
     )
 
 

@@ -15,7 +15,7 @@ from foveal.errors import FovealError
 
 CommandFunction = Callable[[ChatState, str], Awaitable[list[Row]]]
 _COMMAND: Final = re.compile(r"/[a-z][a-z-]*")
-_METHOD: Final = re.compile(r"`(undo|expand|compact|pin|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
+_METHOD: Final = re.compile(r"`(undo|expand|compact|drop|pin|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
 """A method of `Session` as error messages name it."""
 
 
@@ -79,6 +79,9 @@ SLASH_COMMANDS: Final = (
     ),
     SlashCommand(
         "/pin", "TEXT", "keep a rule, or the event of a handle, in every request", write.pin, is_queued=True
+    ),
+    SlashCommand(
+        "/drop", "HANDLE", "hide a message with its tool results, or a summary", write.drop, is_queued=True
     ),
     SlashCommand(
         "/instructions", "[PATH]", "list the AGENTS.md files in force with their tokens", read.instructions

@@ -15,7 +15,7 @@ from foveal.apps.cli.chat.output.context_card import acts_text, window_source
 from foveal.apps.cli.chat.output.live_area import usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, counted, dim, row, text_rows
 from foveal.apps.cli.chat.user_interface import NO, Choice, Question
-from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, SessionExport, open_output
+from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, SessionExport
 from foveal.core import wire
 from foveal.core.log.events import (
     REDUCTIONS,
@@ -31,6 +31,7 @@ from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
+from foveal.project.output_file import open_output
 
 MAX_EXPANDED_LINES: Final = 200
 """Lines of a text that `/expand` prints at once."""
@@ -132,6 +133,13 @@ async def pin(state: ChatState, argument: str) -> list[Row]:
     handle = await (state.session.pin(event=argument) if seq is not None else state.session.pin(argument))
     what = f"{argument} as it is now" if seq is not None else f"“{one_line(argument, width=60)}”"
     return [note(f"pinned {what}, in every request from now on · /undo {handle}", "good")]
+
+
+async def drop(state: ChatState, argument: str) -> list[Row]:
+    if not argument:
+        raise FovealError("/drop needs a handle: the message or the summary to hide from the model")
+    handle = await state.session.drop(argument)
+    return [note(f"{argument.removeprefix('#')} is not shown to the model any more · /undo {handle}", "good")]
 
 
 # ── The session ──────────────────────────────────────────────────────────────────────────────────────────

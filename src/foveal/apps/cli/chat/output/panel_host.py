@@ -38,13 +38,21 @@ REPEAT_S: Final = 0.3
 class PanelHost:
     """The open panel and its keys; `run` shows a panel until it closes."""
 
-    def __init__(self, entry: Buffer, *, on_view_closed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        entry: Buffer,
+        *,
+        on_view_closed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` returns the seconds that tell a repeated key from a new press."""
         self.panel: Panel | None = None
         self.app: Application[None]
         self.window: Window
         """The window of the panel; set with `app` by the screen."""
         self._entry = entry
         self._on_view_closed = on_view_closed
+        self._clock = clock
         self._closed: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._drawn: Panel | None = None
@@ -147,7 +155,7 @@ class PanelHost:
 
     def is_repeat(self, key: str) -> bool:
         """Return whether a character belongs to the press before."""
-        before, now = self._last_press_at, time.monotonic()
+        before, now = self._last_press_at, self._clock()
         is_same, self._last_key, self._last_press_at = key == self._last_key, key, now
         return is_same and now - before < REPEAT_S
 

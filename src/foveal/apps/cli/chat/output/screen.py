@@ -6,6 +6,7 @@ input line and the status line. All text goes through `foveal.core.wire.safe_pri
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -101,8 +102,9 @@ class Screen:
         on_submit: Callable[[str], None],
         on_interrupt: Callable[[], None],
         is_busy: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_busy` returns whether `on_interrupt` would stop something."""
+        """`is_busy` returns whether `on_interrupt` would stop something; `clock` times the presses of keys."""
         self.theme = terminal_theme()
         self.colours: bool = bool(self.theme.codes)
         self.is_unicode: bool = self.theme.is_unicode
@@ -114,7 +116,7 @@ class Screen:
         self._streaming = StreamingMarkdown(self.theme)
         self._report: Report | None = None
         self._sandbox: str | None = None
-        self._panels = PanelHost(self.entry, on_view_closed=self._write_held)
+        self.panels = PanelHost(self.entry, on_view_closed=self._write_held, clock=clock)
         self._held: list[str] = []
         """Output that waits while a view covers the screen."""
         self._ends_with_blank_line = True
@@ -126,16 +128,16 @@ class Screen:
         self._expected_change: Sequence[Row] = ()
         """What the running call changes, if it was not asked about."""
         keys = key_bindings(self, on_interrupt)
-        bind_panel_keys(keys, self._panels, self.entry)
+        bind_panel_keys(keys, self.panels, self.entry)
         self.app: Application[None] = Application(
             layout=Layout(self._container(), focused_element=self.entry),
             key_bindings=keys,
             style=MENU_STYLE,
             color_depth=None if self.colours else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
-            after_render=self._panels.after_render,
+            after_render=self.panels.after_render,
         )
-        self._panels.app = self.app
+        self.panels.app = self.app
         # The layout does not depend on the cursor position, so the terminal is not queried for it.
         self.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
 
@@ -143,7 +145,7 @@ class Screen:
 
     def _container(self) -> FloatContainer:
         live = Window(FormattedTextControl(self._live), dont_extend_height=True, wrap_lines=False)
-        panel = self._panels.window = Window(
+        panel = self.panels.window = Window(
             FormattedTextControl(self._panel, focusable=True, show_cursor=False), dont_extend_height=True
         )
         entry = Window(
@@ -154,17 +156,17 @@ class Screen:
             get_line_prefix=self._prefix,
         )
         bottom = Window(FormattedTextControl(self._status), height=1, dont_extend_height=True)
-        has_live = Condition(lambda: not self._panels.is_viewing and bool(self._live_text()))
-        has_panel = Condition(lambda: self._panels.panel is not None)
-        has_entry = Condition(lambda: not self._panels.hides_entry)
-        has_status = Condition(lambda: not self._panels.is_viewing)
+        has_live = Condition(lambda: not self.panels.is_viewing and bool(self._live_text()))
+        has_panel = Condition(lambda: self.panels.panel is not None)
+        has_entry = Condition(lambda: not self.panels.hides_entry)
+        has_status = Condition(lambda: not self.panels.is_viewing)
         shown = ((live, has_live), (panel, has_panel), (entry, has_entry), (bottom, has_status))
         rows = [ConditionalContainer(window, condition) for window, condition in shown]
         menu = Float(CompletionsMenu(max_height=MENU_LINES), xcursor=True, ycursor=True)
         return FloatContainer(HSplit(rows, align=VerticalAlign.TOP), [menu])
 
     def _entry_height(self) -> Dimension:
-        if self._panels.panel is not None:
+        if self.panels.panel is not None:
             return Dimension(min=1, max=MAX_INPUT_LINES_BELOW_PANEL)
         completing = self.entry.complete_state is not None and bool(self.entry.complete_state.completions)
         return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
@@ -181,7 +183,7 @@ class Screen:
         return ANSI(self._live_text())
 
     def _live_text(self) -> str:
-        is_asking = self._panels.panel is not None
+        is_asking = self.panels.panel is not None
         live_rows = self.live.rows(width=self.width - 1, can_stop=self._is_busy(), is_asking=is_asking)
         rows = ansi_text(live_rows, width=self.width - 1, theme=self.theme)
         height = max(3, self._terminal_rows - rows.count("\n") - MAX_INPUT_LINES - 3)
@@ -191,11 +193,11 @@ class Screen:
     def _panel(self) -> AnyFormattedText:
         """Return the panel, in the rows that the other parts of the screen leave."""
         height = self._terminal_rows
-        if not self._panels.is_viewing:
+        if not self.panels.is_viewing:
             live = self._live_text()
             entry = MAX_INPUT_LINES_BELOW_PANEL if self.entry.text else 1
             height -= (live.count("\n") + 1 if live else 0) + entry + 1
-        rows = self._panels.rows(width=self.width - 1, height=height)
+        rows = self.panels.rows(width=self.width - 1, height=height)
         return ANSI(ansi_text(rows[:height], width=self.width - 1, theme=self.theme).removesuffix("\n"))
 
     @property
@@ -216,7 +218,7 @@ class Screen:
         if not text:
             return
         self._ends_with_blank_line = text.endswith("\n\n") or text == "\n"
-        if self._panels.is_viewing:
+        if self.panels.is_viewing:
             self._held.append(text)
             return
         output = self.app.output
@@ -366,7 +368,7 @@ class Screen:
         self._print_rest_of_answer()
         details = tuple(rows_in_theme(question.details, self.theme))
         panel = QuestionPanel(replace(question, text=self.theme.characters(question.text), details=details))
-        await self._panels.run(panel)
+        await self.panels.run(panel)
         self.live.restart()
         self._print_answered(panel)
         return panel.answer
@@ -391,22 +393,22 @@ class Screen:
 
     async def pick(self, title: str, items: Sequence[MenuItem], *, hint: str = "") -> str | None:
         menu = PickMenu(title, items, hint)
-        await self._panels.run(menu)
+        await self.panels.run(menu)
         return menu.picked
 
     async def choose_many(
         self, title: str, items: Sequence[MenuItem], *, hint: str = ""
     ) -> frozenset[str] | None:
         menu = SwitchMenu(title, items, hint)
-        await self._panels.run(menu)
+        await self.panels.run(menu)
         return menu.chosen
 
     def submit(self, line: str) -> None:
         """Handle a line that the user has entered: the answer to an open question, or new input."""
         text = self.pastes.expand(line)
-        question = self._panels.question
+        question = self.panels.question
         answer = parse_answer(text, question.question) if question is not None else None
-        if not self._panels.take_line(answer) and text.strip():
+        if not self.panels.take_line(answer) and text.strip():
             self._on_submit(text)
 
     def suggest_input(self, text: str) -> None:

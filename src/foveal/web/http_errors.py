@@ -1,6 +1,6 @@
 """HTTP errors, written in the format that the client of the path expects.
 
-`/v1/messages…` uses Anthropic's error format, the rest of `/v1` OpenAI's, and all other paths
+`/v1/messages…` uses Anthropic's error format, the rest of `/v1` and the inspector OpenAI's, and all other paths
 `application/problem+json` (RFC 9457).
 """
 
@@ -23,6 +23,7 @@ from foveal.errors import (
     KeyReused,
     MalformedMessage,
     NotCompacted,
+    NotDropped,
     NothingToAsk,
     ProviderError,
     SessionExists,
@@ -123,6 +124,8 @@ def http_error_of(problem: FovealError) -> HttpError:
             return HttpError(409, detail, code="conflict")
         case NotCompacted():
             return HttpError(409, detail, code="not_compacted", members={"floor": problem.floor})
+        case NotDropped():
+            return HttpError(409, detail, code="not_dropped")
         case MalformedMessage():
             members = {"index": problem.index, "field": problem.field}
             return HttpError(400, detail, code="malformed_message", members=members)
@@ -158,7 +161,7 @@ def error_format(path: str) -> ErrorFormat:
     """Return the error format of a path."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return "anthropic"
-    return "openai" if path == "/v1" or path.startswith("/v1/") else "problem"
+    return "openai" if path == "/v1" or path.startswith(("/v1/", "/inspect/")) else "problem"
 
 
 def error_body(error: HttpError, format: ErrorFormat) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, TypeAlias
 
-from foveal.server.auth_tokens import TOKEN_PREFIX
-
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 """Headers as ASGI has them: names in lower case."""
 
+TOKEN_PREFIX: Final = "fv_"
+"""Start of every secret of a token, so that a token and a provider's key are never mistaken for each other."""
 MAX_HEADERS: Final = 200
 """Headers in one request."""
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -26,6 +26,18 @@ SECURITY_HEADERS: Final[Headers] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
+PAGE_SECURITY_HEADERS: Final[Headers] = (
+    (b"x-content-type-options", b"nosniff"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""For pages that run scripts of this server, and load nothing from elsewhere."""
 NO_STORE: Final = (b"cache-control", b"no-store")
 _SECURITY_HEADER_NAMES: Final = frozenset(name for name, _ in SECURITY_HEADERS)
 MAX_CACHED_HOSTS: Final = 64
@@ -133,7 +145,9 @@ def request_id(headers: Headers) -> str:
 # ── Response headers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def response_headers(headers: Iterable[tuple[bytes, bytes]], *, id: str) -> list[tuple[bytes, bytes]]:
+def response_headers(
+    headers: Iterable[tuple[bytes, bytes]], *, id: str, security: Headers = SECURITY_HEADERS
+) -> list[tuple[bytes, bytes]]:
     """Return response headers with the security headers, `Cache-Control` and the request id added.
 
     An upstream's own `X-Request-Id` stays; the id then goes into `X-Foveal-Request-Id`.
@@ -144,4 +158,4 @@ def response_headers(headers: Iterable[tuple[bytes, bytes]], *, id: str) -> list
     if b"cache-control" not in names:
         kept.append(NO_STORE)
     name = b"x-foveal-request-id" if b"x-request-id" in names else b"x-request-id"
-    return [*kept, *SECURITY_HEADERS, (name, id.encode())]
+    return [*kept, *security, (name, id.encode())]

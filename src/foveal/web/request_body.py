@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from foveal.apps.http.http_errors import HttpError
+from foveal.web.http_errors import HttpError
 
 # ── Depth and size ────────────────────────────────────────────────────────────────────────────────
 # Measured on the text before it is decoded: without recursion and in linear time, whatever the text contains.

@@ -23,9 +23,9 @@ from typing import Any, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from foveal.apps.http.http_errors import HttpError, encode_json, error_body
-from foveal.apps.http.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
-from foveal.apps.http.immediate_write import offer_write_now
+from foveal.web.http_errors import HttpError, encode_json, error_body
+from foveal.web.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
+from foveal.web.immediate_write import offer_write_now
 
 HEADERS_TIMEOUT_S: Final = 30.0
 BODY_CHECK_INTERVAL_S: Final = 30.0

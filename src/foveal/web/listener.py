@@ -60,7 +60,7 @@ def url_of(listener: socket.socket) -> str:
 def _protocol() -> Any:
     """Return the bounded httptools protocol, or uvicorn's h11, which has limits, if httptools is missing."""
     try:
-        from foveal.apps.http.bounded_protocol import BoundedProtocol
+        from foveal.web.bounded_protocol import BoundedProtocol
     except ImportError:
         return "h11"
     return BoundedProtocol

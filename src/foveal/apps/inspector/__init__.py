@@ -1,0 +1,1 @@
+"""The inspector: pages that show what the model sees of a session, and change it."""

@@ -1,0 +1,215 @@
+"""Pages of the inspector as HTML: overview, session, login and errors.
+
+The modules in `static/` replace what is rendered here. Without JavaScript it is all there is, so it can be read.
+Text of a session reaches a page only through `html_elements`, and every text is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from foveal.apps.inspector.html_elements import Html, element, escaped, joined
+from foveal.apps.inspector.static_files import MAIN_SCRIPT, style_names
+from foveal.core.log.events import Event, handle, kind
+from foveal.core.wire.safe_print import one_line
+from foveal.inspection.event_sentences import event_sentence
+from foveal.inspection.session_source import SessionAbout, SessionPage, SessionRow
+
+FIRST_SESSION_ROWS: Final = 50
+"""Sessions in the table that the server renders."""
+FIRST_LOG_ROWS: Final = 60
+"""Events in the table that the server renders."""
+MAX_PAGE_TITLE_CHARS: Final = 200
+_NO_SCRIPT: Final = (
+    "Without JavaScript this page shows the newest part only: allow scripts of this address to see the rest."
+)
+_EMPTY_OVERVIEW: Final = (
+    "There are no sessions here: start one with foveal chat, or name a file, as in foveal inspect PATH."
+)
+
+
+class PageFrame(NamedTuple):
+    """What all pages for a logged-in browser have in common."""
+
+    write_token: str
+    can_log_out: bool = False
+
+
+def overview_page(page: SessionPage, frame: PageFrame) -> str:
+    """Return the page with the first sessions."""
+    table = _sessions_table(page.rows) if page.rows else element("p", {"class": "empty"}, _EMPTY_OVERVIEW)
+    problems = [element("p", {"class": "problem"}, one_line(each, width=400)) for each in page.problems]
+    return _document(
+        "Sessions",
+        element("header", {"id": "head"}, element("h1", {}, "Sessions"), *_log_out_form(frame)),
+        element("main", {"id": "main"}, *problems, table),
+        *_footer(),
+        body={"data-page": "overview"},
+        frame=frame,
+    )
+
+
+def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame) -> str:
+    """Return the page of a session with its newest events."""
+    title = session_title(about)
+    body = {"data-page": "session", "data-id": about.key}
+    if not about.writable:
+        body["data-read-only"] = about.reason or "this session can only be read"
+    problems = [element("p", {"class": "problem"}, one_line(each, width=400)) for each in about.problems]
+    return _document(
+        title,
+        element("header", {"id": "head"}, *session_head(about), *_log_out_form(frame)),
+        element("section", {"id": "scrubber", "aria-label": "Requests and events"}),
+        element(
+            "main",
+            {"id": "main"},
+            element(
+                "section", {"id": "log-view", "aria-label": "Log and view"}, *problems, events_table(events)
+            ),
+            element("aside", {"id": "panels", "aria-label": "Details"}),
+        ),
+        *_footer(),
+        body=body,
+        frame=frame,
+    )
+
+
+def session_title(about: SessionAbout) -> str:
+    """Return the title of a session on one line; its id if it has none."""
+    return one_line(about.title, width=MAX_PAGE_TITLE_CHARS) or one_line(about.id, width=MAX_PAGE_TITLE_CHARS)
+
+
+def session_head(about: SessionAbout, *, is_exported: bool = False) -> list[Html]:
+    """Return the contents of the page's header: title, model, policy and links."""
+    facts = [about.format, about.model, about.policy and f"policy {about.policy}"]
+    known = " · ".join(one_line(fact, width=80) for fact in facts if fact)
+    links = (
+        []
+        if is_exported
+        else [
+            element("a", {"href": "./"}, "All sessions"),
+            element("a", {"href": f"api/export?id={quote(about.key, safe='')}", "download": ""}, "Export"),
+        ]
+    )
+    return [
+        element("h1", {}, session_title(about)),
+        element("p", {"class": "about"}, known),
+        *([element("nav", {"aria-label": "Pages"}, *links)] if links else []),
+    ]
+
+
+def login_page(hint: str, *, has_form: bool, problem: str = "") -> str:
+    """Return the page that asks for a token; without a form it says where the address with the token is."""
+    parts = [element("h1", {}, "Foveal inspector"), element("p", {}, hint)]
+    if problem:
+        parts.append(element("p", {"class": "problem", "role": "alert"}, problem))
+    if has_form:
+        field = {
+            "type": "password",
+            "name": "token",
+            "id": "token",
+            "autocomplete": "current-password",
+            "required": "",
+        }
+        parts.append(
+            element(
+                "form",
+                {"method": "post", "action": "login"},
+                element("label", {"for": "token"}, "Token"),
+                element("input", field),
+                element("button", {"type": "submit"}, "Log in"),
+            )
+        )
+    return _document("Log in", element("main", {"id": "main", "class": "notice"}, *parts), body={})
+
+
+def error_page(title: str, detail: str) -> str:
+    """Return the page of an error."""
+    main = element(
+        "main",
+        {"id": "main", "class": "notice"},
+        element("h1", {}, title),
+        element("p", {"role": "alert"}, one_line(detail, width=1_000)),
+        element("p", {}, element("a", {"href": "./"}, "All sessions")),
+    )
+    return _document(title, main, body={"data-page": "error"})
+
+
+# ── Parts ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _document(title: str, *parts: str, body: dict[str, str], frame: PageFrame | None = None) -> str:
+    head = [
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("meta", {"name": "color-scheme", "content": "light dark"}),
+        *([element("meta", {"name": "foveal-token", "content": frame.write_token})] if frame else []),
+        element("title", {}, f"{title} – Foveal"),
+        element("link", {"rel": "icon", "href": "static/icon.svg", "type": "image/svg+xml"}),
+        *(element("link", {"rel": "stylesheet", "href": f"static/{name}"}) for name in style_names()),
+        *([element("script", {"type": "module", "src": f"static/{MAIN_SCRIPT}"})] if frame else []),
+    ]
+    page = element("html", {"lang": "en"}, element("head", {}, *head), element("body", body, *parts))
+    return f"<!doctype html>\n{page}\n"
+
+
+def _footer() -> list[Html]:
+    return [
+        element("noscript", {}, _NO_SCRIPT),
+        element("footer", {"id": "status", "role": "status", "aria-live": "polite"}),
+    ]
+
+
+def _log_out_form(frame: PageFrame) -> list[Html]:
+    if not frame.can_log_out:
+        return []
+    field = {"type": "hidden", "name": "write_token", "value": frame.write_token}
+    button = element("button", {"type": "submit"}, "Log out")
+    form = {"method": "post", "action": "logout", "class": "log-out"}
+    return [element("form", form, element("input", field), button)]
+
+
+def _sessions_table(rows: Sequence[SessionRow]) -> Html:
+    names = ("Title", "Place", "Model", "Last active", "Requests", "Reductions", "Cost", "Last error")
+    return _table(names, [_session_cells(row) for row in rows[:FIRST_SESSION_ROWS]])
+
+
+def _session_cells(row: SessionRow) -> list[str]:
+    title = one_line(row.title, width=MAX_PAGE_TITLE_CHARS) or one_line(row.key)
+    return [
+        element("a", {"href": f"session?id={quote(row.key, safe='')}"}, title),
+        one_line(row.place),
+        one_line(row.model),
+        utc_time(row.active),
+        f"{row.requests:,}",
+        f"{row.reductions:,}",
+        "" if row.spent is None else f"${row.spent:,.4f}",
+        one_line(row.error),
+    ]
+
+
+def events_table(events: Sequence[Event]) -> Html:
+    """Return the newest events as a plain table."""
+    shown = events[-FIRST_LOG_ROWS:]
+    if not shown:
+        return element("p", {"class": "empty"}, "This session has no events yet.")
+    rows = [[handle(event.seq), kind(event.fact), event_sentence(event.fact)] for event in shown]
+    return _table(("Event", "Kind", "Text"), rows)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    head = element("tr", {}, *(element("th", {"scope": "col"}, name) for name in names))
+    cells = (joined(*(element("td", {}, escaped(cell)) for cell in row)) for row in rows)
+    body = joined(*(element("tr", {}, row) for row in cells))
+    return element("table", {"class": "first-paint"}, element("thead", {}, head), element("tbody", {}, body))
+
+
+def utc_time(at: float) -> str:
+    """Return a time in UTC to the minute; "" if it is unknown or outside of the calendar."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC" if at else ""
+    except (ValueError, OverflowError, OSError):
+        return ""

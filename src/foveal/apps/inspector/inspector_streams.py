@@ -1,0 +1,124 @@
+"""Streams of the inspector: a session or the list of sessions as it changes, and replays.
+
+Every stream ends when the client disconnects, when the server stops, and when its sessions cannot be read any more.
+A page resumes a stream with the id of the last event that it has seen, and then receives the reason as an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from foveal.apps.inspector.open_logs import OpenLog
+from foveal.errors import FovealError
+from foveal.inspection.session_source import LogEnd, SessionSource
+from foveal.web.event_stream import encode_event
+
+WAIT_FOR_CHANGE_S: Final = 10.0
+"""Seconds after which a stream looks whether the log has grown, if its source has not said so."""
+REPLAY_PROGRESS_INTERVAL_S: Final = 0.2
+"""Seconds between two reports of a replay."""
+LOG: Final = logging.getLogger("foveal.inspector")
+T = TypeVar("T")
+
+ReportReplay = Callable[[int, int], None]
+Replay = Callable[[ReportReplay, Callable[[], bool]], Any]
+"""Runs in a thread: reports calls done and calls in total, and asks whether to stop."""
+
+
+async def _before(stopping: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """Return what `work` returns; None if the server begins to stop before."""
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, stop):
+            each.cancel()
+        await asyncio.wait({task, stop})
+
+
+@contextmanager
+def _ends_if_unreadable() -> Iterator[None]:
+    """Leave the block if a session cannot be read, such as one whose file was moved."""
+    try:
+        yield
+    except FovealError as problem:
+        LOG.warning("a stream of the inspector ends: %s", problem)
+
+
+async def session_stream(log: OpenLog, *, after: int, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    """Yield the timeline after event `after`, and its continuation whenever the log grows.
+
+    A timeline that begins at 0 replaces all that the page has: the log was read again.
+    """
+    with _ends_if_unreadable():
+        first, generation = after + 1, log.end.generation
+        while not stopping.is_set():
+            timeline = await log.timeline(first)
+            if log.end.generation != generation or timeline.next < first:
+                generation, first = log.end.generation, 0
+                continue
+            if timeline.next > first:
+                data = await asyncio.to_thread(encode_event, "timeline", timeline, id=str(timeline.next - 1))
+                yield data
+                first = timeline.next
+            known = LogEnd(first, generation)
+            await _before(stopping, log.reader.wait(known, timeout=WAIT_FOR_CHANGE_S))
+
+
+async def sessions_stream(
+    source: SessionSource, *, cursor: str, stopping: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    """Yield the rows of sessions that changed since `cursor`, or since now."""
+    with _ends_if_unreadable():
+        cursor = cursor or await source.cursor()
+        while not stopping.is_set():
+            changes = await _before(stopping, source.wait_for_changes(cursor, timeout=WAIT_FOR_CHANGE_S))
+            if changes is None:
+                return
+            cursor = changes.cursor
+            if changes.rows:
+                yield encode_event("sessions", changes.rows, id=cursor)
+
+
+class Replays:
+    """Runs one replay at a time: it takes a whole processor."""
+
+    def __init__(self) -> None:
+        self._is_running = False
+
+    async def stream(self, replay: Replay, *, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
+        """Yield the progress of a replay, then its result, or the problem in words."""
+        if self._is_running:
+            yield _problem("another replay is running: wait for its end, or close its page")
+            return
+        self._is_running = True
+        cancelled, progress = threading.Event(), (0, 0)
+
+        def report(done: int, total: int) -> None:
+            nonlocal progress
+            progress = (done, total)
+
+        task = asyncio.ensure_future(asyncio.to_thread(replay, report, cancelled.is_set))
+        try:
+            while not task.done() and not stopping.is_set():
+                await asyncio.wait({task}, timeout=REPLAY_PROGRESS_INTERVAL_S)
+                yield encode_event("progress", {"done": progress[0], "total": progress[1]})
+            if task.done():
+                yield await asyncio.to_thread(encode_event, "result", task.result())
+        except FovealError as problem:
+            yield _problem(str(problem))
+        finally:
+            cancelled.set()
+            if not task.done():  # the thread ends at its next check
+                await asyncio.wait({task})
+            self._is_running = False
+
+
+def _problem(message: str) -> bytes:
+    return encode_event("problem", {"message": message})

@@ -1,0 +1,291 @@
+/**
+ * Live updates: a connection that comes back by itself, and the control that shows its state.
+ *
+ * 1. The browser resumes a connection that breaks. Where it gives up, the feed connects again, later each time.
+ * 2. A page in the background closes its connection after a while, because a browser opens only a few connections to
+ *    a server; it catches up when it is shown again.
+ * 3. New events are announced together, not one by one.
+ *
+ * @module
+ */
+
+import { clear, el, on, setText } from "./dom.js";
+import { formatCount } from "./format.js";
+
+/** @typedef {import("./types.js").App} App */
+/** @typedef {import("./types.js").Timeline} Timeline */
+/** @typedef {import("./data_source.js").StreamState} StreamState */
+/** @typedef {"connecting" | "live" | "paused" | "reconnecting" | "ended"} LiveStatus */
+/** @typedef {(onData: (data: any) => void, onState: (state: StreamState) => void) => () => void} Connect */
+
+/** Milliseconds before each attempt to connect again; after the last one the feed ends. */
+export const RECONNECT_DELAYS_MS = [1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 30_000, 30_000];
+/** Milliseconds that a hidden page keeps its connection. */
+const HIDDEN_MS = 30_000;
+/** Milliseconds between two announcements. */
+const ANNOUNCE_MS = 5_000;
+
+/** @type {Record<LiveStatus, [string, string]>} the word and the explanation of each state */
+const STATUS_WORDS = {
+  connecting: ["Connecting", "The page connects to the session."],
+  live: ["Live", "New events appear as they are written."],
+  paused: ["Paused", "New events wait until you resume."],
+  reconnecting: ["Reconnecting", "The connection broke off. The page tries again."],
+  ended: ["Not connected", "The server no longer answers. Check that it is running, then reconnect."],
+};
+
+/** A stream of updates with its state. */
+export class LiveFeed {
+  /**
+   * @param {Connect} connect opens the stream where the page left off; returns a function that closes it
+   * @param {(data: any) => void} onData
+   * @param {(status: LiveStatus) => void} onStatus
+   */
+  constructor(connect, onData, onStatus) {
+    /** @type {LiveStatus} */
+    this.status = "connecting";
+    this._connect = connect;
+    this._onData = onData;
+    this._onStatus = onStatus;
+    this._attempts = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this._timer = undefined;
+    /** @type {(() => void) | null} */
+    this._close = null;
+  }
+
+  /**
+   * Connect, also after a pause or an end.
+   * @returns {void}
+   */
+  start() {
+    this._attempts = 0;
+    this._open("connecting");
+  }
+
+  /**
+   * Close the connection until `start`.
+   * @returns {void}
+   */
+  pause() {
+    this._disconnect();
+    this._setStatus("paused");
+  }
+
+  /**
+   * Close the connection for good.
+   * @returns {void}
+   */
+  end() {
+    this._disconnect();
+    this._setStatus("ended");
+  }
+
+  /**
+   * @param {LiveStatus} status
+   * @returns {void}
+   */
+  _open(status) {
+    this._disconnect();
+    this._setStatus(status);
+    let isCurrent = true;
+    const close = this._connect(
+      (data) => {
+        if (isCurrent) this._onData(data);
+      },
+      (state) => {
+        if (isCurrent) this._onState(state);
+      },
+    );
+    this._close = () => {
+      isCurrent = false;
+      close();
+    };
+  }
+
+  /**
+   * @param {StreamState} state
+   * @returns {void}
+   */
+  _onState(state) {
+    if (state === "live") {
+      this._attempts = 0;
+      this._setStatus("live");
+    } else if (state === "reconnecting") {
+      this._setStatus("reconnecting");
+    } else {
+      this._retry();
+    }
+  }
+
+  /** Connect again after a delay, or end after the last attempt. */
+  _retry() {
+    const delay = RECONNECT_DELAYS_MS[this._attempts];
+    if (delay === undefined) {
+      this.end();
+      return;
+    }
+    this._attempts += 1;
+    this._disconnect();
+    this._setStatus("reconnecting");
+    this._timer = setTimeout(() => this._open("reconnecting"), delay);
+  }
+
+  /** Close the stream and forget a planned attempt. */
+  _disconnect() {
+    clearTimeout(this._timer);
+    this._close?.();
+    this._close = null;
+  }
+
+  /**
+   * @param {LiveStatus} status
+   * @returns {void}
+   */
+  _setStatus(status) {
+    if (this.status === status) return;
+    this.status = status;
+    this._onStatus(status);
+  }
+}
+
+/** A line with the state of a feed and a button that pauses, resumes or reconnects it. */
+export class LiveStatusLine {
+  /** @param {LiveFeed} feed */
+  constructor(feed) {
+    this._feed = feed;
+    this._word = el("span", { class: "live-word" });
+    this._button = el("button", { type: "button", class: "live-button", onclick: () => this._press() });
+    /** The element of the line. */
+    this.element = el("span", { class: "live-line" }, this._word, this._button);
+    this.show(feed.status);
+  }
+
+  /**
+   * @param {LiveStatus} status
+   * @returns {void}
+   */
+  show(status) {
+    const [word, explanation] = STATUS_WORDS[status];
+    this.element.dataset.status = status;
+    setText(this._word, word);
+    this._word.title = explanation;
+    setText(this._button, status === "paused" ? "Resume" : status === "ended" ? "Reconnect" : "Pause");
+    this._button.title = explanation;
+  }
+
+  /** Pause a feed that runs, and start one that does not. */
+  _press() {
+    if (this._feed.status === "paused" || this._feed.status === "ended") this._feed.start();
+    else this._feed.pause();
+  }
+}
+
+/**
+ * Close the connection of a hidden page after a while, and open it when the page is shown again. Returns a function
+ * that stops watching.
+ * @param {LiveFeed} feed
+ * @returns {() => void}
+ */
+export function pauseWhileHidden(feed) {
+  let timer = 0;
+  let isAsleep = false;
+  return on(document, "visibilitychange", () => {
+    clearTimeout(timer);
+    if (document.hidden) {
+      timer = window.setTimeout(() => {
+        isAsleep = feed.status !== "paused" && feed.status !== "ended";
+        if (isAsleep) feed.pause();
+      }, HIDDEN_MS);
+    } else if (isAsleep) {
+      isAsleep = false;
+      feed.start();
+    }
+  });
+}
+
+/**
+ * Return a function that collects numbers and announces their sum, at most once in a while.
+ * @param {(text: string) => void} announce
+ * @param {(count: number) => string} sentence
+ * @returns {(count: number) => void}
+ */
+export function announceTogether(announce, sentence) {
+  let waiting = 0;
+  let isPlanned = false;
+  return (count) => {
+    waiting += count;
+    if (isPlanned || waiting === 0) return;
+    isPlanned = true;
+    setTimeout(() => {
+      isPlanned = false;
+      announce(sentence(waiting));
+      waiting = 0;
+    }, ANNOUNCE_MS);
+  };
+}
+
+/**
+ * Follow the session of a page: new events are appended, and the point stays at the end while `follow` is on.
+ * @param {App} app
+ * @returns {{element: HTMLElement, feed: LiveFeed | null, start: () => void}}
+ */
+export function createLiveControl(app) {
+  const element = el("div", { class: "live-control", role: "group", "aria-label": "Live updates" });
+  if (app.data.isOffline) {
+    element.append(el("span", { class: "live-word" }, "Exported file"));
+    return { element, feed: null, start: () => {} };
+  }
+  const announce = announceTogether(app.announce, (count) => `${formatCount(count, "new event")}.`);
+  const feed = new LiveFeed(
+    (onData, onState) => app.data.follow(app.timeline.last, onData, onState),
+    (timeline) => appendLive(app, timeline, announce),
+    (status) => line.show(status),
+  );
+  const line = new LiveStatusLine(feed);
+  const follow = createFollowButton(app);
+  clear(element, line.element, follow);
+  pauseWhileHidden(feed);
+  return { element, feed, start: () => feed.start() };
+}
+
+/**
+ * @param {App} app
+ * @param {Timeline} timeline
+ * @param {(count: number) => void} announce
+ * @returns {void}
+ */
+function appendLive(app, timeline, announce) {
+  const before = app.timeline.last;
+  const { follow, point } = app.state.current;
+  app.append(timeline);
+  const { last } = app.timeline;
+  // A log that was read again can be shorter.
+  if (follow || point > last) app.state.set({ point: last, request: -1, follow: true });
+  announce(Math.max(0, last - before));
+}
+
+/**
+ * The switch that keeps the page at the newest event. Scrubbing turns it off.
+ * @param {App} app
+ * @returns {HTMLButtonElement}
+ */
+function createFollowButton(app) {
+  const button = el("button", { type: "button", class: "follow-button" }, "Follow");
+  const show = () => {
+    const { follow, point } = app.state.current;
+    const behind = app.timeline.last - point;
+    button.setAttribute("aria-pressed", String(follow));
+    setText(button, follow || behind <= 0 ? "Follow" : `Follow (${formatCount(behind, "event")} behind)`);
+    button.title = follow
+      ? "The page stays at the newest event. Scrubbing turns this off."
+      : "Go to the newest event and stay there.";
+  };
+  on(button, "click", () => {
+    const follow = !app.state.current.follow;
+    app.state.set(follow ? { follow, point: app.timeline.last, request: -1 } : { follow });
+  });
+  app.state.subscribe(show);
+  show();
+  return button;
+}

@@ -1,0 +1,232 @@
+/**
+ * The entries of the log view: the events that pass the filters, and what stands for several of them.
+ *
+ * A summary, a notice or a moved rule is an entry of its own where it stands in the request.
+ *
+ * @module
+ */
+
+import { roleOf } from "./event_kinds.js";
+import { seqOfKey } from "./timeline_state.js";
+
+/** @typedef {import("./types.js").TimelineRow} TimelineRow */
+/** @typedef {import("./types.js").ViewChange} ViewChange */
+/** @typedef {import("./types.js").Filters} Filters */
+/** @typedef {import("./timeline_state.js").TimelineState} TimelineState */
+/** @typedef {import("./timeline_state.js").ViewState} ViewState */
+
+/**
+ * One line of the log view. `row` is undefined for what is only in the view.
+ * @typedef {object} LogEntry
+ * @property {string} key
+ * @property {TimelineRow | undefined} row
+ * @property {ViewChange | undefined} change
+ * @property {boolean} isPlaced whether it stands at its place in the request, not at its place in the log
+ */
+
+/**
+ * The entries after one event, in order. They are made when they are asked for.
+ */
+export class LogEntries {
+  /**
+   * @param {TimelineState} timeline
+   * @param {ViewState} view
+   * @param {Filters} filters
+   */
+  constructor(timeline, view, filters) {
+    this.timeline = timeline;
+    this.view = view;
+    /** @type {Record<string, number>} messages by level */
+    this.levels = {};
+    this.placed = placedItems(view);
+    /** Index of a row, or -1 - index of a placed item. */
+    this.codes = new Int32Array(timeline.rows.length + this.placed.length);
+    this.count = 0;
+    this.fill(entryFilter(filters));
+  }
+
+  /**
+   * Return an entry.
+   * @param {number} index
+   * @returns {LogEntry}
+   */
+  entry(index) {
+    const code = this.codes[index];
+    if (code < 0) {
+      const change = this.placed[-1 - code];
+      return { key: change.key, row: undefined, change, isPlaced: true };
+    }
+    const row = this.timeline.rows[code];
+    return { key: `e${row.seq}`, row, change: changeOfRow(this.timeline, this.view, code), isPlaced: false };
+  }
+
+  /**
+   * Return the level of an entry without making it: "later" if it was not yet said, "" if it is no message.
+   * @param {number} index
+   * @returns {string}
+   */
+  level(index) {
+    const code = this.codes[index];
+    if (code < 0) return this.placed[-1 - code].level;
+    if (this.timeline.rows[code].seq > this.view.seq) return "later";
+    const change = changeOfRow(this.timeline, this.view, code);
+    return change && !isElsewhere(change) ? change.level : "";
+  }
+
+  /**
+   * Return the index of the entry with a key; -1 if the filters hide it.
+   * @param {string} key
+   * @param {{placed?: boolean}} [options] `placed`: prefer the place in the request
+   * @returns {number}
+   */
+  indexOf(key, { placed = false } = {}) {
+    const item = this.placed.findIndex((change) => change.key === key);
+    if (item >= 0 && (placed || !key.startsWith("e"))) return this.codes.subarray(0, this.count).indexOf(-1 - item);
+    const row = key.startsWith("e") ? this.timeline.rowIndex(seqOfKey(key)) : -1;
+    return row < 0 ? -1 : this.codes.subarray(0, this.count).indexOf(row);
+  }
+
+  /**
+   * Return the index of the newest entry of an event up to `seq`; -1 if there is none.
+   * @param {number} seq
+   * @returns {number}
+   */
+  lastUpTo(seq) {
+    for (let index = this.count - 1; index >= 0; index--) {
+      const code = this.codes[index];
+      if (code >= 0 && this.timeline.rows[code].seq <= seq) return index;
+    }
+    return -1;
+  }
+
+  /**
+   * @param {(row: TimelineRow | undefined, change: ViewChange | undefined) => boolean} isShown
+   * @returns {void}
+   */
+  fill(isShown) {
+    const { timeline, placed } = this;
+    let next = 0;
+    for (let index = 0; index <= timeline.rows.length; index++) {
+      const seq = index < timeline.rows.length ? timeline.rows[index].seq : Infinity;
+      while (next < placed.length && placeOf(placed[next]) < seq) this.add(-1 - next, undefined, placed[next++], isShown);
+      if (index === timeline.rows.length) break;
+      this.add(index, timeline.rows[index], changeOfRow(timeline, this.view, index), isShown);
+    }
+  }
+
+  /**
+   * @param {number} code
+   * @param {TimelineRow | undefined} row
+   * @param {ViewChange | undefined} change
+   * @param {(row: TimelineRow | undefined, change: ViewChange | undefined) => boolean} isShown
+   * @returns {void}
+   */
+  add(code, row, change, isShown) {
+    // A message that stands elsewhere is counted there.
+    const own = row && change && isElsewhere(change) ? undefined : change;
+    if (own) this.levels[own.level] = (this.levels[own.level] ?? 0) + 1;
+    if (isShown(row, own)) this.codes[this.count++] = code;
+  }
+}
+
+/**
+ * Return how many events have each role and each tool.
+ * @param {TimelineState} timeline
+ * @returns {{roles: Map<string, number>, tools: Map<string, number>}}
+ */
+export function countRolesAndTools(timeline) {
+  const roles = new Map();
+  const tools = new Map();
+  for (const row of timeline.rows) {
+    const role = roleOf(row.kind);
+    roles.set(role, (roles.get(role) ?? 0) + 1);
+    if (row.tool) tools.set(row.tool, (tools.get(row.tool) ?? 0) + 1);
+  }
+  return { roles, tools };
+}
+
+/**
+ * Whether a message does not stand where its event is in the log.
+ * @param {ViewChange} change
+ * @returns {boolean}
+ */
+export function isElsewhere(change) {
+  return placeOf(change) >= 0;
+}
+
+/**
+ * Return the event after which a message stands; -1 if it is at its own place.
+ * @param {ViewChange} change
+ * @returns {number}
+ */
+function placeOf(change) {
+  if (change.place >= 0) return change.place === seqOfKey(change.key) ? -1 : change.place;
+  return change.key.startsWith("e") ? -1 : seqOfKey(change.key);
+}
+
+/**
+ * @param {ViewState} view
+ * @returns {ViewChange[]}
+ */
+function placedItems(view) {
+  const placed = view.items().filter(isElsewhere);
+  return placed.sort((a, b) => placeOf(a) - placeOf(b));
+}
+
+/** @type {WeakMap<TimelineState, {version: number, indices: Int32Array}>} */
+const KEY_INDICES = new WeakMap();
+
+/**
+ * @param {TimelineState} timeline
+ * @param {ViewState} view
+ * @param {number} row index of the row
+ * @returns {ViewChange | undefined}
+ */
+function changeOfRow(timeline, view, row) {
+  let known = KEY_INDICES.get(timeline);
+  if (!known || known.version !== timeline.version) {
+    const indices = Int32Array.from(timeline.rows, ({ seq }) => timeline.keyIndex.get(`e${seq}`) ?? -1);
+    known = { version: timeline.version, indices };
+    KEY_INDICES.set(timeline, known);
+  }
+  const index = known.indices[row];
+  return index < 0 ? undefined : view.byIndex(index);
+}
+
+/**
+ * Return whether an entry passes the filters. An empty filter lets everything pass.
+ * @param {Filters} filters
+ * @returns {(row: TimelineRow | undefined, change: ViewChange | undefined) => boolean}
+ */
+function entryFilter(filters) {
+  const [roles, tools, levels] = [new Set(filters.roles), new Set(filters.tools), new Set(filters.levels)];
+  const text = filters.text.trim().toLowerCase();
+  if (!roles.size && !tools.size && !levels.size && !text) return () => true;
+  return (row, change) => {
+    if (roles.size && !roles.has(row ? roleOf(row.kind) : roleOfPlaced(change))) return false;
+    if (tools.size && !tools.has(row?.tool ?? "")) return false;
+    if (levels.size && !levels.has(change?.level ?? "")) return false;
+    return !text || containsText(row, change, text);
+  };
+}
+
+/**
+ * @param {TimelineRow | undefined} row
+ * @param {ViewChange | undefined} change
+ * @param {string} text in lower case
+ * @returns {boolean}
+ */
+function containsText(row, change, text) {
+  const texts = [row?.preview, row?.tool, row?.path, change?.preview, row && `e${row.seq}`];
+  return texts.some((part) => part?.toLowerCase().includes(text));
+}
+
+/**
+ * @param {ViewChange | undefined} change
+ * @returns {string}
+ */
+function roleOfPlaced(change) {
+  if (change?.category === "pinned") return "pinned";
+  if (change?.category === "instructions" || change?.category === "system") return "instructions";
+  return change?.key.startsWith("m") ? "result" : "reduction";
+}

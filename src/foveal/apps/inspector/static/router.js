@@ -1,0 +1,150 @@
+/**
+ * The state of the page in the fragment of its address: `#e412&panel=cache&message=e37`, or `#r17` for a request.
+ *
+ * Without an event, the page follows the newest one.
+ *
+ * @module
+ */
+
+import { on } from "./dom.js";
+
+/** @typedef {import("./types.js").App} App */
+/** @typedef {import("./types.js").PageState} PageState */
+/** @typedef {import("./timeline_state.js").TimelineState} TimelineState */
+
+/** Browsers refuse more than about 100 changes of the address in 30 seconds. */
+const ADDRESS_MS = 350;
+
+/**
+ * Read the address into the state, and keep both equal from then on.
+ * @param {App} app
+ * @returns {void}
+ */
+export function connectAddress(app) {
+  let timer = 0;
+  const read = () => app.state.set(readFragment(location.hash, app.timeline));
+  app.state.set(readFragment(location.hash, app.timeline));
+  on(window, "hashchange", read);
+  app.state.subscribe((state) => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => writeAddress(state, app.timeline), ADDRESS_MS);
+  });
+}
+
+/**
+ * Return the part of the state that a fragment describes.
+ * @param {string} fragment
+ * @param {TimelineState} timeline
+ * @returns {Partial<PageState>}
+ */
+export function readFragment(fragment, timeline) {
+  const [place, ...rest] = fragment.replace(/^#/, "").split("&");
+  const fields = new Map(rest.concat(place.includes("=") ? [place] : []).map(splitField));
+  const numbers = (fields.get("compare") ?? "").split("-").map((text) => Number(text || NaN) - 1);
+  return {
+    ...readPlace(place, timeline),
+    selected: /^[enm]\d+(\.\d+)?$/.test(fields.get("message") ?? "") ? fields.get("message") : "",
+    panel: fields.get("panel") || "message",
+    filters: {
+      roles: listOf(fields.get("role")),
+      tools: listOf(fields.get("tool")),
+      levels: listOf(fields.get("level")),
+      text: fields.get("text") ?? "",
+    },
+    compare: numbers.length === 2 && numbers.every(Number.isInteger) ? { a: numbers[0], b: numbers[1] } : { a: -1, b: -1 },
+  };
+}
+
+/**
+ * Return the fragment of a state.
+ * @param {PageState} state
+ * @param {TimelineState} timeline
+ * @returns {string}
+ */
+export function writeFragment(state, timeline) {
+  const { filters, compare } = state;
+  /** @type {[string, string][]} */
+  const fields = [
+    ["panel", state.panel === "message" ? "" : state.panel],
+    ["message", state.selected],
+    ["role", filters.roles.join(",")],
+    ["tool", filters.tools.map(encodeURIComponent).join(",")],
+    ["level", filters.levels.join(",")],
+    ["text", filters.text],
+    ["compare", compare.a >= 0 && compare.b >= 0 ? `${compare.a + 1}-${compare.b + 1}` : ""],
+  ];
+  const named = fields.filter(([, value]) => value).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+  return [placeText(state, timeline), ...named].join("&");
+}
+
+/**
+ * @param {PageState} state
+ * @param {TimelineState} timeline
+ * @returns {string}
+ */
+function placeText(state, timeline) {
+  if (timeline.requests[state.request]?.at === state.point) return `r${state.request + 1}`;
+  return state.follow || state.point < 0 ? "" : `e${state.point}`;
+}
+
+/**
+ * @param {PageState} state
+ * @param {TimelineState} timeline
+ * @returns {void}
+ */
+function writeAddress(state, timeline) {
+  const fragment = writeFragment(state, timeline).replace(/^&/, "");
+  if (`#${fragment}` === location.hash || (!fragment && !location.hash)) return;
+  try {
+    history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search);
+  } catch {
+    // Some browsers forbid it for pages from disk; the page works without.
+  }
+}
+
+/**
+ * @param {string} place
+ * @param {TimelineState} timeline
+ * @returns {Partial<PageState>}
+ */
+function readPlace(place, timeline) {
+  const match = /^([er])(\d{1,15})$/.exec(place);
+  if (!match) return { point: timeline.last, request: -1, follow: true };
+  const number = Number(match[2]);
+  if (match[1] === "r" && timeline.requests.length) {
+    const request = Math.min(timeline.requests.length, Math.max(1, number)) - 1;
+    return { point: timeline.requests[request].at, request, follow: false };
+  }
+  const point = Math.max(timeline.first, Math.min(timeline.last, number));
+  return { point, request: -1, follow: false };
+}
+
+/**
+ * @param {string} field
+ * @returns {[string, string]}
+ */
+function splitField(field) {
+  const equals = field.indexOf("=");
+  if (equals < 0) return [field, ""];
+  return [field.slice(0, equals), decodeText(field.slice(equals + 1))];
+}
+
+/**
+ * @param {string | undefined} text
+ * @returns {string[]}
+ */
+function listOf(text) {
+  return text ? text.split(",").filter(Boolean).map(decodeText) : [];
+}
+
+/**
+ * @param {string} text
+ * @returns {string} the text itself if it is not a valid encoding
+ */
+function decodeText(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}

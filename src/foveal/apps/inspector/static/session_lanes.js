@@ -1,0 +1,95 @@
+/**
+ * Lanes on the page of a session: the sessions that belong to it, with a line at the current point.
+ *
+ * @module
+ */
+
+import { Problem } from "./data_source.js";
+import { Lanes } from "./lanes.js";
+
+/** @typedef {import("./types.js").App} App */
+/** @typedef {import("./types.js").SessionRow} SessionRow */
+/** @typedef {import("./timeline_state.js").TimelineState} TimelineState */
+/** @typedef {import("./lane_layout.js").LaneTick} LaneTick */
+
+/** Newest sessions among which related and parallel ones are looked for. */
+const LANE_CANDIDATES = 100;
+/** Milliseconds between two loads of the list while the session grows. */
+const LANES_REFRESH_MS = 15_000;
+
+/**
+ * Return the lanes of a session's page. They stay hidden while no other session belongs to it.
+ * @param {App} app
+ * @returns {{element: HTMLElement, load: () => Promise<void>}}
+ */
+export function createSessionLanes(app) {
+  const lanes = new Lanes();
+  /** @type {SessionRow[]} */
+  let rows = [];
+  let loadedAt = -Infinity;
+  const show = () => {
+    const known = rows.find((row) => row.key === app.data.id);
+    const others = rows.filter((row) => row.key !== app.data.id);
+    lanes.show(
+      [sessionRowOf(app.timeline, app.data.id, known), ...others],
+      app.data.id,
+      requestTicks(app.timeline),
+    );
+    lanes.setPoint(timeNear(app.timeline, app.state.current.point));
+  };
+  const load = async () => {
+    loadedAt = performance.now();
+    try {
+      rows = (await app.data.sessions({ limit: LANE_CANDIDATES })).sessions;
+    } catch (error) {
+      // The page is complete without the lanes.
+      if (!(error instanceof Problem)) throw error;
+    }
+    show();
+  };
+  app.state.subscribe((state, before) => {
+    if (state.version !== before.version && performance.now() - loadedAt > LANES_REFRESH_MS) void load();
+    else if (state.version !== before.version) show();
+    else if (state.point !== before.point) lanes.setPoint(timeNear(app.timeline, state.point));
+  });
+  return { element: lanes.element, load };
+}
+
+/**
+ * Return the row of the session itself, with what its timeline knows better than the list.
+ * @param {TimelineState} timeline
+ * @param {string} key
+ * @param {SessionRow | undefined} known
+ * @returns {SessionRow}
+ */
+function sessionRowOf(timeline, key, known) {
+  const first = timeline.rows.find((row) => row.at !== null)?.at ?? null;
+  const last = timeNear(timeline, timeline.last);
+  const row = { key, title: timeline.title, origin: timeline.origin, ...known, requests: timeline.requests.length };
+  return first !== null && last !== null ? { ...row, times: [first, last] } : row;
+}
+
+/**
+ * @param {TimelineState} timeline
+ * @returns {LaneTick[]}
+ */
+function requestTicks(timeline) {
+  return timeline.requests.flatMap((request) => {
+    const time = request.time ?? timeNear(timeline, request.at);
+    return time === null ? [] : [{ time, share: request.window ? request.tokens / request.window : 0 }];
+  });
+}
+
+/**
+ * Return the time of an event, or of the newest event before it that has one; null if none has.
+ * @param {TimelineState} timeline
+ * @param {number} seq
+ * @returns {number | null}
+ */
+export function timeNear(timeline, seq) {
+  for (let index = timeline.rowIndex(seq); index >= 0; index -= 1) {
+    const { at } = timeline.rows[index];
+    if (at !== null) return at;
+  }
+  return null;
+}

@@ -1,0 +1,21 @@
+"""Appends the log of a context to a session in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foveal.core.log.events import Event
+from foveal.errors import Conflict, UnknownSession
+from foveal.ports import Store
+
+
+async def append_missing(store: Store, session: str, log: Sequence[Event]) -> None:
+    """Append the events that a session does not have yet; raises `Conflict` if it has others than the log."""
+    try:
+        end = (await store.end(session)).next_seq
+    except UnknownSession:
+        end = 0
+    if end and (end > len(log) or (await store.read(session, first=end - 1))[-1].fact != log[end - 1].fact):
+        raise Conflict(session, given=len(log), next_seq=end)
+    if end < len(log):
+        await store.append(session, log[end:])

@@ -1,0 +1,1 @@
+"""What the inspector shows of a session, computed from its log."""

@@ -1,0 +1,169 @@
+"""Events in words: what each one did, and why."""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from foveal.core.log.events import (
+    AnyFact,
+    Clipped,
+    Compacted,
+    CompactionFailed,
+    Dropped,
+    Equipped,
+    Erased,
+    Expanded,
+    Instructed,
+    Marked,
+    Masked,
+    ModelSaid,
+    Noted,
+    Opened,
+    Overflowed,
+    Pinned,
+    Reverted,
+    Rewound,
+    SnapshotTaken,
+    ToolReturned,
+    Unknown,
+    Used,
+    UserSaid,
+    handle,
+    unraw,
+)
+from foveal.core.wire.event_text import original_text
+from foveal.core.wire.safe_print import one_line
+
+MAX_SENTENCE_CHARS: Final = 140
+_PREVIEW_SOURCE_CHARS: Final = 2_000
+"""Characters of a text that its preview is made of: most of a long blank beginning is skipped, not all of it."""
+
+_REASONS: Final = {
+    "tokens": "the request came near the limit",
+    "room": "the request would not have fitted otherwise",
+    "price": "a smaller request costs less",
+    "turns": "enough turns had passed",
+    "messages": "there were too many messages",
+    "hand": "requested by the user",
+    "overflow": "the provider refused the request as too large",
+    "model": "the model changed",
+    "merge": "older summaries were merged",
+    "recorded": "recorded by the program that wrote the transcript",
+    "caller": "the caller left them out of its history",
+}
+"""Triggers of reductions in words, by the reason that the log stores."""
+
+
+def reason_text(reason: str) -> str:
+    """Return the trigger of a reduction in words; an unknown one as the log has it."""
+    return _REASONS.get(reason, one_line(reason))
+
+
+def preview_text(text: str) -> str:
+    """Return the beginning of a text on one line."""
+    return one_line(text[:_PREVIEW_SOURCE_CHARS], width=MAX_SENTENCE_CHARS)
+
+
+def event_sentence(fact: AnyFact) -> str:
+    """Return in one line what an event says, or what it did."""
+    match fact:
+        case UserSaid() | ModelSaid() | ToolReturned() | Instructed():
+            return preview_text(original_text(fact))
+        case Clipped() | Masked() | Dropped() | Compacted() | CompactionFailed():
+            return reduction_sentence(fact)
+        case Opened():
+            return one_line(", ".join(filter(None, (f"model {fact.model or 'unknown'}", _policy_text(fact)))))
+        case Equipped():
+            return _count(len(_list(fact)), "tool")
+        case Pinned():
+            return preview_text(fact.text) if fact.text else f"pinned {_handle(fact.target)}"
+        case Noted():
+            return preview_text(f"{fact.topic}: {fact.text}" if fact.topic else fact.text)
+        case Used():
+            return _usage_sentence(fact)
+        case SnapshotTaken():
+            return preview_text(fact.label)
+        case Erased():
+            return f"erased: {one_line(fact.was)}"
+        case Marked():
+            return f"cache marks of {handle(fact.target)} moved"
+        case Expanded():
+            return f"{handle(fact.first)} to {handle(fact.last)} shown in full until the next user message"
+        case Overflowed():
+            return _overflow_sentence(fact)
+        case Reverted():
+            return f"took back {handle(fact.target)}"
+        case Rewound():
+            return f"went back to {handle(fact.to)}"
+        case Unknown():
+            return f"an event that this version does not know: {one_line(fact.kind)}"
+        case _:
+            assert_never(fact)
+
+
+def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | CompactionFailed) -> str:
+    """Return in one line what a reduction did, and why, such as `masked 4 messages: a smaller request costs
+    less`."""
+    match fact:
+        case Clipped():
+            done = f"clipped {handle(fact.target)} from {fact.total_tokens:,} to {fact.kept_tokens:,} tokens"
+        case Masked():
+            done = f"masked {_count(len({mask.target for mask in fact.masks}), 'message')}"
+        case Dropped():
+            done = f"dropped {_ranges_text(fact.ranges)}"
+        case Compacted():
+            by = f" by {one_line(fact.by)}" if fact.by else ""
+            done = f"summarised {handle(fact.first)} to {handle(fact.last)}{by}"
+        case CompactionFailed():
+            return one_line(
+                f"no summary of {handle(fact.first)} to {handle(fact.last)}: {fact.problem}", width=200
+            )
+    reason = "" if isinstance(fact, Clipped) else reason_text(fact.reason)
+    return f"{done}: {reason}" if reason else done
+
+
+def _ranges_text(ranges: tuple[tuple[int, int], ...]) -> str:
+    texts = [
+        handle(first) if first == last else f"{handle(first)} to {handle(last)}" for first, last in ranges
+    ]
+    return one_line(", ".join(texts) or "nothing")
+
+
+def _policy_text(fact: Opened) -> str:
+    origin = f"continues {fact.origin}" if fact.origin else ""
+    return ", ".join(filter(None, (f"policy {fact.policy}" if fact.policy else "", origin)))
+
+
+def _usage_sentence(fact: Used) -> str:
+    parts = [f"{fact.prompt:,} tokens read"]
+    if fact.cache_read:
+        parts.append(f"{fact.cache_read:,} of them from the cache")
+    if fact.cache_write:
+        parts.append(f"{fact.cache_write:,} written to it")
+    parts.append(f"{fact.output:,} tokens answered")
+    return ", ".join(parts)
+
+
+def _overflow_sentence(fact: Overflowed) -> str:
+    size = (
+        f"{fact.needed:,} tokens"
+        if fact.needed
+        else f"about {fact.sent:,} tokens"
+        if fact.sent
+        else "a request"
+    )
+    limit = f", {fact.limit:,} are allowed" if fact.limit else ""
+    return f"the provider refused {size}{limit}"
+
+
+def _list(fact: Equipped) -> list[object]:
+    tools = unraw(fact.tools)
+    return tools if isinstance(tools, list) else []
+
+
+def _handle(target: int | None) -> str:
+    return "" if target is None else handle(target)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

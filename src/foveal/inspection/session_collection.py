@@ -1,0 +1,188 @@
+"""Sessions of several archive sources as one `SessionSource`.
+
+sessions = SessionCollection(default_sources())
+page = await sessions.rows(query="flaky test")
+reader = await sessions.open(page.rows[0].key)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from foveal.core.log.events import Opened
+from foveal.core.tokens.counter import counter
+from foveal.errors import FovealError
+from foveal.inspection.session_actions import SessionActor, StoreActor
+from foveal.inspection.session_list import ListedSession, SessionList
+from foveal.inspection.session_reader import POLL_S, REST_PER_WORK, ArchivedSession
+from foveal.inspection.session_rows import SessionRows, bare_row
+from foveal.inspection.session_source import (
+    ActionResult,
+    NotWritable,
+    SessionAbout,
+    SessionAction,
+    SessionChanges,
+    SessionMissing,
+    SessionPage,
+    SessionRow,
+)
+from foveal.recall.archive import Archive, ArchiveSource
+
+MAX_PAGE_ROWS: Final = 200
+MAX_SEARCH_WORK_S: Final = 5.0
+"""Time for which one search reads and indexes sessions; the same search again continues."""
+MAX_KEPT_READERS: Final = 64
+MAX_ABOUT_AGE_S: Final = 5.0
+"""Age of what is known of a session that is used again."""
+
+
+class SessionCollection:
+    """The sessions of several sources, for one event loop."""
+
+    def __init__(
+        self,
+        sources: Sequence[ArchiveSource],
+        *,
+        actor: SessionActor | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """`settings` are those of Foveal's own sessions that their logs do not record, such as `window`; the actor
+        has its own."""
+        self._actor = actor or StoreActor()
+        self._settings = settings or {}
+        # It only searches here, so nothing is counted exactly: loading a vocabulary takes long.
+        self._archive = Archive(sources, work_s=MAX_SEARCH_WORK_S, counting=counter("estimate"))
+        self._sessions = SessionList(sources)
+        self._rows = SessionRows(self._sessions, window=int(self._settings.get("window") or 0))
+        self._lock = asyncio.Lock()
+        self._readers: OrderedDict[str, tuple[ArchivedSession, float]] = OrderedDict()
+        """By handle, each with the time at which it was described."""
+        self._generations = count(1)
+
+    async def close(self) -> None:
+        await self._archive.close()
+
+    # ── Pages ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def rows(self, *, after: str = "", limit: int = 50, query: str = "") -> SessionPage:
+        limit = max(1, min(limit, MAX_PAGE_ROWS))
+        if query.strip():
+            return await self._search(query.strip(), after, limit)
+        async with self._lock:
+            await self._sessions.refresh()
+            last = _parse_order(after)
+            listed = [each for each in self._sessions if last is None or each.order < last]
+            page = listed[:limit]
+            rows = await self._make_rows(page)
+            more = "" if len(listed) <= limit else f"{page[-1].entry.active!r} {page[-1].entry.handle}"
+            return SessionPage(rows, more, self._sessions.problems)
+
+    async def _search(self, query: str, after: str, limit: int) -> SessionPage:
+        found = await self._archive.find_sessions(query)
+        async with self._lock:
+            await self._sessions.refresh()
+            listed = [each for handle in found.handles if (each := self._sessions.get(handle)) is not None]
+            first = int(after) if after.isdecimal() else 0
+            rows = await self._make_rows(listed[first : first + limit])
+            more = str(first + limit) if len(listed) > first + limit else ""
+            left = f"{found.left:,} sessions are not searched completely yet: search again to include more"
+            return SessionPage(rows, more, (*self._sessions.problems, *((left,) if found.left else ())))
+
+    async def _make_rows(self, listed: Sequence[ListedSession]) -> tuple[SessionRow, ...]:
+        refusals = {each.source.name: self._actor.refusal(each.source) for each in listed}
+        writable = {each.entry.handle: not refusals[each.source.name] for each in listed}
+        return tuple(replace(row, writable=writable[row.key]) for row in await self._rows.rows(listed))
+
+    # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def cursor(self) -> str:
+        async with self._lock:
+            await self._sessions.refresh()
+            return self._sessions.cursor
+
+    async def wait_for_changes(self, cursor: str, *, timeout: float) -> SessionChanges:
+        until = time.monotonic() + timeout
+        while True:
+            began = time.monotonic()
+            async with self._lock:
+                await self._sessions.refresh()
+                await self._rows.finish()
+                current = self._sessions.cursor
+                rows = await self._make_rows(self._sessions.changed_since(cursor)[:MAX_PAGE_ROWS])
+            now = time.monotonic()
+            if rows or now >= until:
+                return SessionChanges(rows, current)
+            await asyncio.sleep(min(max(2 * POLL_S, REST_PER_WORK * (now - began)), until - now))
+
+    # ── One session ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, key: str) -> ArchivedSession:
+        known = self._readers.get(key)
+        if known is not None and time.monotonic() - known[1] < MAX_ABOUT_AGE_S:
+            self._readers.move_to_end(key)
+            return known[0]
+        async with self._lock:
+            await self._sessions.refresh()
+            listed = self._sessions.resolve(key)
+            about = await self._about(listed)
+            known = self._readers.pop(about.key, None)
+            reader = self._reader(listed, about) if known is None else known[0]
+            reader.set_about(about)
+            self._readers[about.key] = reader, time.monotonic()
+            if len(self._readers) > MAX_KEPT_READERS:
+                self._readers.popitem(last=False)
+            return reader
+
+    def _reader(self, listed: ListedSession, about: SessionAbout) -> ArchivedSession:
+        async def act(action: SessionAction) -> ActionResult:
+            if refusal := self._actor.refusal(listed.source):
+                raise NotWritable(refusal)
+            return await self._actor.act(listed.source, listed.entry.key, action)
+
+        return ArchivedSession(
+            listed.source, listed.entry, about, act=act, next_generation=lambda: next(self._generations)
+        )
+
+    async def _about(self, listed: ListedSession) -> SessionAbout:
+        source, entry = listed.source, listed.entry
+        try:
+            details = await source.describe(entry)
+            is_own = details.kind == "foveal"
+            first = await (await source.open(entry)).pick([0]) if is_own else []
+        except (FovealError, OSError) as problem:
+            raise SessionMissing(str(problem)) from None
+        opened = next((event.fact for event in first if isinstance(event.fact, Opened)), None)
+        figures = self._rows.figures(entry.handle)
+        origin = figures.origin if figures else ""
+        row = bare_row(self._sessions, listed, details, origin=origin or (opened.origin if opened else ""))
+        refusal = self._actor.refusal(source)
+        unknown = f"{details.unknown:,} lines of the file were not understood; they are shown as notes"
+        return SessionAbout(
+            key=entry.handle,
+            id=entry.name,
+            title=row.title,
+            format=row.format,
+            model=(figures.model if figures else "") or row.model,
+            policy=opened.policy if opened else "",
+            settings=self._settings if is_own else {},
+            origin=row.origin,
+            place=row.place,
+            writable=not refusal,
+            reason=refusal,
+            problems=(unknown,) if details.unknown else (),
+        )
+
+
+def _parse_order(cursor: str) -> tuple[float, str] | None:
+    active, _, handle = cursor.partition(" ")
+    with suppress(ValueError):
+        return float(active), handle
+    return None

@@ -1,0 +1,268 @@
+"""Builds the timeline of a session from its events, as the session grows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from foveal.core.compaction.health import read_metrics
+from foveal.core.compaction.ledger.call_reader import read_call
+from foveal.core.engine.counting import anchor_at_view, calibrate
+from foveal.core.engine.settings import recorded_window
+from foveal.core.log.events import (
+    AnyFact,
+    Clipped,
+    Compacted,
+    CompactionFailed,
+    Dropped,
+    Event,
+    Expanded,
+    Masked,
+    ModelSaid,
+    Opened,
+    Pinned,
+    Reverted,
+    Rewound,
+    ToolReturned,
+    Used,
+    calls_of,
+    handle,
+    kind,
+)
+from foveal.core.models.cost import UsageTotals
+from foveal.core.models.model import Model, model
+from foveal.core.models.vocabulary import counter_for, first_calibration
+from foveal.core.tokens.calibration import Calibration
+from foveal.core.tokens.counter import Counter
+from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
+from foveal.core.view.fold import needs_refold
+from foveal.core.view.text_facts import reports_failure
+from foveal.core.wire.event_text import original_text
+from foveal.core.wire.safe_print import one_line
+from foveal.inspection.event_sentences import event_sentence
+from foveal.inspection.reduction_cards import ReductionCards
+from foveal.inspection.request_rows import RequestRows, RequestSize, key_seq
+from foveal.inspection.timeline import Prices, Timeline, TimelineRow, ViewChange
+from foveal.inspection.view_tracker import ViewTracker, fact_category
+
+_at = attrgetter("at")
+_CARDS: Final = (Clipped, Masked, Dropped, Compacted, CompactionFailed)
+"""Facts that get a card, except a clip of what no request has shown yet."""
+
+
+class InspectedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a session beside its log."""
+
+    id: str
+    title: str = ""
+    format: str = "foveal"
+    model: str = ""
+    """The model of a log that names none."""
+    window: int | None = None
+    """Tokens; None for the one that the log records, or else the known one of the model."""
+    reserve: int = 0
+    """Tokens that are kept free for the answer."""
+    problems: tuple[str, ...] = ()
+
+
+class TimelineBuilder:
+    """The timeline of one session."""
+
+    def __init__(self, settings: InspectedSettings, *, counter: Counter | None = None) -> None:
+        """Without `counter`, the vocabulary of the model counts."""
+        self._settings = settings
+        self._given_counter = counter
+        self._window = settings.window
+        self._start(settings.model)
+        self._usage = UsageTotals()
+        self._opened = Opened(model="")
+        self._origin = ""
+        self._rows: list[TimelineRow] = []
+        self._changes: list[ViewChange] = []
+        self._requests = RequestRows()
+        self._cards = ReductionCards()
+        self._size = RequestSize(0, 0, 0, 1.0)
+        self._answered_at = -1
+        """The newest answer: what came after it is in no request yet."""
+        self._calls: dict[str, tuple[int, str, str]] = {}
+        """The newest calls by id: the event, the tool and the file."""
+
+    @property
+    def log(self) -> list[Event]:
+        """All events so far."""
+        return self._tracker.log
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the next event."""
+        return self.log[-1].seq + 1 if self.log else 0
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take over the next events."""
+        for event in events:
+            self._add(event)
+
+    def _add(self, event: Event) -> None:
+        self._learn(event)  # the first event names the model, with which the tracker begins
+        fact, tracker = event.fact, self._tracker
+        folds_again = needs_refold(fact, tracker.view)
+        changes = tracker.add(event)
+        before, self._size = self._size, self._measure()
+        self._changes += changes
+        self._rows.append(self._row(event))
+        if folds_again:
+            self._cards.take_back(event, tracker.effective)
+        if isinstance(fact, _CARDS) and not (isinstance(fact, Clipped) and fact.target > self._answered_at):
+            behind = self._behind(changes)
+            self._cards.add(event, changes, before=before, after=self._size, behind=behind, model=self._model)
+        marked = [handle(seq) for seq in tracker.marked if tracker.view.find(seq)]
+        self._requests.add(event, changes, self._size, model=self._model, marked=marked)
+        if isinstance(fact, ModelSaid):
+            self._answered_at = event.seq
+
+    def document(self, first: int = 0) -> Timeline:
+        """Return the timeline from event `first` on."""
+        requests = self._requests.rows()
+        # The usage of an answer may come after it, so the request before the first new event may be new too.
+        first_request = next(
+            (index for index, row in enumerate(requests) if max(row.answer, row.used) >= first), len(requests)
+        )
+        first_request = max(0, first_request - 1) if first else 0
+        limit = self._model.input_limit(self._settings.reserve)
+        return Timeline(
+            id=self._settings.id,
+            title=self._settings.title,
+            format=self._settings.format,
+            model=self._model.name,
+            policy=self._opened.policy,
+            window=self._model.window,
+            limit=limit,
+            prices=Prices(
+                input=self._model.input_price,
+                cache_read=self._model.cached_price,
+                cache_write=self._model.write_price,
+                output=self._model.output_price,
+            ),
+            cache_ttl=self._model.cache_ttl,
+            origin=self._origin,
+            first=first,
+            next=self.next_seq,
+            rows=tuple(self._rows[first:]),
+            changes=tuple(self._changes[bisect_left(self._changes, first, key=_at) :]),
+            requests=tuple(requests[first_request:]),
+            first_request=first_request,
+            reductions=self._cards.cards(),
+            spent=self._usage.spent,
+            saved=self._usage.saved,
+            problems=self._settings.problems,
+        )
+
+    # ── Sizes and costs ──────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, name: str) -> None:
+        """Begin with a model, whose vocabulary counts."""
+        self._model: Model = self._find_model(name)
+        self._counter: Counter = self._given_counter or counter_for(self._model.name, "auto")
+        self._tracker: ViewTracker = ViewTracker(MessageTokens(self._counter))
+        self._calibration: Calibration = first_calibration(self._model, self._counter)
+
+    def _switch_model(self, name: str) -> None:
+        if not self.log:
+            self._start(name)
+            return
+        before, self._model = self._model, self._find_model(name)
+        if before.name == name:
+            return
+        self._calibration = first_calibration(self._model, self._counter)
+        for event in self.log:
+            self._calibration = calibrate(self._calibration, event, window=self._model.window)
+
+    def _find_model(self, name: str) -> Model:
+        return model(name or "unknown", window=self._window)
+
+    def _learn(self, event: Event) -> None:
+        fact = event.fact
+        if isinstance(fact, Opened):
+            self._opened = fact
+            self._origin = self._origin or fact.origin
+            self._window = self._settings.window or recorded_window(fact)
+            if fact.model:
+                self._switch_model(fact.model)
+        elif isinstance(fact, Used):
+            self._usage = self._usage.after(fact, self._model)
+        elif isinstance(fact, Compacted | CompactionFailed):
+            metrics = read_metrics(fact)
+            self._usage = self._usage.with_summary(metrics.cost, asked=metrics.asked)
+        self._calibration = calibrate(self._calibration, event, window=self._model.window)
+
+    def _measure(self) -> RequestSize:
+        units, view = self._tracker.units, self._tracker.view
+        calibration = self._calibration
+        if calibration.needs_anchoring:
+            calibration = anchor_at_view(calibration, view, units=units)
+        return RequestSize(units, view.tool_units, calibration.tokens(units), calibration.ratio)
+
+    def _behind(self, changes: list[ViewChange]) -> int:
+        """Return the units of the request behind the first message that was changed."""
+        if not changes:
+            return 0
+        view = self._tracker.view
+        first = min(change.place if change.place >= 0 else key_seq(change.key) for change in changes)
+        return sum(view.units_of(step) for step in view.steps if step.seq > first)
+
+    # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _row(self, event: Event) -> TimelineRow:
+        fact = event.fact
+        tool, path, call = "", "", -1
+        if isinstance(fact, ModelSaid):
+            tool, path = self._note_calls(event.seq, fact)
+        elif isinstance(fact, ToolReturned):
+            call, tool, path = self._calls.get(fact.call_id, (-1, one_line(fact.name), ""))
+        text = original_text(fact)
+        units = 0
+        if isinstance(fact, CountedFact):
+            units = self._tracker.view.meter.message(event.seq, fact)
+        return TimelineRow(
+            seq=event.seq,
+            kind=kind(fact),
+            category=fact_category(fact),
+            at=event.at,
+            preview=event_sentence(fact),
+            chars=len(text),
+            units=units,
+            tool=tool,
+            path=path,
+            call=call,
+            failed=isinstance(fact, ToolReturned) and (fact.error or reports_failure(text)),
+            target=_target(fact),
+        )
+
+    def _note_calls(self, seq: int, fact: ModelSaid) -> tuple[str, str]:
+        """Remember the calls of an answer; return the tool and the file of the first one."""
+        first = ("", "")
+        for _, call in calls_of(fact.content):
+            touched = read_call(call).touched
+            path = one_line(touched[0][0]) if touched else ""
+            tool = one_line(call.name)
+            self._calls[call.id] = (seq, tool, path)
+            first = first if first[0] else (tool, path)
+        return first
+
+
+def _target(fact: AnyFact) -> int:
+    match fact:
+        case Reverted(target=target) | Clipped(target=target):
+            return target
+        case Rewound(to=to):
+            return to
+        case Pinned(target=target) if target is not None:
+            return target
+        case Expanded(first=first):
+            return first
+        case _:
+            return -1

@@ -1,0 +1,1 @@
+"""Parts of HTTP servers that several applications share: headers, errors, bodies, sockets."""

@@ -1,0 +1,184 @@
+"""Actions on a session, and a page that follows sessions while other processes write them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import pytest
+
+from foveal.sessions.session import Session
+from foveal.stores import open_store
+from foveal.web.listener import bind
+from support.coding_agent import AGENT_MODEL, AGENT_WINDOW
+from support.inspected_server import InspectedServer
+from support.inspected_sessions import SMALL_SETTINGS, write_store, writer_process
+from support.waiting import wait_until
+
+TITLE = "Orders are shipped twice"
+Serve = Callable[..., InspectedServer]
+
+
+@pytest.fixture
+def copied(shop_file: Path, tmp_path: Path, serve: Serve) -> InspectedServer:
+    """The inspector with a copy of the sessions."""
+    path = tmp_path / "copy.db"
+    copyfile(shop_file, path)
+    return serve(path, window=AGENT_WINDOW)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Path:
+    """A store with the session of an agent that goes on."""
+    path = tmp_path / "running.db"
+    asyncio.run(write_store(path, "running", turns=4))
+    return path
+
+
+def kinds(server: InspectedServer, title: str = TITLE) -> list[str]:
+    """The kinds of all events of a session."""
+    timeline = server.client().get("/inspect/api/timeline", params={"id": server.keys()[title]}).json()
+    return [row["kind"] for row in timeline["rows"]]
+
+
+def act(inspected: Any, area: Any, name: str) -> None:
+    """Press the button of an action, confirm it, and wait until the page says what happened."""
+    status = inspected.page.locator("#status")
+    before = status.inner_text()
+    area.get_by_role("button", name=name, exact=True).first.click()
+    inspected.confirm(name)
+    wait_until(lambda: status.inner_text() not in ("", before))
+
+
+def test_each_action_appends_an_event_and_undo_takes_it_back(opener: Any, copied: InspectedServer) -> None:
+    inspected = opener(copied, TITLE)
+    before = kinds(copied)
+    panel = inspected.panel("Reductions")
+    panel.get_by_label("Focus (optional)").fill("the customer")
+    act(inspected, panel, "Compact now")
+    card = panel.get_by_role("region", name="Reduction at the current point")
+    card.get_by_text(f"e{len(before)}", exact=True).first.wait_for()
+    act(inspected, card, "Undo")
+    assert kinds(copied) == [*before, "compacted", "reverted"]
+
+
+def test_messages_are_pinned_dropped_and_expanded(opener: Any, copied: InspectedServer) -> None:
+    client = copied.client()
+    timeline = client.get("/inspect/api/timeline", params={"id": copied.keys()[TITLE]}).json()
+    summary = next(card for card in timeline["reductions"] if card["kind"] == "compacted")
+    last_result = max(row["seq"] for row in timeline["rows"] if row["kind"] == "tool_returned")
+    before = [row["kind"] for row in timeline["rows"]]
+    inspected = opener(copied, TITLE, f"#message=e{last_result}")
+    panel = inspected.open_panel("Message")
+    act(inspected, panel, "Pin")
+    panel.get_by_role("button", name="Unpin").wait_for()
+    act(inspected, panel, "Unpin")
+    panel.get_by_role("button", name="Pin", exact=True).wait_for()
+    act(inspected, panel, "Drop")
+    inspected.page.locator(".message-level", has_text="Dropped").wait_for()
+    act(inspected, panel, "Undo")
+    inspected.page.locator(".message-level", has_text="Full").wait_for()
+    inspected.page.evaluate("key => { location.hash = `message=${key}`; }", summary["keys"][0])
+    inspected.page.locator(".message-level", has_text="Summarised").wait_for()
+    act(inspected, panel, "Expand")
+    inspected.page.locator(".message-level", has_text="Full").wait_for()
+    done = ["pinned", "reverted", "dropped", "reverted", "expanded"]
+    assert kinds(copied) == before + done
+
+
+def test_a_refused_action_says_why(opener: Any, copied: InspectedServer, tmp_path: Path) -> None:
+    inspected = opener(copied, TITLE, "#message=e4")
+    panel = inspected.open_panel("Message")
+    panel.get_by_role("button", name="Expand").click()
+    dialog = inspected.page.locator("dialog[open]")
+    dialog.get_by_role("button", name="Cancel").click()
+    dialog.wait_for(state="detached")
+    assert "expanded" not in kinds(copied)
+    (tmp_path / "copy.db").rename(tmp_path / "elsewhere.db")
+    panel.get_by_role("button", name="Expand").click()
+    inspected.confirm("Expand")
+    panel.locator(".action-answer .panel-problem").wait_for()
+    (tmp_path / "elsewhere.db").rename(tmp_path / "copy.db")
+    inspected.forgive("status of 409", "status of 503", "net::ERR_")
+
+
+def test_the_page_follows_a_session_that_another_process_writes(
+    opener: Any, serve: Serve, running: Path
+) -> None:
+    inspected = opener(serve(running, window=SMALL_SETTINGS["window"]), "look at file_0.py")
+    page = inspected.page
+    page.locator(".live-line[data-status=live]").wait_for()
+    first = inspected.point()
+    with writer_process(running, "running") as append:
+        last = append()
+        inspected.until_where(f"event {last} of {last}")
+        assert last > first
+        page.get_by_role("button", name="Previous step").click()
+        inspected.until_where(f"event {last - 1} of {last}")
+        newest = append()
+        page.get_by_role("button", name=f"Follow ({newest - last + 1} events behind)").click()
+        inspected.until_where(f"event {newest} of {newest}")
+        page.locator(".live-button").click()
+        page.locator(".live-line[data-status=paused]").wait_for()
+        newest = append()
+        page.locator(".live-button", has_text="Resume").click()
+        inspected.until_where(f"event {newest} of {newest}")
+
+
+def test_the_page_resumes_after_the_server_was_restarted(opener: Any, serve: Serve, running: Path) -> None:
+    with bind("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    with InspectedServer(running, port=port) as server:
+        inspected = opener(server, "look at file_0.py")
+        page = inspected.page
+        page.locator(".live-line[data-status=live]").wait_for()
+    page.locator(".live-line[data-status=reconnecting]").wait_for()
+    with writer_process(running, "running") as append:
+        last = append()
+    # A restart ends all logins; the page goes on once the browser has logged in again.
+    page.context.new_page().goto(serve(running, port=port).server.url())
+    inspected.until_where(f"event {last} of {last}")
+    page.locator(".live-line[data-status=live]").wait_for()
+    inspected.forgive("net::ERR_", "status of 401")
+
+
+def test_the_overview_is_live(opener: Any, serve: Serve, running: Path) -> None:
+    page = opener(serve(running)).page
+    row = page.locator(".session-table tbody tr", has_text="look at file_0.py")
+    page.locator(".live-line[data-status=live]").wait_for()
+    assert row.locator("td[data-label=Requests]").inner_text() == "8"
+    with writer_process(running, "running") as append:
+        append()
+    row.locator("td[data-label=Requests]", has_text="10").wait_for()
+
+
+def test_related_sessions_are_lanes(opener: Any, shop: InspectedServer) -> None:
+    inspected = opener(shop, TITLE, size=(1280, 1000))
+    lanes = inspected.page.locator(".lanes-box")
+    lanes.get_by_text("Price lists for the new region").first.wait_for()
+    assert lanes.get_by_text("another fix").count() >= 1
+
+
+def test_events_of_another_program_are_those_of_the_page(
+    copied: InspectedServer, tmp_path: Path, opener: Any
+) -> None:
+    """An action of the library appears on the page, and is the same event as one of the page."""
+    inspected = opener(copied, TITLE)
+    inspected.page.locator(".live-line[data-status=live]").wait_for()
+    before = len(kinds(copied))
+
+    async def pin() -> None:
+        async with open_store(tmp_path / "copy.db") as store:
+            session = await Session.open(store, "shop", model=AGENT_MODEL, window=AGENT_WINDOW)
+            await session.pin("Never push to main.")
+            await session.close()
+
+    from concurrent.futures import ThreadPoolExecutor  # the thread of the browser has an event loop already
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(pin())).result()
+    inspected.until_where(f"event {before} of {before}")
+    inspected.page.locator(".log-body .log-row.point", has_text="Never push to main.").wait_for()
