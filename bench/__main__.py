@@ -2,7 +2,7 @@
 
 python -m bench                   run all groups
 python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
-                                  compaction ledger dropin survival redaction server adapters
+                                  compaction ledger dropin survival redaction server adapters inspector
 python -m bench.table             print the stored results as Markdown
 """
 
@@ -22,7 +22,7 @@ from bench.measure import Row, progress
 
 GROUPS: Final = (
     "import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall", "compaction", "ledger",
-    "dropin", "survival", "redaction", "server", "adapters",
+    "dropin", "survival", "redaction", "server", "adapters", "inspector",
 )  # fmt: skip
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 

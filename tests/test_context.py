@@ -445,12 +445,44 @@ def test_a_pinned_image_is_not_removed() -> None:
     assert ctx.fit(history)[0] == history[0]
 
 
-def test_an_event_that_is_not_shown_cannot_be_pinned() -> None:
+def texts(request: list[Any]) -> str:
+    return "".join(str(message.get("content")) for message in request)
+
+
+@pytest.mark.parametrize("policy", ["recent", "rolling", "economy"])
+def test_a_pin_brings_a_hidden_message_back_for_good(policy: str) -> None:
+    ctx, history = context(3_000, policy), session(30)
+    before = ctx.fit(history)
+    lines = [line for line in ctx.report().events if line.kind == "tool_returned" and line.level != "full"]
+    name, text = lines[2].handle, ctx.original(lines[2].handle)
+    assert text not in texts(before)
+    pin = ctx.pin(event=name)
+    history += [call_message("late", path="x"), result_message("late", result(99)), user("And now?")]
+    after = ctx.fit(history)
+    assert check_chat(after) == []
+    assert text in texts(after)
+    assert (ctx.why(name).level, ctx.load(ctx.save(), "somebody/x").fit(history)) == ("full", after)
+    assert ctx.undo(pin) == pin
+    assert text not in texts(ctx.fit(history))
+
+
+def test_a_pin_of_an_expanded_message_outlives_the_turn() -> None:
+    ctx, history = context(3_000, "recent"), session(30)
+    ctx.fit(history)
+    gone = next(line.handle for line in ctx.report().events if line.kind == "tool_returned" and not line.tokens)
+    ctx.expand(gone)
+    ctx.pin(event=gone)
+    assert ctx.original(gone) in texts(ctx.fit([*history, user("And now?")]))
+
+
+def test_what_is_no_message_and_what_does_not_fit_cannot_be_pinned() -> None:
     ctx = context(3_000, "recent")
     ctx.fit(session(30))
-    gone = next(line.handle for line in ctx.report().events if line.level == "dropped")
     with pytest.raises(UnknownHandle, match="cannot be pinned"):
-        ctx.pin(event=gone)
+        ctx.pin(event="e0")
+    hidden = [line.handle for line in ctx.report().events if line.level == "dropped"]
+    with pytest.raises(ContextOverflow, match="cannot be shown whole"):
+        [ctx.pin(event=name) for name in hidden]
 
 
 def test_an_empty_pin_raises_an_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from foveal.core.log.events import (
     AnyFact,
@@ -109,10 +110,31 @@ def test_a_miss_has_its_cause(fact: AnyFact, cause: str, text: str) -> None:
 
 
 def test_another_model_has_its_own_cache() -> None:
-    rows = requests(*begin(), Opened(model="gpt-4.1"), ModelSaid(content="Done."), used(8_000, 0))
+    rows = requests(
+        *begin(),
+        Opened(model="gpt-4.1"),
+        ModelSaid(content="Done."),
+        replace(used(8_000, 0), model="gpt-4.1"),
+    )
     miss = rows[2].miss
     assert miss is not None
-    assert (miss.cause, miss.text) == ("model", "e8 changed the model from gpt-5 to gpt-4.1")
+    assert (miss.cause, miss.by, miss.text) == ("model", 8, "the model changed from gpt-5 to gpt-4.1")
+
+
+def test_a_transcript_names_the_model_with_the_usage() -> None:
+    later = [
+        replace(used(8_100, 0), model="gpt-4.1"),
+        UserSaid(content="ok"),
+        ModelSaid(content="x"),
+        used(8_200, 0),
+    ]
+    rows = requests(*begin()[1:], ModelSaid(content="Done."), *later)
+    assert [row.model for row in rows] == ["gpt-5", "gpt-5", "gpt-4.1", "gpt-5"]
+    assert [row.miss and row.miss.text for row in rows[2:]] == [
+        "the model changed from gpt-5 to gpt-4.1",
+        "the model changed from gpt-4.1 to gpt-5",
+    ]
+    assert rows[2].cost == pytest.approx((8_100 * 2.0 + 10 * 8.0) / 1e6)
 
 
 def test_a_prefix_that_was_kept_too_long_ago_has_expired() -> None:

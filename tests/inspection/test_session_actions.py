@@ -98,7 +98,7 @@ async def test_each_action_records_the_event_of_its_operation(tmp_path: Path) ->
     assert compacted.reason == "hand"
     assert done == [
         ActionResult(event=f"e{end}", text="the rule is in every request"),
-        ActionResult(event=f"e{end + 1}", text=f"{said} stays as it is in every request"),
+        ActionResult(event=f"e{end + 1}", text=f"{said} stays in every request"),
         ActionResult(event=f"e{end + 2}", text=f"e{end + 1} is taken back: pinned {said}"),
         ActionResult(
             event=f"e{end + 3}", text=f"{said} is not shown any more; undo e{end + 3} brings it back"

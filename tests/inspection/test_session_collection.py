@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from foveal.core.log import Event, ModelSaid, Opened, Overflowed, Used, UserSaid
-from foveal.inspection import session_rows
+from foveal.inspection import session_collection, session_rows
 from foveal.inspection.session_collection import SessionCollection
 from foveal.inspection.session_source import MAX_ROW_SHARES, SessionMissing, SessionRow
 from foveal.recall.archive import SqliteSource, StoreSource, TranscriptSource
@@ -40,6 +40,12 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
 async def rows_of(sessions: SessionCollection, **how: Any) -> dict[str, SessionRow]:
     """Return the rows of a page by title."""
     return {row.title: row for row in (await sessions.rows(**how)).rows}
+
+
+async def index_all(sessions: SessionCollection) -> None:
+    """Search until all sessions are indexed."""
+    while (await sessions.rows(query="anything")).searching:
+        await asyncio.sleep(0.02)
 
 
 # ── Stores ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,12 +329,88 @@ async def test_a_search_finds_titles_first_and_then_texts(tmp_path: Path) -> Non
         facts = (UserSaid(content=text), ModelSaid(content=answer))
         await store.append(id, [Event(seq, fact, 100.0 + at) for seq, fact in enumerate(facts)])
     sessions = SessionCollection([StoreSource(store, "memory"), fixtures(tmp_path)])
+    await index_all(sessions)
     assert list(await rows_of(sessions, query="parser")) == ["fix the parser", "buy apples"]
     first = await sessions.rows(query="parser", limit=1)
     second = await sessions.rows(query="parser", limit=1, after=first.next)
     assert [row.title for row in (*first.rows, *second.rows)] == ["fix the parser", "buy apples"]
     assert second.next == ""
     assert (await sessions.rows(query="no_such_word_anywhere")).rows == ()
+
+
+@run
+async def test_found_sessions_have_all_words_and_identifiers_and_phrases_as_written() -> None:
+    store = MemoryStore()
+    answers = {
+        "right": "The host is db-zh-7.internal; it is the primary.",
+        "parts": "db of Zurich: zh, number 7, see db-zh-8 and x-zh-7",
+        "split": "the primary is another host",
+        "other": "VAT for Austria",
+    }
+    for id, text in answers.items():
+        facts = (UserSaid(content=f"title of {id}"), ModelSaid(content=text))
+        await store.append(id, [Event(seq, fact, 100.0) for seq, fact in enumerate(facts)])
+    sessions = SessionCollection([StoreSource(store, "memory")])
+    await index_all(sessions)
+
+    async def found(query: str) -> set[str]:
+        return {title.removeprefix("title of ") for title in await rows_of(sessions, query=query)}
+
+    assert await found("db-zh-7") == {"right"}
+    assert await found("DB-ZH-7.internal") == {"right"}
+    assert await found("primary host") == {"right", "split"}
+    assert await found('"the primary"') == {"right", "split"}
+    assert await found('"primary is another') == {"split"}
+    assert await found('"of other" title') == {"other"}
+    assert await found("VAT for Switzerland") == set()
+    assert await found('"') == set()
+
+
+@run
+async def test_a_search_answers_with_what_is_indexed_and_says_what_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_collection, "SEARCH_WORK_S", 1e-9)
+    store = MemoryStore()
+    texts = dict.fromkeys(("one", "two", "three"), "the parser is slow")
+    for at, (id, text) in enumerate(texts.items()):
+        facts = (UserSaid(content=f"title of {id}"), ModelSaid(content=text))
+        await store.append(id, [Event(seq, fact, 100.0 + at) for seq, fact in enumerate(facts)])
+    sessions = SessionCollection([StoreSource(store, "memory")])
+    first = await sessions.rows(query="parser")
+    assert (first.rows, first.searching) == ((), 3)
+    await index_all(sessions)
+    again = await sessions.rows(query="parser")
+    assert (sorted(row.title for row in again.rows), again.searching) == (
+        ["title of one", "title of three", "title of two"],
+        0,
+    )
+
+
+@run
+async def test_a_long_session_does_not_hide_the_others() -> None:
+    store = MemoryStore()
+    short = [
+        Event(0, UserSaid(content="Look."), 1.0),
+        Event(1, ModelSaid(content=f"parser {'x ' * 300}"), 1.0),
+    ]
+    await store.append("short", short)
+    many = [Event(seq, UserSaid(content="parser"), 2.0) for seq in range(300)]
+    await store.append("long", many)
+    sessions = SessionCollection([StoreSource(store, "memory")])
+    await index_all(sessions)
+    assert [row.title for row in (await sessions.rows(query="parser")).rows] == ["parser", "Look."]
+
+
+@run
+async def test_a_collection_can_be_closed_while_it_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_collection, "SEARCH_WORK_S", 1e-9)
+    store = MemoryStore()
+    await fill_session(store, "demo", turns=2)
+    sessions = SessionCollection([StoreSource(store, "memory")])
+    assert (await sessions.rows(query="file")).searching == 1
+    await sessions.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @run

@@ -16,6 +16,7 @@ from foveal.core.log import Event, Noted
 from foveal.inspection.session_collection import SessionCollection
 from foveal.inspection.session_source import MAX_PART_EVENTS, LogEnd, SessionMissing, SessionReader
 from foveal.recall.archive import SqliteSource, StoreSource, TranscriptSource
+from foveal.recall.archive.archive_source import SessionEntry, SessionLog
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
 from support.inspected_sessions import write_store, writer_process
@@ -46,6 +47,30 @@ async def test_a_log_is_read_in_parts() -> None:
     assert await read_all(reader) == log
     assert await reader.pick([3, 1, 10**9, -1]) == [log[1], log[3]]
     assert await reader.read(len(log), len(log) + 5) == []
+
+
+class CountingSource(StoreSource):
+    """A source that counts how often a session is looked at."""
+
+    looks = 0
+
+    async def open(self, entry: SessionEntry) -> SessionLog:
+        self.looks += 1
+        return await super().open(entry)
+
+
+@run
+async def test_followers_of_a_session_look_at_it_together() -> None:
+    store = MemoryStore()
+    await store.append("demo", [Event(0, Noted(text="one"), 1.0)])
+    source = CountingSource(store, "memory")
+    reader = await SessionCollection([source]).open("demo")
+    end, source.looks = await reader.end(), 0
+    assert await asyncio.gather(*(reader.wait(end, timeout=1.2) for _ in range(50))) == 50 * [end]
+    assert source.looks < 10
+    waiting = [asyncio.create_task(reader.wait(end, timeout=30)) for _ in range(50)]
+    await store.append("demo", [Event(1, Noted(text="two"), 2.0)])
+    assert await asyncio.gather(*waiting) == 50 * [LogEnd(2)]
 
 
 @run
@@ -114,7 +139,7 @@ async def test_half_a_line_at_the_end_of_a_transcript_is_a_note_until_it_is_whol
     reader = await sessions.open("s-1")
     before = await reader.end()
     assert [type(event.fact).__name__ for event in await read_all(reader)] == ["UserSaid", "Noted"]
-    assert reader.about.problems == ("1 lines of the file were not understood; they are shown as notes",)
+    assert reader.about.problems == ("1 line of the file was not understood; it is shown as a note",)
     append_text(path, whole[40:])
     after = await reader.wait(before, timeout=20)
     assert (after.next_seq, after.generation == before.generation) == (2, False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given
 
-from foveal.core.log.events import Event, Opened, UserSaid, handle
+from foveal.core.log.events import Call, Event, ModelSaid, Opened, UserSaid, handle
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.view.view import View
@@ -74,3 +76,24 @@ def test_the_builder_keeps_every_event_even_the_one_that_names_the_model() -> No
     builder = TimelineBuilder(InspectedSettings(id="demo"), counter=ESTIMATE)
     builder.add(log)
     assert builder.log == log
+
+
+def test_calls_without_results_cost_no_more_the_more_there_are() -> None:
+    def work(count: int) -> int:
+        """Return how many functions are called to build the timeline of `count` calls."""
+        calls = [Call(id=f"c{seq}", name="look", arguments="{}") for seq in range(count)]
+        log = [Event(seq, ModelSaid(content=(call,))) for seq, call in enumerate(calls)]
+        called = 0
+
+        def on_event(frame: object, event: str, argument: object) -> None:
+            nonlocal called
+            called += event == "call"
+
+        sys.setprofile(on_event)
+        try:
+            build(log)
+        finally:
+            sys.setprofile(None)
+        return called
+
+    assert work(400) < 3 * work(200)

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CHROMIUM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM_ARGUMENTS: Final = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
+ATTACKER: Final = "attacker.example"
+"""A name that the browser resolves to 127.0.0.1, as an attacker lets it."""
+CHROMIUM_ARGUMENTS: Final = (
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    f"--host-resolver-rules=MAP {ATTACKER} 127.0.0.1",
+)
 WAIT_MS: Final = 30_000
 """Milliseconds that an element may take, on a busy machine."""
 DESKTOP: Final = (1280, 900)

@@ -542,8 +542,8 @@ def describe_view(view: View) -> tuple[Any, ...]:
 # ── Logs with every kind of fact ─────────────────────────────────────────────────────────────────────────
 
 _FACT_KINDS: Final = (
-    "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "note", "use", "snapshot",
-    "equip", "unknown", "replace", "aside", "open",
+    "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "pin_whole", "note", "use",
+    "snapshot", "equip", "unknown", "replace", "aside", "open",
 )  # fmt: skip
 
 
@@ -594,6 +594,8 @@ def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
             return Pinned(text=f"never touch file {last}")
         case "pin_event":
             return Pinned(target=first)
+        case "pin_whole":
+            return Pinned(target=first, whole=True)
         case "note":
             return Noted(text="for people")
         case "use":

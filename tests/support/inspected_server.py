@@ -16,7 +16,7 @@ import httpx
 
 from foveal.apps.inspector.loopback_server import LoopbackServer
 from foveal.core.log.events import AnyFact, Instructed, ToolReturned, UserSaid
-from foveal.inspection.session_actions import StoreActor
+from foveal.inspection.session_actions import SessionActor, StoreActor
 from foveal.inspection.session_collection import SessionCollection
 from foveal.recall.archive.session_places import given_sources
 from foveal.sessions.session import Session
@@ -31,8 +31,11 @@ TOKEN_HEADER = "X-Foveal-Inspect"
 class InspectedServer(ThreadedServer):
     """The server, in a thread with its own event loop."""
 
-    def __init__(self, *places: Path, window: int | None = None, port: int = 0) -> None:
+    def __init__(
+        self, *places: Path, window: int | None = None, port: int = 0, actor: SessionActor | None = None
+    ) -> None:
         super().__init__()
+        self._actor = actor
         self._places = places
         self._settings = {} if window is None else {"window": window}
         self._port = port
@@ -41,7 +44,8 @@ class InspectedServer(ThreadedServer):
     async def serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         sources = given_sources([str(place) for place in self._places])
-        source = SessionCollection(sources, actor=StoreActor(**self._settings), settings=self._settings)
+        actor = self._actor or StoreActor(**self._settings)
+        source = SessionCollection(sources, actor=actor, settings=self._settings)
         listener = bind("127.0.0.1", self._port)
         self.server = LoopbackServer(source, listener)
         self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"

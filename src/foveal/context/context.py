@@ -338,10 +338,11 @@ class Context:
     # ── Changing what is shown ───────────────────────────────────────────────────────────────────────
 
     def pin(self, text: str = "", *, event: str | int | None = None) -> str:
-        """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
+        """Keep a rule in every request, or the step of an event: as it is now, or whole if it is hidden or
+        expanded. Returns the pin's handle; raises `ContextOverflow` when there is no room."""
         with self._lock:
             target = None if event is None else self._event(event).seq
-            return self._record(pin_fact(self._engine, text, target)).handle
+            return self._record(pin_fact(self._engine, text, target, log=self._engine.log)).handle
 
     def drop(self, name: str | int) -> str:
         """Hide the step of an event, or a summary with all that it stands for, until `undo`; a notice names it.

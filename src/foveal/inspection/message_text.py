@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -211,18 +211,24 @@ def shown_text(
     view: View | None = None,
     start: int = 0,
     max_chars: int = MAX_WINDOW_CHARS,
+    redact: Callable[[AnyFact], AnyFact] | None = None,
 ) -> InspectedText:
     """Return a message as the request after event `at` shows it; without parts if it does not.
 
-    `view` is the view at that point, if the caller has it. Raises `UnknownHandle` for a key that no message has.
+    `view` is the view at that point, if the caller has it; `redact` changes the message as it is shown. Raises
+    `UnknownHandle` for a key that no message has.
     """
     view = view if view is not None else view_at(log, at)
-    text, pieces = _shown(log_until(log, at), view, key)
+    text, fact = _shown(log, at, view, key)
+    if fact is not None and redact is not None:
+        fact = redact(fact)
+    pieces = () if fact is None else _fact_pieces(fact)
     shown, chars, truncated = _window(pieces, start, max_chars)
     return msgspec.structs.replace(text, parts=shown, chars=chars, start=start, truncated=truncated)
 
 
-def _shown(log: Sequence[Event], view: View, key: str) -> tuple[InspectedText, list[TextPiece]]:
+def _shown(log: Sequence[Event], at: int, view: View, key: str) -> tuple[InspectedText, AnyFact | None]:
+    """Return what is known of a message, and the message itself as it is shown; None if it is not."""
     found = _KEY.fullmatch(key)
     if found is None:
         raise UnknownHandle(f"{key[:40]!r} is not the key of a message, such as e12, n40 or m12.0")
@@ -231,9 +237,9 @@ def _shown(log: Sequence[Event], view: View, key: str) -> tuple[InspectedText, l
         return _notice(view, key, seq)
     if letter == "m":
         return _missing_result(view, key, seq, place)
-    event = log_until(log, seq)[-1]
+    event = _event_until(log, at, seq)
     if (visible := _visible(view, seq)) is None:
-        return _hidden(log, view, event), []
+        return _hidden(log_until(log, at), view, event), None
     step, shown = visible
     overlays = shown.overlays or {}
     newest = max(overlays.values(), key=lambda overlay: overlay.owner, default=None)
@@ -246,7 +252,15 @@ def _shown(log: Sequence[Event], view: View, key: str) -> tuple[InspectedText, l
         rule="" if newest is None else newest.rule,
         by=-1 if newest is None else newest.owner,
     )
-    return text, list(_fact_pieces(fact))
+    return text, fact
+
+
+def _event_until(log: Sequence[Event], at: int, seq: int) -> Event:
+    """Return event `seq` of the log up to event `at`; raises `UnknownHandle`."""
+    first = log[0].seq if log else 0
+    if not first <= seq <= at:
+        raise UnknownHandle(f"no event has the handle {handle(seq)!r}; the log has {at + 1 - first:,} events")
+    return log[seq - first]
 
 
 def _visible(view: View, seq: int) -> tuple[Step | None, ShownMessage] | None:
@@ -276,20 +290,18 @@ def _hidden(log: Sequence[Event], view: View, event: Event) -> InspectedText:
     )
 
 
-def _notice(view: View, key: str, owner: int) -> tuple[InspectedText, list[TextPiece]]:
+def _notice(view: View, key: str, owner: int) -> tuple[InspectedText, AnyFact | None]:
     step = view.notice
     if step is None or step.utterance.seq != -1 - owner:
-        return InspectedText(key=key, kind="notice", role="user", level="removed"), []
-    return InspectedText(key=key, kind="notice", role="user", by=owner), list(
-        _fact_pieces(step.utterance.fact)
-    )
+        return InspectedText(key=key, kind="notice", role="user", level="removed"), None
+    return InspectedText(key=key, kind="notice", role="user", by=owner), step.utterance.fact
 
 
-def _missing_result(view: View, key: str, seq: int, place: int) -> tuple[InspectedText, list[TextPiece]]:
+def _missing_result(view: View, key: str, seq: int, place: int) -> tuple[InspectedText, AnyFact | None]:
     found = view.find(seq)
     slots: list[Slot] = found[0].slots if found is not None else []
     if place >= len(slots) or slots[place].result is not None:
-        return InspectedText(key=key, kind="missing_result", role="tool", level="removed"), []
+        return InspectedText(key=key, kind="missing_result", role="tool", level="removed"), None
     slot = slots[place]
     text = InspectedText(key=key, kind="missing_result", role="tool", rule="the call has no recorded result")
-    return text, list(_fact_pieces(slot.as_shown()))
+    return text, slot.as_shown()

@@ -35,7 +35,8 @@ from foveal.core.view.steps import ProviderMessage, Step
 from foveal.core.view.view import View
 from foveal.core.wire import Wire, detect_dialect, likely_dialect, wire_for
 from foveal.errors import BadSetting
-from foveal.inspection.message_text import log_until, view_at
+from foveal.inspection.log_views import LogViews
+from foveal.inspection.message_text import log_until
 from foveal.providers.base import anthropic_tools, chat_tools, responses_tools
 from foveal.providers.cache_breakpoints import add_breakpoints
 from foveal.providers.openai_responses import with_item_type
@@ -83,19 +84,20 @@ def request_content(
     *,
     at: int,
     dialect: str = "",
-    view: View | None = None,
+    views: LogViews | None = None,
     sets_breakpoints: bool = True,
 ) -> RequestContent:
     """Return the content of the request after event `at`; see `sent_request`. Without `sets_breakpoints`, the marks
     of Foveal's own client are left out."""
+    views = LogViews() if views is None else views
     before = log_until(log, at)
     if dialect not in ("", *REQUEST_DIALECTS):
         raise BadSetting("dialect", dialect, f"one of {', '.join(REQUEST_DIALECTS)}")
-    view = view if view is not None else view_at(log, at)
-    model, tools = _model_of(before), _tools_of(view)
-    is_agents = _is_agents(before, tools)
-    chosen = dialect or _used_dialect(log, before, view, tools, model, is_agents=is_agents)
-    content = _written(view, wire_for(chosen), keeps_system_beside=not is_agents and bool(tools))
+    with views.at(log, at) as view:
+        model, tools = _model_of(before), _tools_of(view)
+        is_agents = _is_agents(before, tools)
+        chosen = dialect or _used_dialect(log, before, view, tools, model, is_agents=is_agents)
+        content = _written(view, wire_for(chosen), keeps_system_beside=not is_agents and bool(tools))
     content = content._replace(at=at, model=model, tools=tools, is_agents=is_agents)
     if not is_agents:
         return content
@@ -105,7 +107,7 @@ def request_content(
         return content._replace(messages=[with_item_type(item) for item in content.messages])
     if chosen != "anthropic" or not sets_breakpoints:
         return content
-    return _with_breakpoints(content, log, before)
+    return _with_breakpoints(content, log, before, views)
 
 
 def _written(view: View, wire: Wire, *, keeps_system_beside: bool) -> RequestContent:
@@ -268,14 +270,13 @@ def _service_dialect(model: str) -> Dialect:
 
 
 def _with_breakpoints(
-    content: RequestContent, log: Sequence[Event], before: Sequence[Event]
+    content: RequestContent, log: Sequence[Event], before: Sequence[Event], views: LogViews
 ) -> RequestContent:
     previous_at = _previous_request(before)
     previous: list[ProviderMessage] = []
     if previous_at is not None:
-        previous = _written(
-            view_at(log, previous_at), wire_for("anthropic"), keeps_system_beside=False
-        ).messages
+        with views.at(log, previous_at) as view:
+            previous = _written(view, wire_for("anthropic"), keeps_system_beside=False).messages
     given = {"system": content.system, "tools": content.tools, "messages": content.messages}
     body = add_breakpoints({name: value for name, value in given.items() if value}, previous)
     return content._replace(

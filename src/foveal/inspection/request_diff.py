@@ -32,6 +32,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.inspection.event_sentences import event_sentence
+from foveal.inspection.log_views import LogViews
 from foveal.inspection.message_text import log_until
 from foveal.inspection.request_content import RequestContent, request_content
 from foveal.replay.cache_cost import common_prefix_chars
@@ -97,14 +98,17 @@ class RequestDiff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rows: tuple[DiffRow, ...] = ()
 
 
-def request_diff(log: Sequence[Event], *, a: int, b: int, dialect: str = "") -> RequestDiff:
+def request_diff(
+    log: Sequence[Event], *, a: int, b: int, dialect: str = "", views: LogViews | None = None
+) -> RequestDiff:
     """Return how the request after event `b` differs from that after event `a`.
 
     Without a dialect, both are written in the dialect of the second one. Raises `UnknownHandle` and `BadSetting` as
     `sent_request` does.
     """
-    new = _unmarked(log, b, dialect)
-    old = _unmarked(log, a, dialect or new.dialect)
+    views = LogViews() if views is None else views
+    new = _unmarked(log, b, dialect, views)
+    old = _unmarked(log, a, dialect or new.dialect, views)
     pair = _Pair(old, new, [bytes(raw(m)) for m in old.messages], [bytes(raw(m)) for m in new.messages])
     first = _divergence(pair)
     movers = _movers(log, a, b) if first is not None else []
@@ -120,8 +124,8 @@ def request_diff(log: Sequence[Event], *, a: int, b: int, dialect: str = "") -> 
     )
 
 
-def _unmarked(log: Sequence[Event], at: int, dialect: str) -> RequestContent:
-    content = request_content(log, at=at, dialect=dialect, sets_breakpoints=False)
+def _unmarked(log: Sequence[Event], at: int, dialect: str, views: LogViews) -> RequestContent:
+    content = request_content(log, at=at, dialect=dialect, views=views, sets_breakpoints=False)
     messages, tools, system = map(strip_cache_marks, (content.messages, content.tools, content.system))
     return content._replace(messages=messages, tools=tools, system=system)
 

@@ -1,7 +1,7 @@
 """Requests of a session, and what each one read from the provider's cache.
 
-1. The log has no event for a request. An answer of the model shows that one was sent, and reported usage names the
-   newest event that it could show; without a report, that is the event before the answer.
+1. The log has no event for a request. An answer of the model, or reported usage, shows that one was sent. The usage
+   names the newest event that it could show; without a report, that is the event before the answer.
 2. The prefix that a request shares with the one before ends at the first message that an event in between changed.
 3. A miss is what the cache would have held otherwise: by the reported tokens, or without a report by the prefix.
 """
@@ -55,10 +55,11 @@ class _SentItem(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A request that was answered."""
+    """A request."""
 
     at: int
     answer: int
+    """The event of the answer; -1 if it has not come, or was lost."""
     model: Model
     time: float | None
     used: Used | None = None
@@ -67,13 +68,12 @@ class _Sent(NamedTuple):
 
 
 class RequestRows:
-    """Finds the requests in a growing log. The newest one stays open, because its usage may follow its answer."""
+    """Finds the requests in a growing log. The newest one stays open, because its usage may follow its answer, or
+    its answer its usage."""
 
     def __init__(self) -> None:
         self._rows: list[RequestRow] = []
         self._open: _Sent | None = None
-        self._unanswered: tuple[Used, int] | None = None
-        """Usage that came before its answer."""
         self._items: dict[str, _SentItem] = {}
         """What the last closed request contained."""
         self._units = 0
@@ -102,7 +102,7 @@ class RequestRows:
         if isinstance(fact, ModelSaid):
             self._answered(event, model, tuple(marked))
         elif isinstance(fact, Used):
-            self._reported(event.seq, fact)
+            self._reported(event, fact, model)
         self._changes += changes
         self._sizes[event.seq] = size
         self._times[event.seq] = event.at
@@ -113,21 +113,33 @@ class RequestRows:
         return [*self._rows, self._row(self._open)] if self._open is not None else list(self._rows)
 
     def _answered(self, event: Event, model: Model, marked: tuple[str, ...]) -> None:
+        sent = self._open
+        if sent is not None and sent.answer < 0 and not self._is_followed(sent):
+            at = self._sent_at(sent.used, event.seq)
+            time = self._times.get(at, sent.time)
+            self._open = sent._replace(at=at, answer=event.seq, model=model, time=time, marked=marked)
+            return
         self._close()
-        used, used_seq = self._unanswered or (None, -1)
-        self._unanswered = None
-        at = self._sent_at(used, event.seq)
-        time = self._times.get(at, event.at)
-        self._open = _Sent(at, event.seq, model, time, used, used_seq, marked)
+        at = self._sent_at(None, event.seq)
+        self._open = _Sent(at, event.seq, model, self._times.get(at, event.at), marked=marked)
 
-    def _reported(self, seq: int, used: Used) -> None:
+    def _reported(self, event: Event, used: Used, model: Model) -> None:
         self._has_cache = self._has_cache or bool(used.cache_read or used.cache_write)
         sent = self._open
         if sent is None or sent.used is not None or used.until > sent.answer:
-            self._unanswered = (used, seq)
+            # The answer follows, or it was lost: the request was paid either way.
+            self._close()
+            at = self._sent_at(used, event.seq)
+            self._open = _Sent(at, -1, model, self._times.get(at, event.at), used, event.seq)
             return
         at = self._sent_at(used, sent.answer)
-        self._open = sent._replace(at=at, time=self._times.get(at, sent.time), used=used, used_seq=seq)
+        time = self._times.get(at, sent.time)
+        self._open = sent._replace(at=at, time=time, model=model, used=used, used_seq=event.seq)
+
+    def _is_followed(self, sent: _Sent) -> bool:
+        """Return whether the conversation went on without the answer to a request."""
+        later = (fact for seq, fact in self._between.items() if seq > sent.used_seq)
+        return any(isinstance(fact, UserSaid | ToolReturned) for fact in later)
 
     def _sent_at(self, used: Used | None, answer: int) -> int:
         """Return the newest event that a request could show."""
@@ -270,13 +282,10 @@ class RequestRows:
     ) -> tuple[MissCause, int, str]:
         """Return the cause of a miss, the event behind it, and a sentence."""
         between = [(seq, fact) for seq, fact in self._between.items() if before.at < seq <= sent.at]
+        if sent.model.name != before.model:
+            by = next((seq for seq, fact in between if isinstance(fact, Opened)), -1)
+            return "model", by, f"the model changed from {before.model} to {sent.model.name}"
         for seq, fact in between:
-            if isinstance(fact, Opened) and sent.model.name != before.model:
-                return (
-                    "model",
-                    seq,
-                    f"{handle(seq)} changed the model from {before.model} to {sent.model.name}",
-                )
             if isinstance(fact, Equipped):
                 return "tools", seq, f"{handle(seq)} changed the tool list: {event_sentence(fact)}"
         for seq, fact in between:

@@ -19,7 +19,7 @@ import msgspec
 from foveal.core.log.events import Event, raw
 from foveal.core.models.model import DEFAULT_MAX_OUTPUT
 from foveal.core.view.steps import ProviderMessage
-from foveal.core.view.view import View
+from foveal.inspection.log_views import LogViews
 from foveal.inspection.request_content import (
     REQUEST_DIALECTS,
     RequestContent,
@@ -77,14 +77,14 @@ class InspectedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 def sent_request(
-    log: Sequence[Event], *, at: int, dialect: str = "", view: View | None = None
+    log: Sequence[Event], *, at: int, dialect: str = "", views: LogViews | None = None
 ) -> InspectedRequest:
     """Return the request after event `at`, by default in the dialect that was used.
 
-    `view` is the view at that point, if the caller has it. Raises `UnknownHandle` for an event that the log does
+    `views` are those of this log, if the caller keeps them. Raises `UnknownHandle` for an event that the log does
     not have, and `BadSetting` for an unknown dialect.
     """
-    content = request_content(log, at=at, dialect=dialect, view=view)
+    content = request_content(log, at=at, dialect=dialect, views=views)
     body = content.body()
     return InspectedRequest(
         at=at,

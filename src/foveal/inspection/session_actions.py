@@ -21,7 +21,7 @@ from foveal.core.policies import Policy
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.errors import UnknownHandle
 from foveal.inspection.event_sentences import event_sentence
-from foveal.inspection.session_source import ActionResult, NotWritable, SessionAction
+from foveal.inspection.session_source import ActionResult, NotWritable, OfferedWriter, SessionAction
 from foveal.ports import Store
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
 from foveal.sessions.log_reader import last_opened
@@ -38,6 +38,10 @@ class SessionActor(Protocol):
 
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
         """Carry out an action on the session with this id."""
+        ...
+
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        """Return what can write the summary of `compact`; empty if there is no choice."""
         ...
 
 
@@ -57,6 +61,9 @@ class StoreActor:
 
     def refusal(self, source: ArchiveSource) -> str:
         return store_refusal(source)
+
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        return ()
 
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
         async with _opened_store(source) as store:
@@ -125,7 +132,7 @@ async def perform(session: Session, action: SessionAction) -> ActionResult:
             text = f"{name} is shown in full until the next user message"
         case "pin":
             recorded = await (session.pin(event=name) if name else session.pin(action.text))
-            text = f"{name} stays as it is in every request" if name else "the rule is in every request"
+            text = f"{name} stays in every request" if name else "the rule is in every request"
         case "drop":
             recorded = await session.drop(_named(action))
             text = f"{name} is not shown any more; undo {recorded} brings it back"

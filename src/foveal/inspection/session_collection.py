@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from foveal.core.log.events import Opened
+from foveal.core.log.events import Event, Opened
 from foveal.core.tokens.counter import counter
 from foveal.errors import FovealError
 from foveal.inspection.session_actions import SessionActor, StoreActor
@@ -37,9 +37,14 @@ from foveal.inspection.session_source import (
 from foveal.recall.archive import Archive, ArchiveSource
 
 MAX_PAGE_ROWS: Final = 200
-MAX_SEARCH_WORK_S: Final = 5.0
-"""Time for which one search reads and indexes sessions; the same search again continues."""
+SEARCH_WORK_S: Final = 0.3
+"""Time for which a search reads titles, and for which the first one indexes sessions; a task indexes the rest."""
+INDEXING_SLICE_S: Final = 0.2
+"""Time for which the task indexes until it lets a search pass."""
+MAX_INDEXING_S: Final = 30.0
+"""Time after the last search at which the task stops."""
 MAX_KEPT_READERS: Final = 64
+_MAX_CURSOR_DIGITS: Final = 9
 MAX_ABOUT_AGE_S: Final = 5.0
 """Age of what is known of a session that is used again."""
 
@@ -59,16 +64,25 @@ class SessionCollection:
         self._actor = actor or StoreActor()
         self._settings = settings or {}
         # It only searches here, so nothing is counted exactly: loading a vocabulary takes long.
-        self._archive = Archive(sources, work_s=MAX_SEARCH_WORK_S, counting=counter("estimate"))
+        self._archive = Archive(sources, counting=counter("estimate"))
         self._sessions = SessionList(sources)
         self._rows = SessionRows(self._sessions, window=int(self._settings.get("window") or 0))
         self._lock = asyncio.Lock()
         self._readers: OrderedDict[str, tuple[ArchivedSession, float]] = OrderedDict()
         """By handle, each with the time at which it was described."""
         self._generations = count(1)
+        self._indexing: asyncio.Task[None] | None = None
+        self._indexing_until = 0.0
 
     async def close(self) -> None:
+        if self._indexing is not None:
+            self._indexing.cancel()
+            await asyncio.wait({self._indexing})
         await self._archive.close()
+
+    async def check(self) -> list[str]:
+        """Return what cannot be read; of the sessions, only one that is alone in its source is tried."""
+        return await self._archive.check()
 
     # ── Pages ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -86,15 +100,29 @@ class SessionCollection:
             return SessionPage(rows, more, self._sessions.problems)
 
     async def _search(self, query: str, after: str, limit: int) -> SessionPage:
-        found = await self._archive.find_sessions(query)
+        is_indexing = self._indexing is not None and not self._indexing.done()
+        index_s = 0.0 if is_indexing else SEARCH_WORK_S
+        found = await self._archive.find_sessions(query, title_s=SEARCH_WORK_S, index_s=index_s)
+        if found.left:
+            self._index_rest()
         async with self._lock:
             await self._sessions.refresh()
             listed = [each for handle in found.handles if (each := self._sessions.get(handle)) is not None]
-            first = int(after) if after.isdecimal() else 0
+            first = int(after[:_MAX_CURSOR_DIGITS]) if after.isdecimal() else 0
             rows = await self._make_rows(listed[first : first + limit])
             more = str(first + limit) if len(listed) > first + limit else ""
-            left = f"{found.left:,} sessions are not searched completely yet: search again to include more"
-            return SessionPage(rows, more, (*self._sessions.problems, *((left,) if found.left else ())))
+            return SessionPage(rows, more, self._sessions.problems, found.left)
+
+    def _index_rest(self) -> None:
+        """Index the sessions that a search has left, in a task."""
+        self._indexing_until = time.monotonic() + MAX_INDEXING_S
+        if self._indexing is None or self._indexing.done():
+            self._indexing = asyncio.ensure_future(self._index())
+
+    async def _index(self) -> None:
+        while time.monotonic() < self._indexing_until:
+            if not await self._archive.index_sessions(work_s=INDEXING_SLICE_S):
+                return
 
     async def _make_rows(self, listed: Sequence[ListedSession]) -> tuple[SessionRow, ...]:
         refusals = {each.source.name: self._actor.refusal(each.source) for each in listed}
@@ -132,26 +160,37 @@ class SessionCollection:
         async with self._lock:
             await self._sessions.refresh()
             listed = self._sessions.resolve(key)
-            about = await self._about(listed)
+            about, first = await self._about(listed)
             known = self._readers.pop(about.key, None)
-            reader = self._reader(listed, about) if known is None else known[0]
+            # A store can be replaced by another one with a session of the same id.
+            is_known = known is not None and known[0].first in (None, first)
+            reader = known[0] if known is not None and is_known else self._reader(listed, about, first)
+            if known is not None and not is_known:
+                reader.begin_generation()
             reader.set_about(about)
             self._readers[about.key] = reader, time.monotonic()
             if len(self._readers) > MAX_KEPT_READERS:
                 self._readers.popitem(last=False)
             return reader
 
-    def _reader(self, listed: ListedSession, about: SessionAbout) -> ArchivedSession:
+    def _reader(self, listed: ListedSession, about: SessionAbout, first: Event | None) -> ArchivedSession:
         async def act(action: SessionAction) -> ActionResult:
             if refusal := self._actor.refusal(listed.source):
                 raise NotWritable(refusal)
             return await self._actor.act(listed.source, listed.entry.key, action)
 
         return ArchivedSession(
-            listed.source, listed.entry, about, act=act, next_generation=lambda: next(self._generations)
+            listed.source,
+            listed.entry,
+            about,
+            first=first,
+            act=act,
+            writers=self._actor.writers,
+            next_generation=lambda: next(self._generations),
         )
 
-    async def _about(self, listed: ListedSession) -> SessionAbout:
+    async def _about(self, listed: ListedSession) -> tuple[SessionAbout, Event | None]:
+        """Return what is known of a session, and the first event of one of Foveal's own."""
         source, entry = listed.source, listed.entry
         try:
             details = await source.describe(entry)
@@ -164,8 +203,8 @@ class SessionCollection:
         origin = figures.origin if figures else ""
         row = bare_row(self._sessions, listed, details, origin=origin or (opened.origin if opened else ""))
         refusal = self._actor.refusal(source)
-        unknown = f"{details.unknown:,} lines of the file were not understood; they are shown as notes"
-        return SessionAbout(
+        unknown = _unknown_lines(details.unknown or 0)
+        about = SessionAbout(
             key=entry.handle,
             id=entry.name,
             title=row.title,
@@ -177,8 +216,15 @@ class SessionCollection:
             place=row.place,
             writable=not refusal,
             reason=refusal,
-            problems=(unknown,) if details.unknown else (),
+            problems=(unknown,) if unknown else (),
         )
+        return about, first[0] if first else None
+
+
+def _unknown_lines(count: int) -> str:
+    if count == 1:
+        return "1 line of the file was not understood; it is shown as a note"
+    return f"{count:,} lines of the file were not understood; they are shown as notes" if count else ""
 
 
 def _parse_order(cursor: str) -> tuple[float, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -16,6 +17,8 @@ from foveal.recall.archive.transcript_source import transcript_handle, transcrip
 
 MAX_LIST_AGE_S: Final = 0.5
 """Age of a list that is used again."""
+MIN_ID_BEGINNING_CHARS: Final = 4
+_MAX_CURSOR_DIGITS: Final = 15
 
 
 class ListedSession(NamedTuple):
@@ -82,10 +85,12 @@ class SessionList:
         return self._sessions.get(handle)
 
     def resolve(self, key: str) -> ListedSession:
-        """Return the session with this handle or id; raises `SessionMissing`."""
+        """Return the session with this handle or id, or the only one whose id begins so.
+
+        Raises `SessionMissing`."""
         if key in self._sessions:
             return self._sessions[key]
-        found = [each for each in self if each.entry.name == key]
+        found = [each for each in self if each.entry.name == key] or self._beginning_with(key)
         if len(found) == 1:
             return found[0]
         if found:
@@ -93,6 +98,14 @@ class SessionList:
             raise SessionMissing(f"{len(found)} sessions are called {one_line(key)}: use one of {keys}")
         more = f"; what could not be read: {self.problems[0]}" if self.problems else ""
         raise SessionMissing(f"there is no session {one_line(key)}, or it was erased{more}")
+
+    def _beginning_with(self, text: str) -> list[ListedSession]:
+        """Return the sessions whose handle or id begins with a text. The names of files of Codex and pi have a date
+        before the id."""
+        if len(text) < MIN_ID_BEGINNING_CHARS:
+            return []
+        begins = re.compile(rf"(?:^|[-_T]){re.escape(text)}", re.ASCII)
+        return [each for each in self if each.entry.handle.startswith(text) or begins.search(each.entry.name)]
 
     def origin_key(self, listed: ListedSession, details: SessionDetails, origin: str) -> str:
         """Return the key of the session that started this one as a sub-agent, or that it continues; "" if there is
@@ -121,7 +134,7 @@ class SessionList:
     def changed_since(self, cursor: str) -> list[ListedSession]:
         """Return the sessions that changed after `cursor`, newest first; all of them for one of another process."""
         run, _, number = cursor.partition("-")
-        seen = int(number) if run == self._run and number.isdecimal() else 0
+        seen = int(number[:_MAX_CURSOR_DIGITS]) if run == self._run and number.isdecimal() else 0
         return [each for each in self if self._changed[each.entry.handle][1] > seen]
 
     # ── Problems ─────────────────────────────────────────────────────────────────────────────────────────

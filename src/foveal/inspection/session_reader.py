@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import eq
 from typing import Final
 
 from foveal.core.log.events import Event
@@ -18,6 +19,7 @@ from foveal.inspection.session_source import (
     MAX_PART_EVENTS,
     ActionResult,
     LogEnd,
+    OfferedWriter,
     SessionAbout,
     SessionAction,
     SessionMissing,
@@ -40,17 +42,23 @@ class ArchivedSession:
         entry: SessionEntry,
         about: SessionAbout,
         *,
+        first: Event | None = None,
         act: Callable[[SessionAction], Awaitable[ActionResult]],
+        writers: Callable[[], Awaitable[tuple[OfferedWriter, ...]]],
         next_generation: Callable[[], int],
     ) -> None:
         self.entry: Final = entry
         self.source: Final = source
+        self.first: Final = first
+        """The first event, as far as it is known."""
         self._about = about
         self._act = act
+        self._writers = writers
         self._next_generation = next_generation
         self._log: SessionLog | None = None
         self._generation = 0
         self._looking = asyncio.Lock()
+        self._looked_at = 0.0
 
     @property
     def about(self) -> SessionAbout:
@@ -60,8 +68,13 @@ class ArchivedSession:
         """Replace what is known of the session."""
         self._about = about
 
-    async def end(self) -> LogEnd:
-        log = await self._look()
+    def begin_generation(self) -> None:
+        """Say that earlier events may be others now."""
+        self._generation = self._next_generation()
+
+    async def end(self, *, max_age: float = 0.0) -> LogEnd:
+        """Return where the log ends now, or ended up to `max_age` seconds ago."""
+        log = await self._look(max_age)
         return LogEnd(log.end, self._generation)
 
     async def read(self, first: int, last: int) -> list[Event]:
@@ -79,7 +92,7 @@ class ArchivedSession:
         until = time.monotonic() + timeout
         while True:
             began = time.monotonic()
-            end = await self.end()
+            end = await self.end(max_age=POLL_S / 2)  # one look is enough for all who wait
             now = time.monotonic()
             if end != after or now >= until:
                 return end
@@ -88,14 +101,20 @@ class ArchivedSession:
     async def act(self, action: SessionAction) -> ActionResult:
         return await self._act(action)
 
-    async def _look(self) -> SessionLog:
-        """Return the log as it is now."""
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        return await self._writers()
+
+    async def _look(self, max_age: float = 0.0) -> SessionLog:
+        """Return the log as it is now, or was up to `max_age` seconds ago."""
         async with self._looking:
+            if self._log is not None and time.monotonic() - self._looked_at < max_age:
+                return self._log
+            looked_at = time.monotonic()
             with _missing():
                 log, before = await self.source.open(self.entry), self._log
             if log is not before and not await _continues(before, log):
-                self._generation = self._next_generation()
-            self._log = log
+                self.begin_generation()
+            self._log, self._looked_at = log, looked_at
             return log
 
 
@@ -108,7 +127,7 @@ async def _continues(before: SessionLog | None, log: SessionLog) -> bool:
     if log.is_append_only:
         return True
     seqs = range(before.end)
-    return await before.pick(seqs) == await log.pick(seqs)
+    return await asyncio.to_thread(eq, await before.pick(seqs), await log.pick(seqs))
 
 
 @contextmanager

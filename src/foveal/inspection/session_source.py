@@ -80,6 +80,8 @@ class SessionPage(NamedTuple):
     """Cursor of the next page; "" if this is the last one."""
     problems: tuple[str, ...] = ()
     """What could not be read, for people."""
+    searching: int = 0
+    """Sessions that are still being indexed for this search: ask again to include them."""
 
 
 class SessionChanges(NamedTuple):
@@ -134,6 +136,8 @@ class SessionAction(
     """For `pin`: a rule for every request, instead of an event."""
     focus: str = ""
     """For `compact`: what to keep above all."""
+    writer: str = ""
+    """For `compact`: the name of the `OfferedWriter`; "" for the default one."""
 
 
 class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +147,15 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
     """The handle of the event that records it."""
     text: str
     """One sentence for people."""
+
+
+class OfferedWriter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What can write the summary of `compact`. The first one of several is the default."""
+
+    name: str
+    title: str
+    """For people: the model, or that none is needed."""
+    calls_model: bool = False
 
 
 class SessionReader(Protocol):
@@ -170,6 +183,10 @@ class SessionReader(Protocol):
 
     async def act(self, action: SessionAction) -> ActionResult:
         """Carry out an action and return what it did; raises `FovealError` with advice if it cannot be done."""
+        ...
+
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        """Return what can write the summary of `compact`; empty if the place has its own and offers no choice."""
         ...
 
 

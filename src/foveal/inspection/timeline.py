@@ -102,14 +102,14 @@ class CacheMiss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request to the model, as far as the log shows it: one that was answered."""
+    """One request to the model, as far as the log shows it: one that was answered, or whose usage was reported."""
 
     number: int
     """Counted from 1."""
     at: int
     """The newest event that the request could show: the view after this event was sent."""
     answer: int = -1
-    """The event of the answer."""
+    """The event of the answer; -1 if the log does not have it."""
     used: int = -1
     """The event with the reported usage; -1 if the provider reported none."""
     time: float | None = None
@@ -217,6 +217,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first: int = 0
     next: int = 0
     """The seq after the newest event."""
+    generation: int = 0
+    """Changes when earlier events of a transcript are others now; a continuation has to be of the same one."""
     rows: tuple[TimelineRow, ...] = ()
     changes: tuple[ViewChange, ...] = ()
     requests: tuple[RequestRow, ...] = ()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from foveal.core.compaction.health import read_metrics
 from foveal.core.compaction.ledger.call_reader import read_call
 from foveal.core.engine.counting import anchor_at_view, calibrate
+from foveal.core.engine.overflow import ProviderLimits, available_tokens
 from foveal.core.engine.settings import recorded_window
 from foveal.core.log.events import (
     AnyFact,
@@ -24,6 +25,7 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Opened,
+    Overflowed,
     Pinned,
     Reverted,
     Rewound,
@@ -33,9 +35,11 @@ from foveal.core.log.events import (
     handle,
     kind,
 )
+from foveal.core.models.budget import Caps, plan_budget
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model, model
 from foveal.core.models.vocabulary import counter_for, first_calibration
+from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
@@ -64,8 +68,8 @@ class InspectedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The model of a log that names none."""
     window: int | None = None
     """Tokens; None for the one that the log records, or else the known one of the model."""
-    reserve: int = 0
-    """Tokens that are kept free for the answer."""
+    reserve: int | None = None
+    """Tokens that are kept free for the answer; None for those that Foveal keeps for the model."""
     problems: tuple[str, ...] = ()
 
 
@@ -77,6 +81,7 @@ class TimelineBuilder:
         self._settings = settings
         self._given_counter = counter
         self._window = settings.window
+        self._provider_limits = ProviderLimits()
         self._start(settings.model)
         self._usage = UsageTotals()
         self._opened = Opened(model="")
@@ -119,8 +124,9 @@ class TimelineBuilder:
         if isinstance(fact, _CARDS) and not (isinstance(fact, Clipped) and fact.target > self._answered_at):
             behind = self._behind(changes)
             self._cards.add(event, changes, before=before, after=self._size, behind=behind, model=self._model)
-        marked = [handle(seq) for seq in tracker.marked if tracker.view.find(seq)]
-        self._requests.add(event, changes, self._size, model=self._model, marked=marked)
+        marked = tracker.marked if isinstance(fact, ModelSaid) else ()
+        shown = [handle(seq) for seq in marked if tracker.view.find(seq)]
+        self._requests.add(event, changes, self._size, model=self._model, marked=shown)
         if isinstance(fact, ModelSaid):
             self._answered_at = event.seq
 
@@ -132,7 +138,6 @@ class TimelineBuilder:
             (index for index, row in enumerate(requests) if max(row.answer, row.used) >= first), len(requests)
         )
         first_request = max(0, first_request - 1) if first else 0
-        limit = self._model.input_limit(self._settings.reserve)
         return Timeline(
             id=self._settings.id,
             title=self._settings.title,
@@ -140,7 +145,7 @@ class TimelineBuilder:
             model=self._model.name,
             policy=self._opened.policy,
             window=self._model.window,
-            limit=limit,
+            limit=self._limit(),
             prices=Prices(
                 input=self._model.input_price,
                 cache_read=self._model.cached_price,
@@ -182,7 +187,27 @@ class TimelineBuilder:
             self._calibration = calibrate(self._calibration, event, window=self._model.window)
 
     def _find_model(self, name: str) -> Model:
-        return model(name or "unknown", window=self._window)
+        return self._provider_limits.limit_model(model(name or "unknown", window=self._window))
+
+    def _limit(self) -> int:
+        """Return the most tokens of the next request. A transcript says nothing of what its program keeps free."""
+        if self._settings.format != "foveal":
+            return self._model.max_input
+        tracker, preset = self._tracker, PRESETS.get(cast(PresetName, self._opened.policy))
+        history = 0 if preset is None else preset.max_history_tokens
+        calibration = self._anchored()
+        budget = plan_budget(
+            self._model,
+            self._provider_limits.limit_caps(
+                Caps(reserve=self._settings.reserve, max_history_tokens=history), self._model
+            ),
+            calibration,
+            warn=1.0,
+            act=1.0,
+            fixed=tracker.units - tracker.view.units,
+            instructed=tracker.view.permanent_units,
+        )
+        return available_tokens(budget, calibration)
 
     def _learn(self, event: Event) -> None:
         fact = event.fact
@@ -193,18 +218,26 @@ class TimelineBuilder:
             if fact.model:
                 self._switch_model(fact.model)
         elif isinstance(fact, Used):
+            if fact.model and fact.model != self._model.name:  # a transcript names the model with each answer
+                self._switch_model(fact.model)
             self._usage = self._usage.after(fact, self._model)
         elif isinstance(fact, Compacted | CompactionFailed):
             metrics = read_metrics(fact)
             self._usage = self._usage.with_summary(metrics.cost, asked=metrics.asked)
+        if isinstance(fact, Overflowed | Used):
+            self._provider_limits = self._provider_limits.after(fact)
+            self._model = self._provider_limits.limit_model(self._model)
         self._calibration = calibrate(self._calibration, event, window=self._model.window)
 
     def _measure(self) -> RequestSize:
-        units, view = self._tracker.units, self._tracker.view
-        calibration = self._calibration
-        if calibration.needs_anchoring:
-            calibration = anchor_at_view(calibration, view, units=units)
-        return RequestSize(units, view.tool_units, calibration.tokens(units), calibration.ratio)
+        units, calibration = self._tracker.units, self._anchored()
+        return RequestSize(units, self._tracker.view.tool_units, calibration.tokens(units), calibration.ratio)
+
+    def _anchored(self) -> Calibration:
+        """Return the calibration for the present view."""
+        if not self._calibration.needs_anchoring:
+            return self._calibration
+        return anchor_at_view(self._calibration, self._tracker.view, units=self._tracker.units)
 
     def _behind(self, changes: list[ViewChange]) -> int:
         """Return the units of the request behind the first message that was changed."""

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import UNSET, Raw, UnsetType
@@ -36,6 +36,7 @@ from foveal.core.log.events import (
     handle,
     parts,
 )
+from foveal.core.log.ranges import seqs_outside
 from foveal.core.tokens.message_tokens import PER_MESSAGE, MessageTokens
 from foveal.core.view.fold import EffectiveLog, needs_refold
 from foveal.core.view.steps import NO_RESULT, ShownMessage, Step
@@ -75,8 +76,7 @@ class ViewTracker:
         self._in_view: dict[str, None] = {}
         """The keys of those that are in it now."""
         self._open_steps: dict[int, Step] = {}
-        """Steps with calls that have no result yet, by seq."""
-        self._previews: dict[tuple[int, int], str] = {}
+        """Steps with calls that wait for a result, by seq: no message came after them."""
         self.marked: dict[int, None] = {}
         """Messages with a cache mark of the client, by seq, in the order in which they got it."""
 
@@ -150,9 +150,11 @@ class ViewTracker:
             self._open_steps[seq] = found[0]
 
     def _missing_results(self) -> list[str]:
-        """Return the keys of the synthetic results that the next request shows: a message after an open call
-        means that its result is not awaited any more, or will come late."""
-        return [key for step in self._open_steps.values() for key, _ in _missing(step)]
+        """Return the keys of the synthetic results that the next request shows for the first time: a message after
+        an open call means that its result is not awaited any more, or will come late."""
+        keys = [key for step in self._open_steps.values() for key, _ in _missing(step)]
+        self._open_steps = {}
+        return keys
 
     def _answered(self, seq: int) -> list[str]:
         """Return the keys of synthetic results that a result may have replaced."""
@@ -210,14 +212,6 @@ class ViewTracker:
             shown.level, category, shown.units(self._meter), owner.owner, owner.rule, preview, place
         )
 
-    def _preview(self, shown: ShownMessage, owner: int) -> str:
-        """Return the beginning of what is shown since the event `owner`."""
-        known = self._previews.get((shown.seq, owner))
-        if known is None:
-            known = preview_text(original_text(shown.as_shown()))
-            self._previews[shown.seq, owner] = known
-        return known
-
     def _no_result(self, place: int) -> _Shown:
         units = PER_MESSAGE + self._meter.text(-1, -1, -1, NO_RESULT)
         return _Shown("full", "placeholders", units, preview=NO_RESULT, place=place)
@@ -241,8 +235,12 @@ class ViewTracker:
         """Return the changes of an event that can have changed any message in view or, if the log was folded
         again, any message at all."""
         now = dict(self._items())
+        newest = self.view.steps[-1] if self.view.steps else None
+        if newest is not None and newest.has_open_call:  # what came after it may be hidden now
+            self._open_steps[newest.seq] = newest
         gone = [key for key in (self._shown if folded_again else self._in_view) if key not in now]
-        states = [*((key, self._gone_state(key)) for key in gone), *now.items()]
+        covered = self._newly_covered(event.seq, gone)
+        states = [*((key, covered.get(key) or self._gone_state(key)) for key in gone), *now.items()]
         if isinstance(event.fact, _MESSAGES) and handle(event.seq) not in now:
             states.append((handle(event.seq), self._hidden(event.seq)))
         changes: list[ViewChange] = []
@@ -251,6 +249,19 @@ class ViewTracker:
                 self._record(key, state)
                 changes.append(_view_change(event.seq, key, state))
         return changes
+
+    def _newly_covered(self, seq: int, gone: Sequence[str]) -> dict[str, _Shown]:
+        """Return the states of the messages that event `seq` has hidden, if it is a reduction of ranges."""
+        cover = self.view.covered_ranges[-1] if self.view.covered_ranges else None
+        if cover is None or cover.owner != seq:
+            return {}
+        seqs = [int(key[1:]) for key in gone if key[0] == "e"]
+        outside = set(seqs_outside(seqs, cover.ranges))
+        return {
+            (key := handle(each)): _Shown(cover.level, self._shown[key].category, 0, seq, cover.rule)
+            for each in seqs
+            if each not in outside
+        }
 
     def _record(self, key: str, state: _Shown) -> None:
         self._shown[key] = state

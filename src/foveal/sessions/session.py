@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
 from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.operations import drop_fact, expand_facts, pin_fact, seq_of, undo_fact
+from foveal.core.engine.operations import drop_fact, expand_facts, is_whole_pin, pin_fact, seq_of, undo_fact
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.settings import (
     EngineSettings,
@@ -328,10 +328,14 @@ class Session:
     # ── Changing what is shown ───────────────────────────────────────────────────────────────────────
 
     async def pin(self, text: str = "", *, event: str | int | None = None) -> str:
-        """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
+        """Keep a rule in every request, or the step of an event: as it is now, or whole if it is hidden or
+        expanded. Returns the pin's handle; raises `ContextOverflow` when there is no room."""
         async with self._lock:
             target = None if event is None else (await self._writer.event(event)).seq
-            fact = pin_fact(await self._writer.refresh(), text, target)
+            engine = await self._writer.refresh()
+            needs_log = target is not None and is_whole_pin(engine, target)
+            log = await self._writer.whole_log() if needs_log else ()
+            fact = await offload(partial(pin_fact, engine, text, target, log=log), events=len(log))
             return (await self._commit_change(fact)).handle
 
     async def drop(self, name: str | int) -> str:

@@ -11,6 +11,7 @@ uvicorn's parser has no such limits, and drops a request when the client ends it
    it, and the client would lose the response.
 5. A client that ends its side after a complete request gets its response. One that has closed the connection
    altogether looks the same until the first bytes of the response are sent; the request is processed either way.
+   `client_end` tells an application that the client has ended its side.
 
 The module needs httptools, which is not installed on Windows: `listener` imports it only where it is there.
 """
@@ -23,6 +24,7 @@ from typing import Any, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from foveal.web.client_end import mark_client_ended
 from foveal.web.http_errors import HttpError, encode_json, error_body
 from foveal.web.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
 from foveal.web.immediate_write import offer_write_now
@@ -105,6 +107,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Keep the connection open while a complete request waits for its response."""
         waits = self.cycle is not None and not self.cycle.response_complete and not self._expected
         self._has_ended = waits and self._to_discard is None
+        if self._has_ended:
+            mark_client_ended(self.cycle.scope)  # type: ignore[arg-type]
         return self._has_ended
 
     def on_response_complete(self) -> None:

@@ -35,9 +35,10 @@ PAGE_SECURITY_HEADERS: Final[Headers] = (
     ),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
 )
-"""For pages that run scripts of this server, and load nothing from elsewhere."""
+"""For pages that run scripts of this server, and load nothing from elsewhere. With `no-referrer`, a browser would
+send their forms with `Origin: null`, as those of other sites."""
 NO_STORE: Final = (b"cache-control", b"no-store")
 _SECURITY_HEADER_NAMES: Final = frozenset(name for name, _ in SECURITY_HEADERS)
 MAX_CACHED_HOSTS: Final = 64

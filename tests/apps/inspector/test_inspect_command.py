@@ -94,7 +94,9 @@ def test_wrong_arguments_are_told_in_one_sentence(store: Path, capsys: pytest.Ca
             ("--host", "0.0.0.0"): "foveal serve",
             ("--port", "70000"): "a port from 0 to 65,535",
             ("--port", port): "is used by another program: choose another with --port",
-            ("nowhere",): "there is no session nowhere",
+            ("nowhere",): "there is no file nowhere; there is no session nowhere",
+            (f"{store.parent}/nowhere",): f"there is no file or folder {store.parent}/nowhere",
+            ("--window", "0"): "--window = 0 is not allowed: a whole number from 1",
             ("mysql://host/x",): "postgresql://",
             ("--export", str(store)): "exists and was not overwritten",
         }
@@ -103,6 +105,47 @@ def test_wrong_arguments_are_told_in_one_sentence(store: Path, capsys: pytest.Ca
             error = capsys.readouterr().err
             assert text in error
             assert error.count("\n") == 1
+
+
+@pytest.fixture
+def unreadable(store: Path) -> list[Path]:
+    """A damaged store, random bytes, and a file of another format."""
+    damaged, noise, script = (store.with_name(name) for name in ("damaged.db", "noise.jsonl", "mk.py"))
+    damaged.write_bytes(store.read_bytes()[:8192])
+    noise.write_bytes(bytes(range(256)) * 40)
+    script.write_text("print(1)\n")
+    return [damaged, noise, script]
+
+
+def test_a_named_place_that_cannot_be_read_is_no_empty_one(
+    unreadable: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in unreadable:
+        assert main(["inspect", "--no-open", str(place)]) == 1
+        error = capsys.readouterr().err
+        assert str(place) in error
+        assert error.count("\n") == 1
+
+
+def test_what_cannot_be_read_is_told_in_the_terminal_and_on_the_page(
+    store: Path, unreadable: list[Path]
+) -> None:
+    places = [str(path) for path in (store, *unreadable)]
+    with inspecting(*places, "--no-open", "--port", "0") as (line, process):
+        found = re.search(r"http://\S+", line)
+        assert found
+        with httpx.Client(follow_redirects=True, trust_env=False) as client:
+            page = client.get(found[0])
+            listed = client.get(str(page.url.join("api/sessions"))).json()
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert [row["title"] for row in listed["sessions"]] == ["First <talk>"]
+        for place in unreadable:
+            assert str(place) in told
+            assert str(place) in page.text
+            assert any(str(place) in problem for problem in listed["problems"])
 
 
 def test_it_exports_the_one_session_that_is_meant(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import html
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from foveal.apps.inspector.inspector_streams import Replays
 from foveal.core.log.events import Call, ModelSaid, Text, ToolReturned, UserSaid
+from foveal.core.policies.presets import PRESETS
 from support.inspected_server import TOKEN_HEADER, InspectedServer, page_token, write_session
 
 LONG = "a line of output that repeats nothing: {}\n"
@@ -134,7 +139,7 @@ def test_every_response_has_the_security_headers(server: InspectedServer, key: s
             "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
         )
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert headers["cross-origin-opener-policy"] == "same-origin"
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
@@ -167,10 +172,16 @@ def test_the_overview_lists_the_sessions_with_links(server: InspectedServer, key
 
 def test_the_page_of_a_session_has_its_newest_events(server: InspectedServer, key: str) -> None:
     page = server.client().get(f"/inspect/session?id={key}").text
-    assert f'<body data-page="session" data-id="{key}">' in page
+    assert f'<body data-page="session" data-id="{key}" data-policies="' in page
     assert "It is test_socket." in page
     for part in ("head", "scrubber", "main", "log-view", "panels", "status"):
         assert f'id="{part}"' in page
+
+
+def test_the_page_offers_every_preset_for_a_replay(server: InspectedServer, key: str) -> None:
+    page = server.client().get(f"/inspect/session?id={key}").text
+    given = json.loads(html.unescape(page.partition('data-policies="')[2].partition('"')[0]))
+    assert [name for name, meaning in given if meaning] == list(PRESETS)
 
 
 def test_a_session_that_does_not_exist_has_a_page_that_says_so(server: InspectedServer) -> None:
@@ -303,6 +314,39 @@ def test_a_stream_continues_after_the_last_event_that_a_page_has(server: Inspect
     assert client.get(url, params={"id": key}, headers={"Last-Event-ID": "x"}).status_code == 400
 
 
+def spoken(number: int, text: str, *, id: str, kind: str = "assistant") -> str:
+    """A line of a transcript of Claude Code."""
+    message = {"id": id, "role": kind, "content": [{"type": "text", "text": text}]}
+    line = {"type": kind, "uuid": f"u{number}", "sessionId": "s-1", "message": message}
+    return json.dumps({**line, "timestamp": f"2026-01-01T00:00:{number:02}Z"}) + "\n"
+
+
+def test_a_page_that_missed_a_regrouping_gets_everything_again(tmp_path: Path) -> None:
+    path = tmp_path / "s-1.jsonl"
+    before = spoken(0, "count", id="m0", kind="user") + spoken(1, "one", id="m1")
+    path.write_text(before)
+    with InspectedServer(path) as server:
+        client = server.client()
+        (row,) = client.get("/inspect/api/sessions").json()["sessions"]
+        key = row["key"]
+        known = get(server, "timeline", id=key)
+        path.write_text(before + spoken(2, "two", id="m1") + spoken(3, "go on", id="m2", kind="user"))
+        position = {"after": known["next"] - 1, "generation": known["generation"]}
+        for parameters, headers in (
+            (position, {}),
+            ({"after": 0}, {"Last-Event-ID": f"{position['after']}.{known['generation']}"}),
+        ):
+            with client.stream(
+                "GET", "/inspect/api/live", params={"id": key, **parameters}, headers=headers
+            ) as answer:
+                first = next(events(answer))
+            assert (first["data"].get("first", 0), first["data"]["generation"] > known["generation"]) == (
+                0,
+                True,
+            )
+            assert first["id"] == f"{first['data']['next'] - 1}.{first['data']['generation']}"
+
+
 def test_a_stream_follows_a_session_that_another_connection_writes(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     write_session(path, "live", [UserSaid(content="Hello.")], title="Live")
@@ -348,6 +392,50 @@ def test_a_replay_that_is_not_possible_says_why(server: InspectedServer, key: st
         found = list(events(answer))
     assert found[-1]["event"] == "problem"
     assert "economy" in found[-1]["data"]["message"]
+
+
+def test_a_replay_ends_with_its_stream_and_only_then_another_begins() -> None:
+    asked, is_over = threading.Event(), threading.Event()
+
+    def endless(report: Callable[[int, int], None], should_stop: Callable[[], bool]) -> None:
+        report(1, 2)
+        asked.set()
+        while not should_stop():
+            threading.Event().wait(0.01)
+        is_over.set()
+
+    async def follow() -> None:
+        replays, stopping = Replays(), asyncio.Event()
+        first = replays.stream(endless, stopping=stopping)
+        await anext(first)
+        assert await asyncio.to_thread(asked.wait, 60)
+        refused = [event async for event in replays.stream(endless, stopping=stopping)]
+        assert len(refused) == 1
+        assert b"another replay is running" in refused[0]
+        await first.aclose()
+        assert is_over.is_set()
+        again = [event async for event in replays.stream(lambda report, should_stop: {}, stopping=stopping)]
+        assert again[-1].startswith(b"event: result")
+
+    asyncio.run(follow())
+
+
+def test_a_page_that_is_closed_ends_its_replay(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    write_session(path, "long", talk(120), title="Long", window=16_000)
+    with InspectedServer(path) as server:
+        url = f"/inspect/api/whatif?id={server.keys()['Long']}&policy=handoff"
+        client, other = server.client(), server.client()
+        with client.stream("GET", url) as answer:
+            assert next(events(answer))["event"] == "progress"
+            with other.stream("GET", url) as refused:
+                assert "another replay is running" in list(events(refused))[-1]["data"]["message"]
+        for _ in range(200):
+            with other.stream("GET", url) as answer:
+                first = next(events(answer))
+            if first["event"] == "progress":
+                break
+        assert first["event"] == "progress"
 
 
 def test_actions_are_recorded_and_told(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ ATTRIBUTES = frozenset(
         "aria-label",
         "aria-live",
         "data-page",
+        "data-policies",
         "data-id",
         "data-read-only",
         "data-offline",

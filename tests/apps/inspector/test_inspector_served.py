@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from foveal.apps.inspector.inspector_streams import LOGIN_ENDED
 from foveal.server.auth_tokens import AuthTokens
 from support.api_server import ApiServer
 from support.inspected_server import TOKEN_HEADER, page_token
@@ -109,6 +110,43 @@ def test_a_revoked_token_ends_its_logins(server: ApiServer) -> None:
         server.do(tokens.revoke(id, now=1.0))
         wait_until(lambda: client.get("/inspect/api/sessions").status_code == 401)
         assert client.get("/inspect/").headers["location"] == "login"
+
+
+@pytest.mark.parametrize("has_cookie", [True, False])
+@pytest.mark.parametrize("follows_one", [True, False])
+def test_a_revoked_token_ends_its_streams(server: ApiServer, has_cookie: bool, follows_one: bool) -> None:
+    tokens = AuthTokens(server.service.runtime.database)
+    id, secret = server.do(tokens.create("amber", now=0.0))
+    with server.client("" if has_cookie else secret) as client:
+        if has_cookie:
+            client.post("/inspect/login", data={"token": secret})
+        query = {"id": key_of(client, "Talk of amber")} if follows_one else {}
+        with client.stream("GET", "/inspect/api/live", params=query, timeout=20.0) as stream:
+            assert stream.status_code == 200
+            server.do(tokens.revoke(id, now=1.0))
+            assert b"".join(stream.iter_bytes()).endswith(LOGIN_ENDED)
+
+
+def test_a_revoked_token_ends_the_stream_of_a_turn(server: ApiServer) -> None:
+    tokens = AuthTokens(server.service.runtime.database)
+    id, secret = server.do(tokens.create("amber", now=0.0))
+    turn = {"text": "hold revoked", "stream": True}
+    try:
+        with (
+            server.client(secret) as client,
+            client.stream("POST", "/api/sessions/of-amber/turns", json=turn, timeout=20.0) as stream,
+        ):
+            server.do(tokens.revoke(id, now=1.0))
+            assert b"event: outcome" not in b"".join(stream.iter_bytes())
+    finally:
+        server.release("revoked")
+
+
+def test_a_log_out_in_another_tab_ends_the_streams(browser: httpx.Client) -> None:
+    written = page_token(browser.get("/inspect/").text)
+    with browser.stream("GET", "/inspect/api/live", timeout=20.0) as stream:
+        assert browser.post("/inspect/logout", data={"write_token": written}).status_code == 303
+        assert b"".join(stream.iter_bytes()).endswith(LOGIN_ENDED)
 
 
 def test_a_log_out_ends_the_login(browser: httpx.Client) -> None:

@@ -19,6 +19,7 @@ from foveal.config import Config
 from foveal.errors import FovealError, StoreError
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.rate_limit import RateLimiter
+from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, error_format, error_response, http_error_of
 from foveal.web.http_headers import (
     Headers,
@@ -149,15 +150,32 @@ class Guard:
             return
         state = scope.setdefault("state", {})
         state["caller"], state["max_depth"] = caller, self._max_depth
+        state["may_read_on"] = self._stream_check(scope["headers"], scope["path"], caller)
         await self._app(scope, self._checks.bounded(receive), send)
+
+    def _stream_check(self, headers: Headers, path: str, caller: TokenCaller | None) -> MayReadOn:
+        """Return what says whether a stream may go on: a token can be revoked, and a browser log out."""
+
+        async def may_read_on() -> bool:
+            try:
+                return await self._known_caller(headers, path) == caller
+            except FovealError:  # the database has not answered for a long time
+                return False
+
+        return may_read_on
+
+    async def _known_caller(self, headers: Headers, path: str) -> TokenCaller | None:
+        token = token_of(headers)
+        if not token and self._pages is not None and self._pages.owns(path):
+            token = self._pages.token_of(headers)
+        return await self._callers.caller(token)
 
     async def _caller(self, headers: Headers, path: str) -> TokenCaller | None:
         if path in PUBLIC_PATHS:
             return None
-        pages = self._pages if self._pages is not None and self._pages.owns(path) else None
-        caller = await self._callers.caller(token_of(headers) or (pages.token_of(headers) if pages else ""))
+        caller = await self._known_caller(headers, path)
         if caller is None:
-            if pages is not None:
+            if self._pages is not None and self._pages.owns(path):
                 return None
             raise _unauthorised_error(headers)
         wait = self._rate.take(caller.token_id, now=self._clock()) if caller.token_id else 0.0

@@ -13,7 +13,6 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from foveal.web.http_headers import Headers, header_value, header_values
@@ -67,14 +66,14 @@ class BrowserLogins:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self.write_token(headers).encode())
 
     def _id_of(self, headers: Headers) -> str:
-        name = _cookie_name(headers)
+        # `http.cookies` reads nothing if any cookie is malformed, and browsers send those of other programs on the
+        # same machine too.
+        name = _cookie_name(headers).encode()
         for value in header_values(headers, b"cookie"):
-            try:
-                found = SimpleCookie(value.decode("latin-1")).get(name)
-            except CookieError:
-                continue
-            if found is not None:
-                return found.value
+            for cookie in value.split(b";"):
+                found, _, id = cookie.strip().partition(b"=")
+                if found == name:
+                    return id.decode("latin-1")
         return ""
 
 

@@ -1,16 +1,29 @@
-"""Actions of `foveal inspect`: summaries are written by the configured model, if there is one."""
+"""Actions of `foveal inspect`: the configured model or the ledger writes summaries.
+
+1. Without a choice, the configured model writes. A model on this machine can take minutes, so then the ledger does.
+2. A provider is closed after each use, also when the action is cancelled, so no process of a local model remains.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
+from typing import Final
 
 from foveal.core.engine.settings import SettingArguments
-from foveal.errors import FovealError
+from foveal.errors import BadSetting, FovealError
 from foveal.inspection.session_actions import StoreActor, store_refusal
-from foveal.inspection.session_source import ActionResult, SessionAction
+from foveal.inspection.session_source import ActionResult, OfferedWriter, SessionAction
 from foveal.ports import Provider
 from foveal.recall.archive import ArchiveSource
+
+LEDGER_WRITER: Final = OfferedWriter(name="ledger", title="from the log, without a model (at once)")
+MODEL_WRITER_NAME: Final = "model"
+_NO_MODEL: Final = (
+    "no model is configured that could write the summary: set `model` or a provider's key, or let it be written "
+    "from the log"
+)
 
 
 class ConfiguredActor:
@@ -22,8 +35,17 @@ class ConfiguredActor:
     def refusal(self, source: ArchiveSource) -> str:
         return store_refusal(source)
 
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        provider = await asyncio.to_thread(_summary_provider)
+        if provider is None:
+            return (LEDGER_WRITER,)
+        await provider.close()
+        speed = ", on this machine (can take minutes)" if _is_local(provider) else ""
+        writer = OfferedWriter(name=MODEL_WRITER_NAME, title=f"{provider.name}{speed}", calls_model=True)
+        return (LEDGER_WRITER, writer) if _is_local(provider) else (writer, LEDGER_WRITER)
+
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
-        provider = _summary_provider() if action.action == "compact" else None
+        provider = await _chosen_provider(action.writer) if action.action == "compact" else None
         if provider is None:
             return await StoreActor(**self._settings).act(source, session, action)
         from foveal.agent.agent import summariser_for
@@ -33,6 +55,27 @@ class ConfiguredActor:
             return await actor.act(source, session, action)
         finally:
             await provider.close()
+
+
+async def _chosen_provider(writer: str) -> Provider | None:
+    """Return the provider of a writer, of the default one for ""; None for the ledger."""
+    if writer not in ("", LEDGER_WRITER.name, MODEL_WRITER_NAME):
+        raise BadSetting("writer", writer, f"{LEDGER_WRITER.name} or {MODEL_WRITER_NAME}")
+    if writer == LEDGER_WRITER.name:
+        return None
+    provider = await asyncio.to_thread(_summary_provider)
+    if provider is None and writer == MODEL_WRITER_NAME:
+        raise FovealError(_NO_MODEL)
+    if provider is not None and not writer and _is_local(provider):
+        await provider.close()
+        return None
+    return provider
+
+
+def _is_local(provider: Provider) -> bool:
+    from foveal.config import LOCAL_SERVICE
+
+    return provider.name.startswith(f"{LOCAL_SERVICE}/")
 
 
 def _summary_provider() -> Provider | None:

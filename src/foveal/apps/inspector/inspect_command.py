@@ -20,7 +20,8 @@ from foveal.errors import BadSetting, FovealError
 if TYPE_CHECKING:
     import socket
 
-    from foveal.inspection.session_source import SessionSource
+    from foveal.apps.inspector.export_data import ReportExport
+    from foveal.inspection.session_collection import SessionCollection
     from foveal.recall.archive import ArchiveSource
 
 COMMANDS: Final = ("inspect",)
@@ -28,6 +29,7 @@ DEFAULT_INSPECT_PORT: Final = 8791
 """Taken if it is free, so that addresses in the browser's history stay valid."""
 INSPECT_PACKAGES: Final = ("starlette", "uvicorn")
 _MAX_PORT: Final = 65_535
+_MAX_PROBLEM_CHARS: Final = 500
 _REFUSED_HOST: Final = (
     "foveal inspect listens on this machine only: to reach it from others, use foveal serve, "
     "whose /inspect asks for a token"
@@ -70,6 +72,8 @@ def inspect(args: Namespace) -> int:
         raise FovealError(_REFUSED_HOST)
     if args.port is not None and not 0 <= args.port <= _MAX_PORT:
         raise BadSetting("--port", args.port, f"a port from 0 to {_MAX_PORT:,}")
+    if args.window is not None and args.window < 1:
+        raise BadSetting("--window", args.window, "a whole number from 1")
     import asyncio
 
     return asyncio.run(_export(args) if args.export is not None else _serve(args))
@@ -82,7 +86,7 @@ def _sources(args: Namespace) -> tuple[list[ArchiveSource], list[str]]:
     """Return the places to read, and the arguments that name sessions in them."""
     from foveal.recall.archive.session_places import default_sources, given_sources
 
-    places = [given for given in args.places if "://" in given or Path(given).expanduser().exists()]
+    places = [given for given in args.places if _is_place(given)]
     sessions = [given for given in args.places if given not in places]
     given = [*places, *args.store]
     sources = given_sources(given, tenant=args.tenant) if given else default_sources()
@@ -91,7 +95,12 @@ def _sources(args: Namespace) -> tuple[list[ArchiveSource], list[str]]:
     return sources, sessions
 
 
-def _collection(args: Namespace, sources: list[ArchiveSource]) -> SessionSource:
+def _is_place(given: str) -> bool:
+    """Return whether an argument is a path or URL, and not a session's id."""
+    return "://" in given or os.sep in given or Path(given).exists()
+
+
+def _collection(args: Namespace, sources: list[ArchiveSource]) -> SessionCollection:
     from foveal.apps.inspector.configured_actor import ConfiguredActor
     from foveal.inspection.session_collection import SessionCollection
 
@@ -99,12 +108,33 @@ def _collection(args: Namespace, sources: list[ArchiveSource]) -> SessionSource:
     return SessionCollection(sources, actor=ConfiguredActor(window=args.window), settings=window)
 
 
-async def _meant_session(source: SessionSource, sessions: list[str], *, is_place_given: bool) -> str:
+async def _meant_session(source: SessionCollection, sessions: list[str], *, is_place_given: bool) -> str:
     """Return the key of the one session that the arguments mean; "" if they mean several or all."""
-    keys = [(await source.open(name)).about.key for name in sessions]
+    problems = await source.check() if is_place_given else []
+    keys = [await _session_key(source, name) for name in sessions]
     if not keys and is_place_given:
         keys = [row.key for row in (await source.rows(limit=2)).rows]
-    return keys[0] if len(keys) == 1 else ""
+        if not keys and problems:
+            raise FovealError("; ".join(problems))
+    _print_problems(problems)
+    is_one = len(keys) == 1 and (bool(sessions) or not problems)  # the page with the list shows the problems
+    return keys[0] if is_one else ""
+
+
+async def _session_key(source: SessionCollection, name: str) -> str:
+    from foveal.inspection.session_source import SessionMissing
+
+    try:
+        return (await source.open(name)).about.key
+    except SessionMissing as problem:
+        raise FovealError(f"there is no file {name}; {problem}") from None
+
+
+def _print_problems(problems: list[str]) -> None:
+    from foveal.core.wire.safe_print import one_line
+
+    for problem in problems:
+        print(f"foveal: {one_line(problem, width=_MAX_PROBLEM_CHARS)}", file=sys.stderr, flush=True)
 
 
 # ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +149,7 @@ async def _serve(args: Namespace) -> int:
     sources, sessions = _sources(args)
     source = _collection(args, sources)
     try:
-        is_place_given = bool(args.places or args.store)
+        is_place_given = len(sessions) < len(args.places) or bool(args.store)
         session = await _meant_session(source, sessions, is_place_given=is_place_given)
         with _listen(args.port) as listener:
             server, stop = LoopbackServer(source, listener), Event()
@@ -146,19 +176,37 @@ async def _export(args: Namespace) -> int:
     sources, sessions = _sources(args)
     source = _collection(args, sources)
     try:
-        is_place_given = bool(args.places or args.store)
+        is_place_given = len(sessions) < len(args.places) or bool(args.store)
         key = await _meant_session(source, sessions, is_place_given=is_place_given)
         if not key:
             raise FovealError("--export writes one session: name its id, or a file with one session")
         log = OpenLog(await source.open(key))
-        page = await to_thread(export_html, log.reader.about, await log.events())
+        events, timeline = await log.events(), await log.timeline()
+        about = log.reader.about
+        page = await to_thread(export_html, about, events, timeline=timeline, report=_export_progress())
     finally:
         await source.close()
     data = page.encode("utf-8")
     with open_output(args.export, replaces=args.force, advice="name another file, or use --force") as file:
         file.write(data)
+    if sys.stderr.isatty():
+        print("\r" + " " * 20 + "\r", end="", file=sys.stderr, flush=True)
     print(f"{len(data):,} bytes written to {visible(str(args.export))}")
     return 0
+
+
+def _export_progress() -> ReportExport:
+    """Return a function that shows the progress on one line of a terminal, and nothing elsewhere."""
+    shown = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal shown
+        percent = 100 * done // max(1, total)
+        if percent > shown:
+            shown = percent
+            print(f"\rexporting {percent} %", end="", file=sys.stderr, flush=True)
+
+    return report if sys.stderr.isatty() else lambda done, total: None
 
 
 def _listen(port: int | None) -> socket.socket:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foveal.apps.inspector.inspector_pages import MAX_PAGE_PROBLEMS
 from foveal.apps.inspector.inspector_queries import (
     InspectDiffQuery,
     InspectLiveQuery,
+    InspectLostQuery,
     InspectQuery,
     InspectRequestQuery,
     InspectSearchQuery,
@@ -23,22 +25,32 @@ from foveal.apps.inspector.inspector_queries import (
     InspectTimelineQuery,
     InspectWhatIfQuery,
 )
-from foveal.apps.inspector.inspector_streams import Replays, session_stream, sessions_stream
-from foveal.apps.inspector.open_logs import OpenLog, OpenLogs, inspected_settings
-from foveal.core.log.events import Event, handle
+from foveal.apps.inspector.inspector_streams import (
+    LOGIN_ENDED,
+    Replays,
+    StreamPosition,
+    session_stream,
+    sessions_stream,
+)
+from foveal.apps.inspector.open_logs import LogSnapshot, OpenLog, OpenLogs, inspected_settings
+from foveal.apps.inspector.running_compactions import RunningCompactions
+from foveal.core.log.events import handle
 from foveal.errors import UnknownHandle
 from foveal.inspection.message_text import shown_text, whole_text
-from foveal.inspection.request_diff import request_diff
-from foveal.inspection.sent_request import sent_request
-from foveal.inspection.session_source import SessionAction, SessionReader, SessionSource
+from foveal.inspection.session_source import SessionAction, SessionPage, SessionReader, SessionSource
 from foveal.inspection.text_search import search_log
 from foveal.web.event_stream import encode_struct, event_stream_response
 from foveal.web.http_errors import HttpError
 from foveal.web.request_structs import JSON_TYPE, read_body, read_query
 
+if TYPE_CHECKING:
+    from foveal.inspection.request_diff import RequestDiff
+    from foveal.inspection.sent_request import InspectedRequest
+
 MIN_GZIP_BYTES: Final = 100_000
 GZIP_LEVEL: Final = 1
 """The fastest: pages wait for a timeline, mostly on the same machine."""
+_UNREAD_SESSIONS: Final = "some sessions cannot be read now; the server's log has the reason"
 
 
 class InspectCall(NamedTuple):
@@ -47,6 +59,20 @@ class InspectCall(NamedTuple):
     request: Request
     tenant: str
     source: SessionSource
+    shows_store_errors: bool
+    """Whether errors of stores are shown in full: they have paths of this machine."""
+
+    async def rows(self, *, after: str = "", limit: int, query: str = "") -> SessionPage:
+        """Return a page of sessions, with the problems as far as the caller may see them."""
+        page = await self.source.rows(after=after, limit=limit, query=query)
+        hides = bool(page.problems) and not self.shows_store_errors
+        return page._replace(problems=(_UNREAD_SESSIONS,)) if hides else page
+
+    def stream(self, events: AsyncGenerator[bytes, None]) -> Response:
+        """Return a stream that ends when the login does."""
+        return event_stream_response(
+            events, may_read_on=self.request.state.may_read_on, last_event=LOGIN_ENDED
+        )
 
 
 class InspectorApi:
@@ -57,13 +83,21 @@ class InspectorApi:
         """Set when streams must end."""
         self._logs = OpenLogs()
         self._replays = Replays()
+        self._compactions = RunningCompactions()
 
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────
 
     async def sessions(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectSessionsQuery)
-        page = await call.source.rows(after=query.after, limit=query.limit, query=query.q)
-        return _json({"sessions": page.rows, "next": page.next})
+        page = await call.rows(after=query.after, limit=query.limit, query=query.q)
+        return _json(
+            {
+                "sessions": page.rows,
+                "next": page.next,
+                "searching": page.searching,
+                "problems": page.problems[:MAX_PAGE_PROBLEMS],
+            }
+        )
 
     async def timeline(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectTimelineQuery)
@@ -73,13 +107,28 @@ class InspectorApi:
 
     async def act(self, call: InspectCall) -> Response:
         reader = await self._reader(call, read_query(call.request, InspectQuery))
-        return _json(await reader.act(await read_body(call.request, SessionAction)))
+        action = await read_body(call.request, SessionAction)
+        if action.action != "compact":
+            return _json(await reader.act(action))
+        session = call.tenant, reader.about.key
+        return _json(
+            await self._compactions.run(
+                session, reader.act(action), request=call.request, stopping=self.stopping
+            )
+        )
+
+    async def writers(self, call: InspectCall) -> Response:
+        reader = await self._reader(call, read_query(call.request, InspectQuery))
+        return _json({"writers": await reader.writers()})
 
     async def export(self, call: InspectCall) -> Response:
         from foveal.apps.inspector.html_export import export_html  # loads the patterns of secrets
 
         log = await self._log(call, read_query(call.request, InspectQuery))
-        page = await asyncio.to_thread(export_html, log.reader.about, await log.events())
+        events, timeline = await log.events(), await log.timeline()
+        page = await asyncio.to_thread(
+            lambda: export_html(log.reader.about, events, timeline=timeline).encode("utf-8")
+        )
         name = "".join(letter for letter in log.reader.about.id if letter.isascii() and letter.isalnum())
         headers = {"Content-Disposition": f'attachment; filename="foveal-{name[:40] or "session"}.html"'}
         # As a download it is never shown with the cookie of this server.
@@ -97,26 +146,47 @@ class InspectorApi:
     async def shown(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectShownQuery)
 
-        def show(events: list[Event]) -> Any:
-            return shown_text(events, query.key, at=query.at, start=query.start, max_chars=query.chars)
+        def show(log: LogSnapshot) -> Any:
+            with log.views.at(log.events, query.at) as view:
+                return shown_text(
+                    log.events, query.key, at=query.at, view=view, start=query.start, max_chars=query.chars
+                )
 
         return await self._answer(call, query, show)
 
     async def request(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectRequestQuery)
-        return await self._answer(
-            call, query, lambda events: sent_request(events, at=query.at, dialect=query.dialect)
-        )
+
+        def describe(log: LogSnapshot) -> InspectedRequest:
+            from foveal.inspection.sent_request import sent_request  # loads the providers
+
+            return sent_request(log.events, at=query.at, dialect=query.dialect, views=log.views)
+
+        return await self._answer(call, query, describe)
 
     async def diff(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectDiffQuery)
-        return await self._answer(
-            call, query, lambda events: request_diff(events, a=query.a, b=query.b, dialect=query.dialect)
-        )
+
+        def compare(log: LogSnapshot) -> RequestDiff:
+            from foveal.inspection.request_diff import request_diff  # loads the providers and the replay lab
+
+            return request_diff(log.events, a=query.a, b=query.b, dialect=query.dialect, views=log.views)
+
+        return await self._answer(call, query, compare)
 
     async def search(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectSearchQuery)
-        return await self._answer(call, query, lambda events: search_log(events, query.q))
+        return await self._answer(call, query, lambda log: search_log(log.events, query.q))
+
+    async def lost(self, call: InspectCall) -> Response:
+        from foveal.inspection.lost_details import LostDetails, lost_details  # loads the ledger
+
+        query = read_query(call.request, InspectLostQuery)
+
+        def find(log: LogSnapshot) -> LostDetails:
+            return lost_details(log.events, query.event, views=log.views)
+
+        return await self._answer(call, query, find)
 
     # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,17 +201,16 @@ class InspectorApi:
         def replay(report: Callable[[int, int], None], should_stop: Callable[[], bool]) -> WhatIf:
             return what_if(events, settings, choice, progress=report, should_stop=should_stop)
 
-        return event_stream_response(self._replays.stream(replay, stopping=self.stopping))
+        return call.stream(self._replays.stream(replay, stopping=self.stopping))
 
     async def live(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectLiveQuery)
         last = call.request.headers.get("last-event-id", "")
         if not query.id:
-            stream = sessions_stream(call.source, cursor=last, stopping=self.stopping)
-            return event_stream_response(stream)
+            return call.stream(sessions_stream(call.source, cursor=last, stopping=self.stopping))
         log = await self._log(call, query)
-        after = _event_id(last) if last else query.after
-        return event_stream_response(session_stream(log, after=after, stopping=self.stopping))
+        after = _event_id(last) if last else StreamPosition(query.after, query.generation)
+        return call.stream(session_stream(log, after=after, stopping=self.stopping))
 
     # ── Common ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,12 +221,12 @@ class InspectorApi:
         return self._logs.of(call.tenant, await self._reader(call, query))
 
     async def _answer(
-        self, call: InspectCall, query: InspectQuery, work: Callable[[list[Event]], msgspec.Struct]
+        self, call: InspectCall, query: InspectQuery, work: Callable[[LogSnapshot], msgspec.Struct]
     ) -> Response:
         """Return what a query over the whole log finds; it runs in a thread."""
-        events = await (await self._log(call, query)).events()
+        log = await (await self._log(call, query)).snapshot()
         accepts_gzip = "gzip" in call.request.headers.get("accept-encoding", "")
-        return await asyncio.to_thread(lambda: _json(work(events), accepts_gzip=accepts_gzip))
+        return await asyncio.to_thread(lambda: _json(work(log), accepts_gzip=accepts_gzip))
 
 
 def _json(value: Any, *, accepts_gzip: bool = False) -> Response:
@@ -168,7 +237,8 @@ def _json(value: Any, *, accepts_gzip: bool = False) -> Response:
     return Response(gzip.compress(body, GZIP_LEVEL, mtime=0), headers=headers, media_type=JSON_TYPE)
 
 
-def _event_id(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
+def _event_id(text: str) -> StreamPosition:
+    position = StreamPosition.parse(text)
+    if position is None:
         raise HttpError(400, "Last-Event-ID must be the id of an event of this stream", code="invalid_header")
-    return int(text)
+    return position

@@ -1,7 +1,8 @@
 """The inspector as routes of an HTTP application, for `foveal inspect` and `foveal serve`.
 
 1. The application around it checks each request (Host, Origin, sizes) and sets `state.caller`: None if the browser
-   has not logged in. Pages then redirect to the login, and the API answers 401.
+   has not logged in. Pages then redirect to the login, and the API answers 401. `state.may_read_on` says whether a
+   stream may go on.
 2. What a caller sees are the sessions of its tenant, which `sources` returns.
 3. Links are relative, so a reverse proxy can add a prefix.
 """
@@ -40,7 +41,6 @@ INSPECT_PATH: Final = "/inspect"
 MAX_FORM_BYTES: Final = 10_000
 HTML_TYPE: Final = "text/html"
 _MISSING_SESSION: Final = "there is no session with this id, or it was erased"
-_UNREAD_SESSIONS: Final = "some sessions cannot be read now; the server's log has the reason"
 LOG: Final = logging.getLogger("foveal.inspector")
 
 Handler = Callable[[InspectCall], Awaitable[Response]]
@@ -92,6 +92,8 @@ class Inspector:
             "request": api.request,
             "diff": api.diff,
             "search": api.search,
+            "lost": api.lost,
+            "writers": api.writers,
             "whatif": api.what_if,
             "live": api.live,
             "export": api.export,
@@ -116,9 +118,7 @@ class Inspector:
     async def _overview(self, request: Request) -> Response:
         if (call := self._call(request)) is None:
             return _redirect("login")
-        page = await call.source.rows(limit=FIRST_SESSION_ROWS)
-        if page.problems and not self._rules.shows_store_errors:
-            page = page._replace(problems=(_UNREAD_SESSIONS,))
+        page = await call.rows(limit=FIRST_SESSION_ROWS)
         return _html(overview_page(page, self._frame(request)))
 
     async def _session(self, request: Request) -> Response:
@@ -161,7 +161,10 @@ class Inspector:
 
     def _call(self, request: Request) -> InspectCall | None:
         caller = request.state.caller
-        return None if caller is None else InspectCall(request, caller.tenant, self._sources(caller.tenant))
+        if caller is None:
+            return None
+        shows_errors = self._rules.shows_store_errors
+        return InspectCall(request, caller.tenant, self._sources(caller.tenant), shows_errors)
 
     def _page(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
@@ -181,9 +184,10 @@ class Inspector:
                 call = self._call(request)
                 if call is None:
                     raise HttpError(401, self._rules.hint, code="not_logged_in")
-                if is_change and not token_of(request.scope["headers"]):
-                    given = request.headers.get(WRITE_TOKEN_HEADER, "")
-                    self._require_write_token(given, request.scope["headers"])
+                headers = request.scope["headers"]
+                # A program sends a token of the server and no cookie; its requests come from no page.
+                if is_change and (self._logins.token_of(headers) or not token_of(headers)):
+                    self._require_write_token(request.headers.get(WRITE_TOKEN_HEADER, ""), headers)
                 return await handler(call)
             except (HttpError, FovealError) as problem:
                 return error_response(self._error_of(problem), "openai")
@@ -235,12 +239,14 @@ async def _form(request: Request) -> dict[str, str]:
     """Return the fields of a form; raises `HttpError`."""
     from urllib.parse import parse_qsl
 
+    body = b""
     try:
-        body = await request.body()
+        async for part in request.stream():  # browsers that have not logged in send forms too
+            body += part
+            if len(body) > MAX_FORM_BYTES:
+                raise HttpError(413, "the form is too large", code="request_too_large")
     except ClientDisconnect:
         raise HttpError(400, "the connection ended before the body did", code="incomplete") from None
-    if len(body) > MAX_FORM_BYTES:
-        raise HttpError(413, "the form is too large", code="request_too_large")
     return dict(parse_qsl(body.decode("latin-1"), errors="replace"))
 
 

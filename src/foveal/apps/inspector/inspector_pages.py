@@ -6,6 +6,7 @@ Text of a session reaches a page only through `html_elements`, and every text is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from foveal.apps.inspector.html_elements import Html, element, escaped, joined
 from foveal.apps.inspector.static_files import MAIN_SCRIPT, style_names
 from foveal.core.log.events import Event, handle, kind
+from foveal.core.policies.presets import PRESET_MEANINGS
 from foveal.core.wire.safe_print import one_line
 from foveal.inspection.event_sentences import event_sentence
 from foveal.inspection.session_source import SessionAbout, SessionPage, SessionRow
@@ -23,12 +25,17 @@ FIRST_SESSION_ROWS: Final = 50
 FIRST_LOG_ROWS: Final = 60
 """Events in the table that the server renders."""
 MAX_PAGE_TITLE_CHARS: Final = 200
+MAX_PAGE_PROBLEMS: Final = 20
+"""Problems of sources that the page of the list shows."""
 _NO_SCRIPT: Final = (
     "Without JavaScript this page shows the newest part only: allow scripts of this address to see the rest."
 )
 _EMPTY_OVERVIEW: Final = (
     "There are no sessions here: start one with foveal chat, or name a file, as in foveal inspect PATH."
 )
+
+_POLICIES: Final = json.dumps(list(PRESET_MEANINGS.items()))
+"""The preset policies of what-if, each with what it does."""
 
 
 class PageFrame(NamedTuple):
@@ -41,7 +48,10 @@ class PageFrame(NamedTuple):
 def overview_page(page: SessionPage, frame: PageFrame) -> str:
     """Return the page with the first sessions."""
     table = _sessions_table(page.rows) if page.rows else element("p", {"class": "empty"}, _EMPTY_OVERVIEW)
-    problems = [element("p", {"class": "problem"}, one_line(each, width=400)) for each in page.problems]
+    problems = [
+        element("p", {"class": "problem"}, one_line(each, width=400))
+        for each in page.problems[:MAX_PAGE_PROBLEMS]
+    ]
     return _document(
         "Sessions",
         element("header", {"id": "head"}, element("h1", {}, "Sessions"), *_log_out_form(frame)),
@@ -55,7 +65,7 @@ def overview_page(page: SessionPage, frame: PageFrame) -> str:
 def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame) -> str:
     """Return the page of a session with its newest events."""
     title = session_title(about)
-    body = {"data-page": "session", "data-id": about.key}
+    body = {"data-page": "session", "data-id": about.key, "data-policies": _POLICIES}
     if not about.writable:
         body["data-read-only"] = about.reason or "this session can only be read"
     problems = [element("p", {"class": "problem"}, one_line(each, width=400)) for each in about.problems]

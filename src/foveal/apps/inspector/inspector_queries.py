@@ -60,6 +60,11 @@ class InspectDiffQuery(InspectQuery, frozen=True, kw_only=True):
     dialect: _Words = ""
 
 
+class InspectLostQuery(InspectQuery, frozen=True, kw_only=True):
+    event: _Seq
+    """The compaction."""
+
+
 class InspectSearchQuery(InspectQuery, frozen=True, kw_only=True):
     q: _Words
 
@@ -76,3 +81,5 @@ class InspectLiveQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """"" for the list of sessions."""
     after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
     """The newest event that the page has."""
+    generation: _Seq | None = None
+    """`Timeline.generation` of what the page has."""

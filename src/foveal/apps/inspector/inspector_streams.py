@@ -1,17 +1,19 @@
 """Streams of the inspector: a session or the list of sessions as it changes, and replays.
 
-Every stream ends when the client disconnects, when the server stops, and when its sessions cannot be read any more.
-A page resumes a stream with the id of the last event that it has seen, and then receives the reason as an error.
+Every stream ends when the client disconnects, when the server stops, when its sessions cannot be read any more, and
+with `LOGIN_ENDED` when its login has ended. A page resumes a stream with the id of the last event that it has seen,
+and then receives the reason as an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from foveal.apps.inspector.open_logs import OpenLog
 from foveal.errors import FovealError
@@ -22,9 +24,12 @@ WAIT_FOR_CHANGE_S: Final = 10.0
 """Seconds after which a stream looks whether the log has grown, if its source has not said so."""
 REPLAY_PROGRESS_INTERVAL_S: Final = 0.2
 """Seconds between two reports of a replay."""
+_POSITION: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?", re.ASCII)
 LOG: Final = logging.getLogger("foveal.inspector")
 T = TypeVar("T")
 
+LOGIN_ENDED: Final = encode_event("login", {"message": "Your login has ended: log in again."})
+"""Last event of a stream whose login has ended, such as by a revoked token."""
 ReportReplay = Callable[[int, int], None]
 Replay = Callable[[ReportReplay, Callable[[], bool]], Any]
 """Runs in a thread: reports calls done and calls in total, and asks whether to stop."""
@@ -51,24 +56,47 @@ def _ends_if_unreadable() -> Iterator[None]:
         LOG.warning("a stream of the inspector ends: %s", problem)
 
 
-async def session_stream(log: OpenLog, *, after: int, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
-    """Yield the timeline after event `after`, and its continuation whenever the log grows.
+class StreamPosition(NamedTuple):
+    """The newest event that a page has, and the generation of its log."""
+
+    seq: int
+    generation: int | None = None
+    """None if the page does not know it."""
+
+    @classmethod
+    def parse(cls, text: str) -> StreamPosition | None:
+        """Return the position that an event's id stands for; None if it is none."""
+        found = _POSITION.fullmatch(text)
+        return None if found is None else cls(int(found[1]), int(found[2] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.generation}" if self.generation else str(self.seq)
+
+
+async def session_stream(
+    log: OpenLog, *, after: StreamPosition, stopping: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    """Yield the timeline after a position, and its continuation whenever the log grows.
 
     A timeline that begins at 0 replaces all that the page has: the log was read again.
     """
     with _ends_if_unreadable():
-        first, generation = after + 1, log.end.generation
+        first, generation = after.seq + 1, after.generation
         while not stopping.is_set():
             timeline = await log.timeline(first)
-            if log.end.generation != generation or timeline.next < first:
-                generation, first = log.end.generation, 0
+            generation = timeline.generation if generation is None else generation
+            if timeline.generation != generation or timeline.next < first:
+                generation, first = timeline.generation, 0
                 continue
             if timeline.next > first:
-                data = await asyncio.to_thread(encode_event, "timeline", timeline, id=str(timeline.next - 1))
+                id = str(StreamPosition(timeline.next - 1, generation))
+                data = await asyncio.to_thread(encode_event, "timeline", timeline, id=id)
                 yield data
                 first = timeline.next
             known = LogEnd(first, generation)
-            await _before(stopping, log.reader.wait(known, timeout=WAIT_FOR_CHANGE_S))
+            # A log that has not changed is not asked for its timeline: one server can have many streams.
+            while known == await _before(stopping, log.reader.wait(known, timeout=WAIT_FOR_CHANGE_S)):
+                pass
 
 
 async def sessions_stream(

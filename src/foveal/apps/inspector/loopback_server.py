@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -92,8 +91,12 @@ class LoopbackGuard:
             await error_response(error, "openai")(scope, receive, send_with_headers)
             return
         state = scope.setdefault("state", {})
-        is_known = bool(self._logins.token_of(scope["headers"]))
-        state["caller"] = LoopbackCaller() if is_known else None
+
+        async def may_read_on() -> bool:
+            return bool(self._logins.token_of(scope["headers"]))
+
+        state["may_read_on"] = may_read_on
+        state["caller"] = LoopbackCaller() if await may_read_on() else None
         state["max_depth"] = MAX_LOCAL_JSON_DEPTH
         await self._app(scope, self._checks.bounded(receive), send_with_headers)
 
@@ -114,13 +117,14 @@ class LoopbackServer:
         query = urlencode({"token": token, **({"id": session} if session else {})})
         return f"{url_of(self._listener)}{INSPECT_PATH}/login?{query}"
 
-    def app(self) -> Starlette:
+    def app(self) -> ASGIApp:
         """Return the application."""
-        return Starlette(
+        pages = Starlette(
             routes=[Route("/", _to_inspector, methods=["GET"]), *self._inspector.routes()],
-            middleware=[Middleware(LoopbackGuard, logins=self._logins)],
             exception_handlers={HTTPException: _on_error, Exception: _on_failure},
         )
+        # Around everything: Starlette answers failures outside of its own middleware.
+        return LoopbackGuard(pages, logins=self._logins)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

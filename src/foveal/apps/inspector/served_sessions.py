@@ -13,7 +13,7 @@ from foveal.apps.inspector.inspector_app import Inspector, LoginRules
 from foveal.inspection.event_sentences import event_sentence
 from foveal.inspection.session_actions import perform, undo_result
 from foveal.inspection.session_collection import SessionCollection
-from foveal.inspection.session_source import ActionResult, SessionAction, SessionSource
+from foveal.inspection.session_source import ActionResult, OfferedWriter, SessionAction, SessionSource
 from foveal.recall.archive import ArchiveSource, StoreSource
 from foveal.server import Service, Tenant
 from foveal.server.auth_tokens import AuthTokens
@@ -32,6 +32,9 @@ class LiveActor:
 
     def refusal(self, source: ArchiveSource) -> str:
         return ""
+
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        return ()  # the agent's own model writes
 
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
         live = await self._tenant.session(session)

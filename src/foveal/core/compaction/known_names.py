@@ -206,7 +206,7 @@ def _identifiers(text: str) -> Iterator[str]:
                 if not name.startswith("/")
                 else _LINE_NUMBER.sub("", name)
             )
-            if len(name) >= 5 and name.lower() not in _COMMON_TERMS and _is_code_like(name):
+            if is_code_like(name):
                 yield name
 
 
@@ -228,8 +228,9 @@ def _short_names(text: str) -> Iterator[str]:
         yield from filter(None, ends)
 
 
-def _is_code_like(name: str) -> bool:
-    if _NOT_A_NAME.fullmatch(name):
+def is_code_like(name: str) -> bool:
+    """Return whether a name looks like code, a file or an id, and so must be exact."""
+    if len(name) < 5 or name.lower() in _COMMON_TERMS or _NOT_A_NAME.fullmatch(name):
         return False
     if "_" in name or _CAMEL_CASE.search(name) or _FILE_NAME.search(name):
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foveal.core.engine.overflow import silent_overflow_reason
 from foveal.core.engine.prefix import may_move_prefix
-from foveal.core.log.events import Event, Expanded, Reverted, Rewound, Used
+from foveal.core.log.events import Event, Expanded, Pinned, Reverted, Rewound, Used
 from foveal.core.tokens.calibration import NEVER_MEASURED, Calibration
 from foveal.core.view.view import View
 
@@ -15,7 +15,8 @@ def calibrate(calibration: Calibration, event: Event, *, window: int) -> Calibra
     fact = event.fact
     if isinstance(fact, Reverted):
         return calibration.reverted(fact.target, event.seq)
-    if may_move_prefix(fact) or isinstance(fact, Rewound | Expanded):
+    shows_again = isinstance(fact, Rewound | Expanded) or (isinstance(fact, Pinned) and fact.whole)
+    if shows_again or may_move_prefix(fact):
         return calibration.reduced(event.seq)
     if not isinstance(fact, Used) or silent_overflow_reason(
         prompt=fact.prompt, predicted=fact.predicted, window=window

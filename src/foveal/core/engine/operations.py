@@ -173,18 +173,39 @@ def unknown_handle(name: str | int, *, count: int) -> UnknownHandle:
     return UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{count - 1}")
 
 
-def pin_fact(engine: Engine, text: str, target: int | None) -> Pinned:
-    """Return the fact that keeps a rule, or the step of event `target` as it is now, in every request."""
+def pin_fact(engine: Engine, text: str, target: int | None, *, log: Sequence[Event] = ()) -> Pinned:
+    """Return the fact that keeps a rule, or the step of event `target`, in every request: as it is now, or as it
+    was said if it is hidden or expanded. `log` is the whole log, which only such a step needs (`is_whole_pin`).
+    Raises `ContextOverflow` when there is no room for it."""
     view = engine.view
     if not isinstance(text, str) or (target is None and not text.strip()):
         raise BadSetting("pin", text, "a text, or the handle of an event")
     tokens, available = view.meter.counter.count(text), engine.budget().available
     if tokens > available:
         raise BadSetting("pin", text, f"a text that fits: it has {tokens:,} tokens, a request {available:,}")
-    if target is not None and view.find(target) is None:
-        name = handle(target)
-        raise UnknownHandle(f"{name} is not shown any more, so it cannot be pinned; see why({name!r})")
+    if target is not None and is_whole_pin(engine, target):
+        return _whole_pin(engine, text, log, target)
     return Pinned(text=replace_surrogates(text), target=target)
+
+
+def is_whole_pin(engine: Engine, target: int) -> bool:
+    """Return whether a pin of an event must bring back what was said: it is hidden, or only shown for this turn."""
+    found = engine.view.find(target)
+    return found is None or any(event.seq == found[0].pin_seq for event in engine.view.expansions)
+
+
+def _whole_pin(engine: Engine, text: str, log: Sequence[Event], target: int) -> Pinned:
+    name, effective = handle(target), effective_events(log)
+    fact = next((event.fact for event in effective if event.seq == target), None)
+    if not isinstance(fact, UserSaid | ModelSaid | ToolReturned):
+        raise UnknownHandle(f"{name} is not shown and no message, so it cannot be pinned; see why({name!r})")
+    start = _expand_step(effective, target).first
+    pin = Pinned(text=replace_surrogates(text), target=start, whole=True)
+    try:
+        engine.check_fits(log, [pin])
+    except ContextOverflow as problem:
+        raise _expansion_overflow(problem, name) from None
+    return pin
 
 
 def drop_fact(engine: Engine, target: int) -> Dropped:

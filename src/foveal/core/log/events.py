@@ -170,6 +170,8 @@ class Pinned(Fact, frozen=True, tag="pinned"):
 
     text: str = ""
     target: int | None = None
+    whole: bool = False
+    """Whether the step that begins with `target` is shown as it was said, whatever reduced or hid it before."""
 
 
 class Noted(Fact, frozen=True, tag="noted"):

@@ -240,6 +240,17 @@ PRESETS: Final[Mapping[PresetName, Policy]] = {
     "recent": Policy(name="recent", ladder="recent"),
     "off": Policy(name="off", ladder="off"),
 }
+PRESET_MEANINGS: Final[Mapping[PresetName, str]] = {
+    "economy": "cuts where it pays",
+    "handoff": "one summary, then the newest messages",
+    "sliding-summary": "a summary every few turns",
+    "recent-summary": "a summary and the newest messages",
+    "confirm": "asks before it summarises",
+    "rolling": "masks old results",
+    "recent": "the newest messages only",
+    "off": "only what would not fit",
+}
+"""What each preset does, for a list of choices."""
 
 
 def policy(

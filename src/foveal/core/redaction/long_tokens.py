@@ -13,7 +13,7 @@ import binascii
 import re
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from foveal.core.redaction.key_formats import KEY_FORMATS, SERVICE_KEYS, to_pattern
@@ -59,7 +59,7 @@ def find_tokens(text: str, ascii_text: bytes) -> Iterator[Secret]:
 
 class _Format(NamedTuple):
     prefix: str
-    pattern: re.Pattern[str]
+    pattern: str
     kind: str
     proof: Callable[[str], object]
 
@@ -67,7 +67,7 @@ class _Format(NamedTuple):
 _PROOFS: Final[dict[str, Callable[[str], object]]] = {"": bool, "digit": has_digit, "random": looks_random}
 _FORMATS: Final = sorted(
     (
-        _Format(prefix, re.compile(re.escape(prefix) + to_pattern(row.rest)), row.kind, _PROOFS[row.proof])
+        _Format(prefix, re.escape(prefix) + to_pattern(row.rest), row.kind, _PROOFS[row.proof])
         for row in KEY_FORMATS
         for prefix in row.prefixes.split()
     ),
@@ -100,6 +100,12 @@ _FORMATS_BY_START: Final = {
     start: [each for each in _FORMATS if start.startswith(each.prefix) or each.prefix.startswith(start)]
     for start in _STARTS
 }
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a format when its prefix first occurs: all of them would take a tenth of a second at import."""
+    return re.compile(pattern)
 
 
 def _find_by_format(text: str, at: int, end: int) -> Sequence[Secret]:
@@ -137,7 +143,7 @@ def _format_at(text: str, start: int, prefix: str) -> tuple[Secret | None, int]:
         if secret := special(text, start):
             return secret, secret.end
     for each in _FORMATS_BY_START[prefix]:
-        match = each.pattern.match(text, start)
+        match = _compiled(each.pattern).match(text, start)
         if match and each.proof(match.group()):
             return Secret(*match.span(), each.kind), match.end()
         end = max(end, match.end() if match else 0)

@@ -57,6 +57,8 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Results whose mask was reverted."""
     undone: Ranges = ()
     """Ranges of reverted summaries."""
+    whole: dict[int, int] = {}
+    """Steps that a pin shows as they were said, and that pin."""
 
     def __post_init__(self) -> None:
         if self.dropped_messages != sum(messages for _, _, messages in self.dropped_ranges):
@@ -95,6 +97,7 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
         orphans=tuple(view.orphan_results[-_MAX_ORPHANS:]),
         spared=tuple(sorted(view.reverted_masks)),
         undone=view.reverted_summaries,
+        whole=dict(view.whole_steps),
     )
 
 
@@ -116,7 +119,12 @@ def needed_seqs(view: View) -> set[int]:
 
 def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageTokens) -> View:
     """Return the view that the checkpoint was taken of, from the events that it needs."""
-    view = View(meter, reverted_masks=frozenset(state.spared), reverted_summaries=state.undone)
+    view = View(
+        meter,
+        reverted_masks=frozenset(state.spared),
+        reverted_summaries=state.undone,
+        whole_steps=state.whole,
+    )
     for event in events:
         place = state.places.get(event.seq)
         if place is None:

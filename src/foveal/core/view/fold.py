@@ -10,8 +10,9 @@ its `empty_view` is then advanced by the effective events, which are read again 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Noted,
+    Pinned,
     Reverted,
     Rewound,
     ToolReturned,
@@ -131,16 +133,19 @@ class EffectiveLog(NamedTuple):
     expansions: tuple[Event, ...]
     reverted_masks: Set[int] = frozenset()
     reverted_summaries: Ranges = ()
+    whole_steps: Mapping[int, int] = MappingProxyType({})
 
     @classmethod
     def of(cls, log: Sequence[Event]) -> EffectiveLog:
         """Return what is effective in a whole log; its events may be `without_text`."""
         events = effective_events(log)
         expansions = tuple(event for event in events if isinstance(event.fact, Expanded))
+        whole = dict(_whole_steps(events))
         if len(events) == len(log):
-            return cls(events, expansions)
+            return cls(events, expansions, whole_steps=whole)
         seqs = {event.seq for event in events}
-        return cls(events, expansions, _reverted_masks(log, seqs), tuple(_reverted_summaries(log, seqs)))
+        masks, summaries = _reverted_masks(log, seqs), tuple(_reverted_summaries(log, seqs))
+        return cls(events, expansions, masks, summaries, whole)
 
     def empty_view(self, meter: MessageTokens) -> View:
         """Return the view before the first effective event."""
@@ -149,6 +154,7 @@ class EffectiveLog(NamedTuple):
             expansions=self.expansions,
             reverted_masks=self.reverted_masks,
             reverted_summaries=self.reverted_summaries,
+            whole_steps=self.whole_steps,
         )
 
 
@@ -165,7 +171,7 @@ def without_text(event: Event) -> Event:
     """Return an event with only what decides which events are effective."""
     fact = event.fact
     match fact:
-        case Rewound() | Reverted() | Expanded() | Masked() | Dropped():
+        case Rewound() | Reverted() | Expanded() | Masked() | Dropped() | Pinned():
             return event
         case Compacted():
             return Event(event.seq, replace(fact, summary="", chunks=()), event.at)
@@ -182,6 +188,14 @@ def fold(log: Sequence[Event], meter: MessageTokens) -> View:
     for event in effective.events:
         view.advance(event)
     return view
+
+
+def _whole_steps(events: Sequence[Event]) -> Iterator[tuple[int, int]]:
+    """Yield the steps that pins show as they were said, each with its pin."""
+    for event in events:
+        fact = event.fact
+        if isinstance(fact, Pinned) and fact.whole and fact.target is not None:
+            yield fact.target, event.seq
 
 
 def _reverted_masks(log: Sequence[Event], effective: set[int]) -> set[int]:
@@ -209,6 +223,8 @@ def advance(view: View, event: Event, log: Sequence[Event]) -> View:
 
 def needs_refold(fact: AnyFact, view: View) -> bool:
     """Return whether a fact changes which earlier events are effective."""
-    return isinstance(fact, Reverted | Rewound | Expanded) or (
-        isinstance(fact, UserSaid) and bool(view.expansions)
+    return (
+        isinstance(fact, Reverted | Rewound | Expanded)
+        or (isinstance(fact, Pinned) and fact.whole)
+        or (isinstance(fact, UserSaid) and bool(view.expansions))
     )

@@ -53,7 +53,15 @@ from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.line_index import LineIndex
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
-from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
+from foveal.core.view.steps import (
+    CoveredRange,
+    Overlay,
+    ShownMessage,
+    Slot,
+    Step,
+    expansion_of,
+    hidden_ranges,
+)
 
 _seq = attrgetter("seq")
 
@@ -71,6 +79,7 @@ class View:
         expansions: tuple[Event, ...] = (),
         reverted_masks: Set[int] = frozenset(),
         reverted_summaries: Ranges = (),
+        whole_steps: Mapping[int, int] | None = None,
     ) -> None:
         self.meter = meter
         self.expansions = expansions
@@ -79,6 +88,8 @@ class View:
         """Results whose mask was reverted. They are not masked again unless there is no other way."""
         self.reverted_summaries = reverted_summaries
         """Ranges of reverted summaries. They are not summarised again unless there is no other way."""
+        self.whole_steps: Mapping[int, int] = whole_steps or {}
+        """Steps that are shown as they were said, whatever reduced them, and the pin that says so."""
         self.steps: list[Step] = []
         self.asides: dict[str, ShownMessage] = {}
         """Instructions that are sent beside the messages, by source."""
@@ -215,9 +226,9 @@ class View:
             case Expanded():
                 for step in self._within(((fact.first, fact.last),)):
                     step.pin(seq)
-            case Opened() | Noted() | Used() | SnapshotTaken() | Erased() | Unknown():
+            case Opened() | Noted() | Used() | SnapshotTaken() | Erased() | Unknown() | Overflowed():
                 pass
-            case CompactionFailed() | Overflowed():
+            case CompactionFailed():
                 pass
             case Reverted() | Rewound():
                 raise AssertionError("a rewind or a revert changes which events are effective: fold again")
@@ -225,11 +236,8 @@ class View:
                 assert_never(fact)
 
     def _add(self, step: Step) -> None:
-        if self.expansions and not step.is_pinned:
-            for event in self.expansions:
-                if isinstance(event.fact, Expanded) and event.fact.first <= step.seq <= event.fact.last:
-                    step.pin(event.seq)
-                    break
+        if not step.is_pinned:
+            step.pin(self.whole_steps.get(step.seq, expansion_of(step.seq, self.expansions)))
         self.steps.append(step)
         self._place(step, step.utterance)
         self._uncounted.append(step)
@@ -320,8 +328,8 @@ class View:
         if found is None:  # hidden, rewound or never there: nothing to show differently
             return
         step, shown = found
-        if any(step.pin_seq == event.seq for event in self.expansions):
-            return  # the step is expanded: it is shown as it was said
+        if step.seq in self.whole_steps or any(step.pin_seq == event.seq for event in self.expansions):
+            return  # the step is pinned whole, or expanded: it is shown as it was said
         content = shown.fact.content
         if part != -1 and (isinstance(content, str) or not 0 <= part < len(content)):
             return  # no such part: the log was edited outside of Foveal

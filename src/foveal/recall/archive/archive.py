@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from foveal.core.log.events import Event, Noted
 from foveal.core.redaction import redact_fact, scrub
 from foveal.core.tokens.counter import Counter, counter
-from foveal.core.wire.event_text import inline
+from foveal.core.wire.event_text import inline, search_text
 from foveal.errors import BadSetting, FovealError
 from foveal.ports import Hit
 from foveal.recall.archive.archive_answer import (
@@ -37,6 +37,7 @@ from foveal.recall.archive.archive_source import (
     SessionLog,
 )
 from foveal.recall.archive.session_filter import SessionFilter
+from foveal.recall.archive.session_query import QueryPart, query_parts
 from foveal.recall.excerpts import ALL_LINES, LineSelection
 from foveal.recall.recall import (
     MAX_ANSWER_TOKENS,
@@ -52,6 +53,10 @@ DEFAULT_ARCHIVE_TOKENS: Final = 4_000
 MAX_WORK_S: Final = 20.0
 """Time for which one call reads and indexes; clients wait at least 60 s for a tool."""
 MAX_ARCHIVE_PAGE_SESSIONS: Final = 100
+MAX_SEARCH_ROUNDS: Final = 5
+"""Searches of the index for one list of sessions, each in the sessions that the ones before have not found."""
+MAX_COMPARED_EVENTS: Final = 200
+"""Events of a session that are compared with an identifier or a phrase."""
 _MIN_SESSION_TOKENS: Final = 300
 """Minimum share of a session in the answer to a search."""
 _FRAME_TOKENS: Final = 300
@@ -78,7 +83,7 @@ class FoundSessions(NamedTuple):
 
     handles: tuple[str, ...]
     left: int
-    """Sessions that were not searched completely; the same search again continues with them."""
+    """Sessions that are not indexed completely yet, without those that cannot be."""
 
 
 class Archive:
@@ -102,6 +107,8 @@ class Archive:
         self._index = ArchiveIndex()
         self._lock = asyncio.Lock()
         self._problems: list[str] = []
+        self._unreadable: dict[str, tuple[float, ...]] = {}
+        """Versions of the sessions that could not be indexed, by handle."""
         self._is_empty = True
 
     async def close(self) -> None:
@@ -175,18 +182,29 @@ class Archive:
             left += len(located) - searched
             return "\n\n".join([head, *blocks, *_left_lines(left), *self._problem_lines()])
 
-    async def find_sessions(self, query: str) -> FoundSessions:
-        """Return the sessions with all words of the query in title, folder or id, the newest first, and then those
-        with words of it in their text, the best first."""
+    async def find_sessions(self, query: str, *, title_s: float, index_s: float) -> FoundSessions:
+        """Return the sessions with all parts of the query in title, folder or id, the newest first, and then those
+        with all of them in their text as far as it is indexed, the best first.
+
+        Titles are read for about `title_s` seconds, identifiers and phrases are compared with texts for as long, and
+        sessions are indexed for about `index_s`."""
         async with self._lock:
-            until = time.monotonic() + self._work_s
             located = await self._list(SessionFilter())
-            half = time.monotonic() + self._work_s / 2
-            named, _ = await self._select(located, SessionFilter(text=query), half)
-            searched = await self._bring_up_to_date(located, until, None)
-            hits = await self._index.search([each.entry for each in located], query, MAX_SEARCH_HITS)
-            handles = [*(each.entry.handle for each in named), *(handle for handle, _ in hits)]
-            return FoundSessions(tuple(dict.fromkeys(handles)), len(located) - searched)
+            until = time.monotonic() + title_s
+            named, _ = await self._select(located, SessionFilter(text=query), until)
+            if index_s:
+                await self._bring_up_to_date(located, time.monotonic() + index_s, None)
+            handles = [each.entry.handle for each in named]
+            having = await self._with_all_parts(query, located, time.monotonic() + title_s)
+            handles += await self._best_first(query, [each.entry for each in having])
+            return FoundSessions(tuple(dict.fromkeys(handles)), self._count_to_index(located))
+
+    async def index_sessions(self, *, work_s: float) -> bool:
+        """Index sessions for about `work_s` seconds; return whether there is more to index."""
+        async with self._lock:
+            located = await self._list(SessionFilter())
+            await self._bring_up_to_date(located, time.monotonic() + work_s, None)
+            return self._count_to_index(located) > 0
 
     async def read(self, session: str, handle: str, lines: LineSelection = ALL_LINES) -> str:
         """Return a part of one event of a session, or of each event of a range."""
@@ -291,9 +309,61 @@ class Archive:
             try:
                 await self._index.update(each.entry, await each.source.open(each.entry), report)
             except (FovealError, OSError) as problem:
+                self._unreadable[each.entry.handle] = each.entry.version
                 self._add_problem(each, problem)
             done += each.entry.size
         return sum(self._index.is_current(entry) for entry in entries)
+
+    async def _with_all_parts(
+        self, query: str, located: Sequence[_Located], until: float
+    ) -> Sequence[_Located]:
+        """Return the sessions whose texts have all parts of the query.
+
+        After `until`, an identifier or a phrase counts as found in a message with all its words."""
+        for part in query_parts(query):
+            seqs = await self._index.events_with_all([each.entry for each in located], part.text)
+            located = [each for each in located if each.entry.handle in seqs]
+            if part.is_exact:
+                located = [
+                    each
+                    for each in located
+                    if time.monotonic() > until or await self._contains(each, seqs[each.entry.handle], part)
+                ]
+        return located
+
+    async def _contains(self, each: _Located, seqs: Sequence[int], part: QueryPart) -> bool:
+        """Return whether one of these events, of which the newest are read, has the part as it is written."""
+        try:
+            log = await each.source.open(each.entry)
+            events = await log.pick(seqs[:MAX_COMPARED_EVENTS])
+        except (FovealError, OSError) as problem:
+            self._add_problem(each, problem)
+            return False
+        return await asyncio.to_thread(
+            lambda: any(part.occurs_in(search_text(event.fact)) for event in events)
+        )
+
+    async def _best_first(self, query: str, entries: Sequence[SessionEntry]) -> list[str]:
+        """Return the sessions with words of the query, the best first."""
+        found: dict[str, None] = {}
+        for _ in range(MAX_SEARCH_ROUNDS):
+            # The best messages of all can be those of a few long sessions.
+            rest = [entry for entry in entries if entry.handle not in found]
+            hits = await self._index.search(rest, query, MAX_SEARCH_HITS) if rest else []
+            if not hits:
+                break
+            found.update(dict.fromkeys(handle for handle, _ in hits))
+        return list(found)
+
+    def _count_to_index(self, located: Sequence[_Located]) -> int:
+        """Return how many sessions are not indexed completely, and can be."""
+        if self._index.is_full:
+            return 0
+        entries = (each.entry for each in located)
+        return sum(
+            not self._index.is_current(entry) and self._unreadable.get(entry.handle) != entry.version
+            for entry in entries
+        )
 
     async def _matches(
         self, located: Sequence[_Located], query: str, hits: Sequence[tuple[str, Hit]], limit: int | None

@@ -22,7 +22,7 @@ from foveal.recall.archive.archive_source import SessionEntry, SessionLog
 from foveal.stores.sqlite.full_text import FullTextIndex
 
 MAX_INDEXED_CHARS: Final = 1_000_000_000
-_BATCH_EVENTS: Final = 1_000
+_BATCH_EVENTS: Final = 200
 """Events that are read and indexed in one step."""
 
 
@@ -118,13 +118,23 @@ class ArchiveIndex:
 
     async def search(self, entries: Sequence[SessionEntry], query: str, limit: int) -> list[tuple[str, Hit]]:
         """Return the best events of these sessions as far as they are indexed, each with its session's handle."""
-        handles = {
+        handles = self._handles(entries)
+        found = await asyncio.to_thread(self._index.search_sessions, handles.keys(), query, limit)
+        return [(handles[session], hit) for session, hit in found]
+
+    async def events_with_all(self, entries: Sequence[SessionEntry], text: str) -> dict[str, list[int]]:
+        """Return the seqs of events with all words of a text, newest first, by the handles of their sessions."""
+        handles = self._handles(entries)
+        found = await asyncio.to_thread(self._index.events_with_all, handles.keys(), text)
+        return {handles[session]: seqs for session, seqs in found.items()}
+
+    def _handles(self, entries: Sequence[SessionEntry]) -> dict[int, str]:
+        """Return the handles of the sessions that are indexed, by their keys in the index."""
+        return {
             known.key: entry.handle
             for entry in entries
             if (known := self._sessions.get(entry.handle)) is not None
         }
-        found = await asyncio.to_thread(self._index.search_sessions, handles.keys(), query, limit)
-        return [(handles[session], hit) for session, hit in found]
 
 
 def _create_index(connection: apsw.Connection) -> FullTextIndex:

@@ -9,13 +9,14 @@ from math import inf
 import msgspec
 
 from foveal.recall.archive.archive_source import RecallProblem, SessionDetails, SessionEntry
+from foveal.recall.archive.session_query import query_parts
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions that a session must meet; "" for none."""
 
     text: str = ""
-    """Words that must all occur in its title, folder, id or format."""
+    """Words, and phrases in double quotes, that must all occur in its title, folder, id or format."""
     folder: str = ""
     """Its working folder, or a folder above that."""
     since: str = ""
@@ -41,7 +42,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.folder.strip() and not _is_below(details.folder, self.folder.strip()):
             return False
         shown = "\n".join((details.title, details.folder, details.kind, entry.name, entry.handle)).casefold()
-        return all(word in shown for word in self.text.casefold().split())
+        return all(part.occurs_in(shown) for part in query_parts(self.text))
 
 
 def _parse_date(name: str, text: str, *, is_end: bool) -> float:

@@ -93,6 +93,16 @@ class FullTextIndex:
         ranked = rank((piece._replace(seq=base + piece.seq) for base, piece in pieces), limit=limit)
         return [(hit.seq >> 32, Hit(seq=hit.seq & 0xFFFFFFFF, score=hit.score)) for hit in ranked]
 
+    def events_with_all(self, sessions: Collection[int], text: str) -> dict[int, list[int]]:
+        """Return the seqs of events with all words of a text in one piece, newest first, by session."""
+        terms = self.terms(text)
+        found: dict[int, set[int]] = {}
+        for row in self._all_rows(" AND ".join(terms)) if terms else ():
+            session = row >> 32
+            if session in sessions:
+                found.setdefault(session, set()).add(self._seq(session << 32, row))
+        return {session: sorted(seqs, reverse=True) for session, seqs in found.items()}
+
     def remove_from(self, session: int, first: int) -> None:
         """Remove a session's rows from seq `first` on, so that these events can be added again."""
         newest, count, more = self._progress(session)
@@ -131,10 +141,15 @@ class FullTextIndex:
         return [row for (row,) in found]
 
     def _piece(self, base: int, row: int, score: float) -> FoundPiece:
+        words = _varint(self._value("sz FROM foveal_text_docsize WHERE id", row))
+        return FoundPiece(self._seq(base, row), words, score)
+
+    def _seq(self, base: int, row: int) -> int:
+        """Return the seq of the event to which a piece belongs."""
         number = row - base
-        is_first = number < EXTRA_PIECES_START
-        seq = number if is_first else self._value("seq FROM foveal_text_more WHERE piece", row)
-        return FoundPiece(seq, _varint(self._value("sz FROM foveal_text_docsize WHERE id", row)), score)
+        if number < EXTRA_PIECES_START:
+            return number
+        return int(self._value("seq FROM foveal_text_more WHERE piece", row))
 
     def _value(self, what: str, row: int) -> Any:
         return self._connection.execute(f"SELECT {what} = ?", (row,)).get

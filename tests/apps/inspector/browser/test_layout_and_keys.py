@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from support.inspected_server import InspectedServer
+from support.waiting import wait_until
 
 TITLE = "Orders are shipped twice"
 PANELS = ("Message", "Reductions", "Requests", "Diff", "Composition", "Search", "What if")
@@ -111,7 +112,7 @@ def test_the_theme_can_be_chosen_and_stays(opener: Any, shop: InspectedServer) -
     page = inspected.page
 
     def background() -> str:
-        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
     light = background()
     themes = set()
@@ -137,7 +138,7 @@ def test_the_whole_page_works_with_the_keyboard_alone(opener: Any, shop: Inspect
     page.keyboard.press("Home")
     inspected.until_where("event 0 of")
     page.keyboard.press(" ")
-    inspected.until_where("event 2 of")
+    wait_until(lambda: inspected.point() >= 2)
     page.keyboard.press(" ")
     page.keyboard.press("End")
     inspected.until_where(f"event {last} of")
@@ -185,6 +186,8 @@ def test_every_control_is_reached_by_tab_with_a_visible_focus_and_a_name(
         seen.append(html)
     assert len(seen) > 20
     unnamed = [
-        line for line in page.locator("body").aria_snapshot().splitlines() if line.strip() in ("- button", "- link")
+        line
+        for line in page.locator("body").aria_snapshot().splitlines()
+        if line.strip() in ("- button", "- link")
     ]
     assert unnamed == []

@@ -11,6 +11,7 @@ import pytest
 from support.coding_agent import CUSTOMER
 from support.inspected_pages import ROWS
 from support.inspected_server import InspectedServer
+from support.waiting import wait_until
 
 TITLE = "Orders are shipped twice"
 
@@ -120,7 +121,8 @@ def test_the_scrubber_folds_the_view_at_any_point(opener: Any, shop: Any, timeli
     page.get_by_label("Step by").select_option("event")
     page.get_by_label("Speed of play").select_option("60")
     page.get_by_role("button", name="Play").click()
-    inspected.until_where("request 4")
+    started = inspected.point()
+    wait_until(lambda: inspected.point() > started + 3)
     page.get_by_role("group", name="Steps").get_by_role("button", name="Pause").click()
     slider = page.get_by_role("slider", name="Event")
     slider.fill("50")

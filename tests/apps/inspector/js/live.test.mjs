@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { LiveFeed, RECONNECT_DELAYS_MS } from "../../../../src/foveal/apps/inspector/static/live.js";
+import { AppState, initialState } from "../../../../src/foveal/apps/inspector/static/app_state.js";
+import { LiveFeed, RECONNECT_DELAYS_MS, appendLive } from "../../../../src/foveal/apps/inspector/static/live.js";
+import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
 
 /** A feed with its connections, what it received, and the states it went through. */
 function followed() {
@@ -85,4 +87,49 @@ test("a pause cancels a planned attempt", (context) => {
   feed.pause();
   context.mock.timers.tick(60_000);
   assert.deepEqual([opened.length, feed.status], [1, "paused"]);
+});
+
+// Nothing is drawn here.
+globalThis.requestAnimationFrame = () => 0;
+
+/** A page with a session of three messages and two requests. */
+function opened(state) {
+  const timeline = new TimelineState({
+    id: "s",
+    rows: [0, 1, 2].map((seq) => ({ seq, kind: "user_said" })),
+    changes: [0, 1, 2].map((seq) => ({ at: seq, key: `e${seq}`, level: "full", units: 1 })),
+    requests: [{ number: 1, at: 0 }, { number: 2, at: 2 }],
+  });
+  const app = { timeline, state: new AppState({ ...initialState(), point: 2, ...state }) };
+  app.append = (part) => timeline.append(part);
+  const news = [];
+  return { app, news, append: (part) => appendLive(app, part, (count) => news.push(count)) };
+}
+
+test("a timeline from event 0 replaces everything, and what was chosen of it", () => {
+  const { app, news, append } = opened({ request: 1, compare: { a: 0, b: 1 }, selected: "e2", follow: false });
+  append({ id: "s", rows: [{ seq: 0, kind: "noted" }], changes: [], requests: [], next: 1 });
+  const { point, request, compare, selected, follow } = app.state.current;
+  assert.deepEqual(
+    [app.timeline.rows.map((row) => row.kind), app.timeline.requests, app.timeline.at(0).items()],
+    [["noted"], [], []],
+  );
+  assert.deepEqual([point, request, compare, selected, follow], [0, -1, { a: -1, b: -1 }, "", true]);
+  assert.deepEqual(news, [0]);
+});
+
+test("a regrouped timeline keeps the point and the message that are still there", () => {
+  const { app, news, append } = opened({ request: 0, selected: "e1", point: 1, follow: false });
+  const rows = [0, 1, 2, 3].map((seq) => ({ seq, kind: "tool_returned" }));
+  append({ id: "s", generation: 7, rows, changes: [], requests: [{ number: 1, at: 1 }], next: 4 });
+  const { point, request, selected, follow } = app.state.current;
+  assert.deepEqual([point, request, selected, follow], [1, -1, "e1", false]);
+  assert.deepEqual([app.timeline.last, app.timeline.generation, news], [3, 7, [1]]);
+});
+
+test("a continuation leaves what was chosen", () => {
+  const { app, append } = opened({ request: 0, compare: { a: 0, b: 1 }, point: 0, follow: false });
+  append({ id: "s", first: 3, first_request: 2, rows: [{ seq: 3, kind: "user_said" }], next: 4 });
+  assert.deepEqual([app.timeline.requests.length, app.state.current.request], [2, 0]);
+  assert.deepEqual(app.state.current.compare, { a: 0, b: 1 });
 });

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from foveal.errors import FovealError, UnknownHandle
 from foveal.server import LiveSession, Service, Tenant
+from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, http_error_of
 from foveal.web.request_structs import JSON_TYPE, BodyT, QueryT, read_body, read_query
 
@@ -44,6 +45,7 @@ class ApiCall(Generic[BodyT, QueryT]):
     tenant: Tenant
     path_params: Mapping[str, str]
     headers: Mapping[str, str]
+    may_read_on: MayReadOn
     body: BodyT
     query: QueryT
 
@@ -168,6 +170,7 @@ class Endpoint:
             tenant=self._service.tenant(request.state.caller.tenant),
             path_params=request.path_params,
             headers=request.headers,
+            may_read_on=request.state.may_read_on,
             body=await read_body(request, operation.body),
             query=read_query(request, operation.query),
         )

@@ -9,9 +9,9 @@
        event: streamed
        data: {"happening":"streamed","piece":{"text":"Because","kind":"text"}}
 
-3. The last event is always `outcome`, which has no id. A client that lost the connection requests the turn with
-   the id of the last event that it saw, and gets the rest; of a turn that has ended, without the pieces of its
-   answers.
+3. The last event is always `outcome`, which has no id, unless the token is revoked before: then the stream ends
+   without one. A client that lost the connection requests the turn with the id of the last event that it saw, and
+   gets the rest; of a turn that has ended, without the pieces of its answers.
 4. After 15 seconds without an event the server sends a comment line, so proxies do not close the connection.
 """
 
@@ -32,7 +32,7 @@ from foveal.apps.http.api.schemas import ApiAccepted, EmptyBody, NewTurn, RetryB
 from foveal.core import wire
 from foveal.core.log.events import UserSaid
 from foveal.server import Turn
-from foveal.web.event_stream import encode_event, event_stream_response
+from foveal.web.event_stream import MayReadOn, encode_event, event_stream_response
 from foveal.web.http_errors import HttpError
 from foveal.web.request_structs import json_response
 
@@ -55,9 +55,10 @@ def turn_headers(turn: Turn) -> Mapping[str, str]:
     return {"X-Foveal-Turn": turn.id, "Location": turn_path(turn)}
 
 
-def event_stream(turn: Turn, *, after: int = 0) -> StreamingResponse:
+def event_stream(turn: Turn, *, may_read_on: MayReadOn, after: int = 0) -> StreamingResponse:
     """Return a stream of the events of a turn with an id above `after`."""
-    return event_stream_response(_encoded_events(turn, after), headers=turn_headers(turn))
+    events = _encoded_events(turn, after)
+    return event_stream_response(events, may_read_on=may_read_on, headers=turn_headers(turn))
 
 
 async def _encoded_events(turn: Turn, after: int) -> AsyncGenerator[bytes, None]:
@@ -84,20 +85,25 @@ async def run_turn(call: ApiCall[NewTurn, EmptyBody]) -> Response:
     if call.body.background:
         return await _run_in_background(call, message)
     turn = await session.submit(message.content, key=call.body.key, dialect=message.dialect)
-    return event_stream(turn) if call.body.stream else await _outcome_response(turn)
+    if call.body.stream:
+        return event_stream(turn, may_read_on=call.may_read_on)
+    return await _outcome_response(turn)
 
 
 async def retry_turn(call: ApiCall[RetryBody, EmptyBody]) -> Response:
     session = await call.session()
     turn = await session.retry()
-    return event_stream(turn) if call.body.stream else await _outcome_response(turn)
+    if call.body.stream:
+        return event_stream(turn, may_read_on=call.may_read_on)
+    return await _outcome_response(turn)
 
 
 async def follow_turn(call: ApiCall[EmptyBody, TurnQuery]) -> Response:
     id = call.path_params["turn"]
     turn = _require_turn(await (await call.session()).find_turn(id), id)
     if call.query.stream:
-        return event_stream(turn, after=_last_event_id(call.headers.get("last-event-id", "")))
+        after = _last_event_id(call.headers.get("last-event-id", ""))
+        return event_stream(turn, may_read_on=call.may_read_on, after=after)
     return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))
 
 

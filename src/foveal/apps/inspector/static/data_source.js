@@ -61,6 +61,11 @@ export class DataSource {
     this.isWritable = true;
     /** Why they cannot; "" if they can. */
     this.whyReadOnly = "";
+    /**
+     * Names of the preset policies, each with what it does.
+     * @type {[string, string][]}
+     */
+    this.policies = [];
   }
 
   /**
@@ -123,6 +128,15 @@ export class DataSource {
   }
 
   /**
+   * Return what a compaction lost.
+   * @param {number} event
+   * @returns {Promise<import("./types.js").LostDetails>}
+   */
+  lost(event) {
+    return this.get("lost", { id: this.id, event });
+  }
+
+  /**
    * Return a page of sessions, the newest first.
    * @param {{after?: string, limit?: number, q?: string}} [query]
    * @returns {Promise<SessionPage>}
@@ -134,15 +148,25 @@ export class DataSource {
   /**
    * Change the session by an event.
    * @param {ActionBody} body
+   * @param {AbortSignal} [signal] cancels a compaction: the server notices that the page has left
    * @returns {Promise<ActionResult>}
    */
-  act(body) {
+  act(body, signal) {
     if (!this.isWritable) return Promise.reject(new Problem(this.whyReadOnly || "This session cannot be changed."));
     return this.fetchJson(apiUrl("act", { id: this.id }), {
       method: "POST",
+      signal,
       body: JSON.stringify(body),
       headers: { "Content-Type": "application/json", "X-Foveal-Inspect": writeToken() },
     });
+  }
+
+  /**
+   * Return what can write the summary of a compaction, the default first.
+   * @returns {Promise<{writers?: import("./types.js").OfferedWriter[]}>}
+   */
+  writers() {
+    return this.get("writers", { id: this.id });
   }
 
   /**
@@ -175,13 +199,13 @@ export class DataSource {
 
   /**
    * Follow a running session; returns a function that ends it. The browser resumes after a broken connection.
-   * @param {number} after the newest event that is known
+   * @param {{last: number, generation: number}} known the newest event that is known
    * @param {(timeline: Timeline) => void} onTimeline
    * @param {(state: StreamState) => void} [onState]
    * @returns {() => void}
    */
-  follow(after, onTimeline, onState) {
-    return openStream(apiUrl("live", { id: this.id, after }), "timeline", onTimeline, onState);
+  follow({ last, generation }, onTimeline, onState) {
+    return openStream(apiUrl("live", { id: this.id, after: last, generation }), "timeline", onTimeline, onState);
   }
 
   /**
@@ -221,6 +245,7 @@ export class DataSource {
     try {
       response = await fetch(url, { credentials: "same-origin", ...options });
     } catch {
+      if (options.signal?.aborted) throw new Problem("It was cancelled; nothing was recorded.", "cancelled");
       throw new Problem("The inspector does not answer. Check that `foveal inspect` is still running, then try again.");
     }
     const body = await response.json().catch(() => null);

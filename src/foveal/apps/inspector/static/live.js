@@ -11,6 +11,7 @@
 
 import { clear, el, on, setText } from "./dom.js";
 import { formatCount } from "./format.js";
+import { seqOfKey } from "./timeline_state.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Timeline} Timeline */
@@ -206,7 +207,7 @@ export function pauseWhileHidden(feed) {
 
 /**
  * Return a function that collects numbers and announces their sum, at most once in a while.
- * @param {(text: string) => void} announce
+ * @param {import("./types.js").Announce} announce
  * @param {(count: number) => string} sentence
  * @returns {(count: number) => void}
  */
@@ -219,7 +220,7 @@ export function announceTogether(announce, sentence) {
     isPlanned = true;
     setTimeout(() => {
       isPlanned = false;
-      announce(sentence(waiting));
+      announce(sentence(waiting), "news");
       waiting = 0;
     }, ANNOUNCE_MS);
   };
@@ -238,7 +239,7 @@ export function createLiveControl(app) {
   }
   const announce = announceTogether(app.announce, (count) => `${formatCount(count, "new event")}.`);
   const feed = new LiveFeed(
-    (onData, onState) => app.data.follow(app.timeline.last, onData, onState),
+    (onData, onState) => app.data.follow(app.timeline, onData, onState),
     (timeline) => appendLive(app, timeline, announce),
     (status) => line.show(status),
   );
@@ -250,19 +251,33 @@ export function createLiveControl(app) {
 }
 
 /**
+ * Add what a live session has sent. A part that begins at event 0 replaces everything: the log was read again.
  * @param {App} app
  * @param {Timeline} timeline
  * @param {(count: number) => void} announce
  * @returns {void}
  */
-function appendLive(app, timeline, announce) {
+export function appendLive(app, timeline, announce) {
   const before = app.timeline.last;
   const { follow, point } = app.state.current;
   app.append(timeline);
   const { last } = app.timeline;
+  if ((timeline.first ?? 0) === 0 && before >= 0) forgetReplaced(app);
   // A log that was read again can be shorter.
   if (follow || point > last) app.state.set({ point: last, request: -1, follow: true });
   announce(Math.max(0, last - before));
+}
+
+/**
+ * Forget what the page has chosen of a timeline that was replaced: numbers of requests can be those of others now, and
+ * a message may not exist any more.
+ * @param {App} app
+ * @returns {void}
+ */
+function forgetReplaced(app) {
+  const { selected } = app.state.current;
+  const isThere = selected === "" || app.timeline.row(seqOfKey(selected)) !== undefined;
+  app.state.set({ request: -1, compare: { a: -1, b: -1 }, selected: isThere ? selected : "" });
 }
 
 /**

@@ -227,7 +227,7 @@ export class LogView {
     const effect = changes.length ? `changes ${formatCount(changes.length, "other message")}; show the first, ${changes[0].key}` : "";
     this.effect.disabled = changes.length === 0;
     this.effect.dataset.key = changes[0]?.key ?? "";
-    setText(this.effect, effect ? `${name} ${effect}` : `${name}${row ? " changes no other message" : ""}`);
+    setText(this.effect, effect ? `${name} · ${effect}` : `${name}${row ? " · changes no other message" : ""}`);
   }
 
   /**

@@ -9,6 +9,7 @@ import { setText } from "./dom.js";
 import { OfflineData, embeddedData } from "./offline_data.js";
 import { openOverview } from "./overview_view.js";
 import { openSession } from "./session_view.js";
+import { StatusLine } from "./status_line.js";
 import { applyStoredTheme } from "./theme.js";
 
 /**
@@ -18,21 +19,24 @@ import { applyStoredTheme } from "./theme.js";
 function pageData() {
   const embedded = embeddedData();
   if (embedded) return new OfflineData(embedded);
-  const { id = "", readOnly = "" } = document.body.dataset;
+  const { id = "", readOnly = "", policies = "[]" } = document.body.dataset;
   const data = new DataSource(id);
+  data.policies = JSON.parse(policies);
   data.isWritable = readOnly === "";
   data.whyReadOnly = readOnly;
   return data;
 }
 
 /**
- * Say a sentence in the status line; screen readers read it out.
- * @param {string} text
- * @returns {void}
+ * Return the function that says a sentence in the status line; screen readers read it out.
+ * @returns {import("./types.js").Announce}
  */
-function sayStatus(text) {
-  const status = document.getElementById("status");
-  if (status) setText(status, text);
+function createAnnounce() {
+  const element = document.getElementById("status");
+  const line = new StatusLine((text) => {
+    if (element) setText(element, text);
+  });
+  return (text, kind = "answer") => line[kind](text);
 }
 
 /**
@@ -42,8 +46,9 @@ function sayStatus(text) {
 function startPage() {
   applyStoredTheme();
   const page = document.body.dataset.page;
-  if (page === "session") void openSession(pageData(), sayStatus);
-  if (page === "overview") openOverview(pageData(), sayStatus);
+  const announce = createAnnounce();
+  if (page === "session") void openSession(pageData(), announce);
+  if (page === "overview") openOverview(pageData(), announce);
 }
 
 startPage();

@@ -7,7 +7,7 @@
  * @module
  */
 
-import { clear, el } from "./dom.js";
+import { clear, el, setText } from "./dom.js";
 import { formatCount, formatNumber } from "./format.js";
 import { actionButton, confirmAction, eventLink, problemBox } from "./panel_parts.js";
 import { isSent, seqOfKey } from "./timeline_state.js";
@@ -26,9 +26,11 @@ import { isSent, seqOfKey } from "./timeline_state.js";
  * @property {string} title  The question of the dialog.
  * @property {string[]} sentences  What will happen.
  * @property {string} [whyNot]  Why it cannot be used now; "" if it can.
+ * @property {() => string} [waits]  What is waited for, if that can take long; it can be cancelled then.
  */
 
-const UNDO_HINT = "You can take it back with Undo; the log keeps everything.";
+/** What every confirmation ends with. */
+export const UNDO_HINT = "You can take it back with Undo; the log keeps everything.";
 
 /**
  * Return why the session cannot be changed from this page; "" if it can.
@@ -50,15 +52,16 @@ export function whyReadOnly(app) {
  */
 export function messageActions(app, key) {
   const change = app.timeline.at(app.timeline.last).get(key);
-  if (!key.startsWith("e") || !change) {
+  if (!key.startsWith("e")) {
     return el("p", { class: "action-note" }, "Foveal made this message for the request; it cannot be pinned or dropped.");
   }
+  if (!change) return el("p", { class: "action-note" }, "This event is no message of the request, so there is nothing to pin or drop.");
   return actionBar(app, `message ${key}`, [undoOf(app, key, change), expandOf(app, key, change), pinOf(app, key, change), dropOf(app, key, change)]);
 }
 
 /**
- * Return the buttons that bring a hidden message back: alone until the next user message, or with all that the same
- * event hid.
+ * Return the buttons that bring a hidden message back: alone for good, alone until the next user message, or with all
+ * that the same event hid.
  * @param {App} app
  * @param {string} key
  * @returns {HTMLElement | null} null if there is nothing to bring back
@@ -68,7 +71,8 @@ export function restoreActions(app, key) {
   if (!key.startsWith("e") || !change || change.level === "full" || change.level === "removed") return null;
   const undo = undoOf(app, key, change);
   return actionBar(app, `restore ${key}`, [
-    { ...expandOf(app, key, change), name: "Restore" },
+    isSent(change.level) ? expandOf(app, key, change) : { ...pinOf(app, key, change), name: "Restore" },
+    ...(isSent(change.level) ? [] : [expandOf(app, key, change)]),
     { ...undo, name: change.by >= 0 ? `Undo e${change.by}` : undo.name },
   ]);
 }
@@ -122,37 +126,17 @@ function messageChoicesOnly(card) {
 }
 
 /**
- * Return the form "Compact now" with its focus field.
- * @param {App} app
- * @returns {HTMLElement}
- */
-export function compactForm(app) {
-  const focus = el("input", {
-    type: "text",
-    id: "compact-focus",
-    maxlength: 2000,
-    placeholder: "What the summary must keep, such as: the failing test and its cause",
-  });
-  const bar = actionBar(app, "compact", [
-    {
-      name: "Compact now",
-      body: () => ({ action: "compact", focus: focus.value.trim() }),
-      title: "Compact the session now?",
-      sentences: [
-        "Foveal replaces old messages by a summary. If a model is configured, it writes the summary, which costs its price and can take minutes with a local one; otherwise the ledger is taken from the log.",
-        UNDO_HINT,
-      ],
-    },
-  ]);
-  return el("div", { class: "compact-form" }, el("label", { for: "compact-focus" }, "Focus (optional)"), focus, bar);
-}
-
-/**
  * The places for answers by what the buttons are about. The page may draw the buttons again before the server answers,
  * because the live stream brings the new event first.
  * @type {Map<string, HTMLElement>}
  */
 const answerPlaces = new Map();
+
+/**
+ * What is running, by what its buttons are about, so that it stays visible when they are drawn again.
+ * @type {Map<string, HTMLElement>}
+ */
+const runningLines = new Map();
 
 /** The newest answer, which stays visible when its buttons are drawn again. */
 const newestAnswer = { subject: "", text: "", event: -1 };
@@ -168,7 +152,9 @@ export function actionBar(app, subject, choices) {
   const blocked = whyReadOnly(app);
   const answer = el("div", { class: "action-answer", role: "status" });
   answerPlaces.set(subject, answer);
-  if (newestAnswer.subject === subject) clear(answer, answerContent(app));
+  const running = runningLines.get(subject);
+  if (running) clear(answer, running);
+  else if (newestAnswer.subject === subject) clear(answer, answerContent(app));
   const buttons = choices.map((choice) =>
     actionButton(choice.name, () => void perform(app, subject, choice, buttons), {
       disabled: Boolean(blocked || choice.whyNot),
@@ -179,9 +165,40 @@ export function actionBar(app, subject, choices) {
     "div",
     { class: "action-bar" },
     el("div", { class: "button-row" }, buttons),
-    blocked ? el("p", { class: "action-note" }, blocked) : null,
+    el("p", { class: "action-note" }, blocked || disabledReasons(choices)),
     answer,
   );
+}
+
+/**
+ * Why buttons are disabled, as a text that needs no pointer to be read: `Pin, Drop: only messages …`.
+ * @param {ActionChoice[]} choices
+ * @returns {string}
+ */
+function disabledReasons(choices) {
+  /** @type {Map<string, string[]>} */
+  const names = new Map();
+  for (const { name, whyNot } of choices) {
+    if (whyNot) names.set(whyNot, [...(names.get(whyNot) ?? []), name]);
+  }
+  return [...names].map(([reason, buttons]) => `${buttons.join(", ")}: ${reason}`).join(" ");
+}
+
+/**
+ * Return a line that says for how long something has been running, with a button that cancels it.
+ * @param {string} what
+ * @param {() => void} cancel
+ * @returns {{element: HTMLElement, end: () => void}}
+ */
+function runningLine(what, cancel) {
+  const started = Date.now();
+  const text = el("span");
+  const show = () => setText(text, `${what}; ${formatNumber(Math.round((Date.now() - started) / 1000))} s …`);
+  show();
+  const timer = setInterval(show, 1000);
+  // A screen reader would read out every second.
+  const element = el("div", { class: "progress-row", "aria-live": "off" }, text, actionButton("Cancel", cancel));
+  return { element, end: () => clearInterval(timer) };
 }
 
 /**
@@ -196,9 +213,13 @@ async function perform(app, subject, choice, buttons) {
   if (!(await confirmAction(choice.title, choice.sentences, choice.name))) return;
   const usable = buttons.filter((button) => !button.disabled);
   for (const button of usable) button.disabled = true;
-  showAnswer(subject, `${choice.name} … You can go on; the answer appears here.`);
+  const stop = new AbortController();
+  const line = choice.waits && runningLine(choice.waits(), () => stop.abort());
+  if (line) runningLines.set(subject, line.element);
+  showAnswer(subject, line ? line.element : `${choice.name} … You can go on; the answer appears here.`);
   try {
-    const result = await app.data.act(choice.body());
+    const result = await app.data.act(choice.body(), stop.signal);
+    runningLines.delete(subject);
     Object.assign(newestAnswer, { subject, text: result.text || "Done.", event: seqOfKey(result.event ?? "") });
     await app.refresh();
     showAnswer(subject, answerContent(app));
@@ -206,6 +227,8 @@ async function perform(app, subject, choice, buttons) {
   } catch (error) {
     showAnswer(subject, problemBox(error));
   } finally {
+    line?.end();
+    runningLines.delete(subject);
     for (const button of usable) button.disabled = false;
   }
 }
@@ -327,12 +350,13 @@ function expandOf(app, key, change) {
 function pinOf(app, key, change, noun = "message") {
   const isPinned = pinOfMessage(app, seqOfKey(key)) >= 0;
   const isHidden = !isSent(change.level);
+  const shown = isHidden ? `is shown in full again, with the rest of its step, and stays in every request` : "stays in every request as it is shown now";
   return {
     name: "Pin",
     body: () => ({ action: "pin", event: key }),
     title: `Pin ${key}?`,
-    sentences: [`The ${noun} stays in every request as it is shown now, through all later reductions. ${UNDO_HINT}`],
-    whyNot: isPinned ? "It is pinned." : isHidden ? "It is hidden. Expand it first, then pin it." : "",
+    sentences: [`The ${noun} ${shown}, through all later reductions. ${UNDO_HINT}`],
+    whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : "",
   };
 }
 

@@ -22,6 +22,10 @@ import { SessionTable } from "./session_table.js";
 const PAGE_ROWS = 50;
 /** Milliseconds without a key before the search asks the server. */
 const SEARCH_PAUSE_MS = 200;
+/** Milliseconds after which a search that was not complete is repeated. */
+const SEARCH_AGAIN_MS = 1_000;
+/** Most sessions that the server returns at once. */
+const MAX_SEARCH_ROWS = 200;
 /** Milliseconds after which "5 min ago" is written anew. */
 const AGE_REFRESH_MS = 30_000;
 
@@ -30,7 +34,7 @@ export class Overview {
   /**
    * @param {DataSource} data
    * @param {HTMLElement} main the element to fill
-   * @param {(text: string) => void} announce
+   * @param {import("./types.js").Announce} announce
    * @param {() => void} [onTheme] changes the colours
    */
   constructor(data, main, announce, onTheme = () => {}) {
@@ -44,6 +48,9 @@ export class Overview {
     /** @type {string[]} what the server could not read */
     this._problems = [];
     this._isLoading = false;
+    /** Sessions that the server still indexes for the current search. */
+    this._searching = 0;
+    this._retry = 0;
     /** Counts searches, so that an answer to an older one is dropped. */
     this._search = 0;
     this._table = new SessionTable(() => this._show());
@@ -144,6 +151,7 @@ export class Overview {
     this._table.setOrder(query ? "relevance" : "active", true);
     this._search += 1;
     this._isLoading = false;
+    this._setSearching(0);
     setText(this._count, query ? "searching …" : "");
     void this._load();
   }
@@ -164,6 +172,7 @@ export class Overview {
       this._next = page.next;
       this._problems = page.problems ?? [];
       this._isLoading = false;
+      this._setSearching(page.searching ?? 0);
       this._show();
       // Observing anew reports a button that is still in view.
       this._observer.disconnect();
@@ -173,6 +182,37 @@ export class Overview {
       if (search !== this._search) return;
       this._isLoading = false;
       this._showProblem(error);
+    }
+  }
+
+  /**
+   * Remember how many sessions the server still indexes, and ask again while there are any.
+   * @param {number} count
+   * @returns {void}
+   */
+  _setSearching(count) {
+    this._searching = count;
+    clearTimeout(this._retry);
+    if (count > 0) this._retry = window.setTimeout(() => void this._searchAgain(), SEARCH_AGAIN_MS);
+  }
+
+  /**
+   * Replace what the search has found by what it finds now.
+   * @returns {Promise<void>}
+   */
+  async _searchAgain() {
+    const search = this._search;
+    const limit = Math.min(MAX_SEARCH_ROWS, Math.max(PAGE_ROWS, this._rows.size));
+    try {
+      const page = await this._data.sessions({ limit, q: this._query });
+      if (search !== this._search || this._isLoading) return;
+      this._rows = new Map(page.sessions.map((row) => [row.key, row]));
+      this._next = page.next;
+      this._setSearching(page.searching ?? 0);
+      this._show();
+      if (this._searching === 0) this._announce(`${this._countText()}.`);
+    } catch (error) {
+      if (search === this._search) this._showProblem(error);
     }
   }
 
@@ -252,10 +292,12 @@ export class Overview {
   /** Show that the page loads, that there is nothing to show, or what the server could not read. */
   _showMessage() {
     const isEmpty = this._rows.size === 0 && this._rendered.length === 0;
+    const rest = this._searching > 0 ? `Still searching ${formatCount(this._searching, "session")} …` : "";
     // The rows of the search before stay until the answer is there, so that the page does not jump.
     this._scroll.setAttribute("aria-busy", String(this._isLoading && isEmpty));
     const loading = this._query ? "Searching all sessions …" : "Loading sessions …";
     if (this._isLoading) clear(this._message, isEmpty ? el("p", null, loading) : "");
+    else if (rest) clear(this._message, el("p", null, rest), this._problemNotes());
     else clear(this._message, isEmpty ? this._emptyNote() : "", this._problemNotes());
   }
 

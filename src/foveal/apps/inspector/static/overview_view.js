@@ -11,7 +11,7 @@ import { createThemeButton } from "./theme.js";
 /**
  * Show the overview in the page that the server has rendered.
  * @param {import("./data_source.js").DataSource} data
- * @param {(text: string) => void} announce
+ * @param {import("./types.js").Announce} announce
  * @returns {void}
  */
 export function openOverview(data, announce) {

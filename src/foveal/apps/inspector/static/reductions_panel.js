@@ -6,11 +6,13 @@
  * @module
  */
 
+import { compactForm } from "./compact_form.js";
 import { clear, el } from "./dom.js";
 import { kindIcon, kindName } from "./event_kinds.js";
 import { formatCount, formatDollars, formatDuration, formatNumber, formatPercent, visibleText } from "./format.js";
 import { shownPoint } from "./log_view.js";
-import { compactForm, reductionActions, whyReadOnly } from "./message_actions.js";
+import { lostSection } from "./lost_details.js";
+import { reductionActions, whyReadOnly } from "./message_actions.js";
 import {
   actionButton,
   calmRender,
@@ -236,7 +238,7 @@ function cardArticle(app, timeline, card, point) {
  * @param {TimelineState} timeline
  * @param {ReductionCard} card
  * @param {"top" | "list"} place
- * @returns {HTMLElement[]}
+ * @returns {import("./dom.js").Child[]}
  */
 function cardBody(app, timeline, card, place) {
   return [
@@ -253,6 +255,7 @@ function cardBody(app, timeline, card, place) {
       ["Problem", card.problem],
     ]),
     ...(card.kind === "compacted" ? [summaryText(app, card), ...checkLists(card)] : []),
+    lostSection(app, card, place),
     ...(card.checks.length > 0 ? [bulletList("Faults of earlier drafts", card.checks)] : []),
     changedMessages(app, card),
     el(
@@ -386,7 +389,7 @@ function summaryText(app, card) {
  */
 function checkLists(card) {
   return [
-    bulletList("Checked", card.checked.length > 0 ? card.checked : ["nothing; the log does not say how it was made"], "is-checked"),
+    bulletList("Checked", card.checked, "is-checked"),
     bulletList("Not checked", card.unchecked, "is-unchecked"),
   ].filter((list) => list.querySelector("li"));
 }

@@ -41,7 +41,7 @@ const MIN_LANES_HEIGHT_PX = 900;
 /**
  * Load a session and show it; an error replaces nothing but is said with a way to repeat.
  * @param {DataSource} data
- * @param {(text: string) => void} announce
+ * @param {import("./types.js").Announce} announce
  * @returns {Promise<App | null>}
  */
 export async function openSession(data, announce) {
@@ -69,7 +69,7 @@ export async function openSession(data, announce) {
  * Return the object that connects the parts of the page.
  * @param {DataSource} data
  * @param {Timeline} loaded
- * @param {(text: string) => void} announce
+ * @param {import("./types.js").Announce} announce
  * @returns {App}
  */
 export function createApp(data, loaded, announce) {

@@ -156,6 +156,7 @@ export class TimelineState {
     /** @type {number[] | null} */
     this.order = null;
     this.version = 0;
+    this.generation = 0;
     this.id = timeline.id;
     this.title = "";
     this.format = "";
@@ -299,6 +300,7 @@ export class TimelineState {
    */
   describe(timeline) {
     this.id = timeline.id;
+    this.generation = timeline.generation ?? 0;
     this.title = timeline.title ?? "";
     this.format = timeline.format ?? "foveal";
     this.model = timeline.model ?? "";

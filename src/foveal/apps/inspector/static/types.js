@@ -133,6 +133,7 @@
  * @property {string} [origin]
  * @property {number} [first]
  * @property {number} [next]
+ * @property {number} [generation] changes when earlier events of a transcript are others now
  * @property {Partial<TimelineRow>[]} [rows]
  * @property {Partial<ViewChange>[]} [changes]
  * @property {Partial<RequestRow>[]} [requests]
@@ -174,6 +175,7 @@
  * @property {SessionRow[]} sessions
  * @property {string} next cursor of the next page; "" at the end
  * @property {string[]} [problems] what could not be read, for people
+ * @property {number} [searching] sessions that are still being indexed for this search
  */
 
 /**
@@ -255,6 +257,23 @@
  */
 
 /**
+ * One detail that the request after a compaction does not have.
+ * @typedef {object} LostDetail
+ * @property {"rule" | "request" | "error" | "path" | "name"} kind
+ * @property {string} text
+ * @property {string} key the message that has it
+ * @property {number} [again] the first later event that uses it; -1 if none does
+ */
+
+/**
+ * @typedef {object} LostDetails
+ * @property {number} event the compaction
+ * @property {number} at the newest event of the request that was compared
+ * @property {LostDetail[]} [details]
+ * @property {number} [left_out] further details that are not listed
+ */
+
+/**
  * @typedef {object} WhatIfFigure
  * @property {string} name
  * @property {string} [unit] `dollars`, `share` (0 to 1), `tokens` or `count`
@@ -276,6 +295,15 @@
  * @property {string} [event]
  * @property {string} [text]
  * @property {string} [focus]
+ * @property {string} [writer] name of a `OfferedWriter`; "" for the default one
+ */
+
+/**
+ * What can write the summary of a compaction.
+ * @typedef {object} OfferedWriter
+ * @property {string} name
+ * @property {string} title
+ * @property {boolean} [calls_model]
  */
 
 /**
@@ -309,6 +337,11 @@
  */
 
 /**
+ * Says a sentence in the status line. News wait while an answer to the user is shown.
+ * @typedef {(text: string, kind?: "answer" | "news") => void} Announce
+ */
+
+/**
  * What every module of the session's page is given.
  * @typedef {object} App
  * @property {import("./data_source.js").DataSource} data
@@ -316,7 +349,7 @@
  * @property {import("./app_state.js").AppState} state
  * @property {() => import("./timeline_state.js").TimelineState} shown the timeline that the main view shows: the
  *     recorded one, or the replayed one
- * @property {(text: string) => void} announce says a sentence in the status line
+ * @property {Announce} announce
  * @property {(key: string) => void} openText selects a message and opens its text
  * @property {(seq: number) => void} goTo shows the view after an event
  * @property {(index: number) => void} goToRequest shows the view that a request has sent

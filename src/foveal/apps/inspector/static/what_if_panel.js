@@ -19,17 +19,6 @@ import { TimelineState } from "./timeline_state.js";
 /** @typedef {import("./types.js").WhatIf} WhatIf */
 /** @typedef {import("./timeline_state.js").ViewState} ViewState */
 
-/** Names of the presets, as in `foveal.core.policies.presets`, with what they do. */
-const PRESET_NAMES = [
-  ["economy", "cuts where it pays"],
-  ["handoff", "one summary, then the newest messages"],
-  ["sliding-summary", "a summary every few turns"],
-  ["recent-summary", "a summary and the newest messages"],
-  ["confirm", "asks before it summarises"],
-  ["rolling", "masks old results"],
-  ["recent", "the newest messages only"],
-  ["off", "only what would not fit"],
-];
 const SIZE_CHART_WIDTH = 480;
 const SIZE_CHART_HEIGHT = 120;
 /** Points of a line; more could not be told apart. */
@@ -81,9 +70,17 @@ export function createWhatIfPanel(app) {
       const name = `${state.whatIf?.id}:${answer?.label}:${state.whatIf?.version}:${state.point}:${state.lane}:${state.version}`;
       if (name === shown) return;
       shown = name;
-      clear(result, state.whatIf ? resultParts(app, state, answer) : stateNote("No replay yet. It needs no model and changes nothing."));
+      clear(result, state.whatIf ? resultParts(app, state, answer) : noReplayYet(app));
     }),
   };
+}
+
+/**
+ * @param {App} app
+ * @returns {HTMLElement | null}
+ */
+function noReplayYet(app) {
+  return app.data.isOffline ? null : stateNote("No replay yet. It needs no model and changes nothing.");
 }
 
 // ── Form and progress ──────────────────────────────────────────────────────────────────────────────────
@@ -96,12 +93,13 @@ function createWhatIfForm(app) {
   const policy = el(
     "select",
     { id: "what-if-policy" },
-    PRESET_NAMES.map(([name, meaning]) => el("option", { value: name }, `${name}: ${meaning}`)),
+    app.data.policies.map(([name, meaning]) => el("option", { value: name }, `${name}: ${meaning}`)),
   );
   const window = el("input", { id: "what-if-window", type: "number", min: MIN_WINDOW_TOKENS, step: 1000 });
   const model = el("input", { id: "what-if-model", type: "text", maxlength: 200, spellcheck: "false" });
   const submit = el("button", { type: "submit", class: "button is-primary" }, "Replay");
   const note = el("p", { class: "action-note" });
+  if (app.data.isOffline) return { element: stateNote(whyNoReplay(app)), update() {}, onStart: () => {} };
   const element = el(
     "form",
     { class: "what-if-form" },
@@ -119,10 +117,10 @@ function createWhatIfForm(app) {
     /** @type {(parameters: Record<string, string | number>) => void} */
     onStart: () => {},
     update() {
-      const { timeline, data } = app;
+      const { timeline } = app;
       window.placeholder = timeline.window > 0 ? `${formatNumber(timeline.window)} as recorded` : "as recorded";
       model.placeholder = timeline.model ? `${timeline.model} as recorded` : "as recorded";
-      submit.disabled = data.isOffline || timeline.requests.length === 0;
+      submit.disabled = timeline.requests.length === 0;
       clear(note, whyNoReplay(app));
     },
   };
@@ -131,8 +129,8 @@ function createWhatIfForm(app) {
     const tokens = window.valueAsNumber;
     self.onStart({ policy: policy.value, window: Number.isFinite(tokens) ? tokens : "", model: model.value.trim() });
   });
-  const recorded = PRESET_NAMES.some(([name]) => name === app.timeline.policy);
-  policy.value = recorded ? app.timeline.policy : "economy";
+  const isPreset = app.data.policies.some(([name]) => name === app.timeline.policy);
+  if (isPreset) policy.value = app.timeline.policy;
   return self;
 }
 
