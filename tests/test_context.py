@@ -469,7 +469,9 @@ def test_a_pin_brings_a_hidden_message_back_for_good(policy: str) -> None:
 def test_a_pin_of_an_expanded_message_outlives_the_turn() -> None:
     ctx, history = context(3_000, "recent"), session(30)
     ctx.fit(history)
-    gone = next(line.handle for line in ctx.report().events if line.kind == "tool_returned" and not line.tokens)
+    gone = next(
+        line.handle for line in ctx.report().events if line.kind == "tool_returned" and not line.tokens
+    )
     ctx.expand(gone)
     ctx.pin(event=gone)
     assert ctx.original(gone) in texts(ctx.fit([*history, user("And now?")]))

@@ -18,7 +18,15 @@ from foveal.adapters import Piece
 from foveal.adapters.langchain import FovealMiddleware, LangChainFormat
 from foveal.core.log import Compacted, Used
 from foveal.errors import BadSetting
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
+from support.adapter_runs import (
+    OVERFLOW_TURNS,
+    SHORT_TURNS,
+    TURNS,
+    WINDOW,
+    SummarisingStandIn,
+    check_run,
+    search,
+)
 from support.provider_stand_in import Answer, StandIn
 
 THREAD: Any = {"configurable": {"thread_id": "one"}}
@@ -61,22 +69,31 @@ def settings(**more: Any) -> dict[str, Any]:
     return {"window": WINDOW, "reserve": 1_000, **more}
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_an_agent_stays_inside_the_window(provider: StandIn, *, is_async: bool, streaming: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_async", "streaming", "turns"),
+    [
+        pytest.param(False, False, SHORT_TURNS, id="sync-whole"),
+        pytest.param(False, True, SHORT_TURNS, id="sync-streaming"),
+        pytest.param(True, False, SHORT_TURNS, id="async-whole"),
+        pytest.param(True, True, TURNS, id="async-streaming"),
+    ],
+)
+def test_an_agent_stays_inside_the_window(
+    provider: StandIn, *, is_async: bool, streaming: bool, turns: int
+) -> None:
     middleware = FovealMiddleware(**settings())
     graph = agent(provider, middleware, streaming=streaming)
     shown: list[BaseMessage] = []
 
-    async def turns() -> None:
-        for turn in range(TURNS):
+    async def run() -> None:
+        for turn in range(turns):
             question = {"messages": [HumanMessage(f"Question {turn}: look it up.")]}
             state = await graph.ainvoke(question, THREAD) if is_async else graph.invoke(question, THREAD)
             assert state["messages"][: len(shown)] == shown, "the stored history has changed"
             shown[:] = state["messages"]
 
-    asyncio.run(turns())
-    check_run(provider)
+    asyncio.run(run())
+    check_run(provider, requests=5 * turns)
     context = middleware.conversations.get("one").context
     assert sum(isinstance(event.fact, Used) for event in context.log) == len(provider.requests)
     results = [message for message in shown if isinstance(message, ToolMessage)]
@@ -106,9 +123,9 @@ def test_the_model_of_the_agent_writes_the_summaries(*, is_async: bool) -> None:
     with SummarisingStandIn(window=WINDOW) as provider:
         graph = agent(provider, middleware)
         if is_async:
-            asyncio.run(ask_async(graph, 8))
+            asyncio.run(ask_async(graph, SHORT_TURNS))
         else:
-            ask(graph, 8)
+            ask(graph, SHORT_TURNS)
     assert provider.faults == []
     assert provider.summaries
     written = [
@@ -120,10 +137,10 @@ def test_the_model_of_the_agent_writes_the_summaries(*, is_async: bool) -> None:
 def test_an_overflow_of_the_provider_is_recovered(provider: StandIn) -> None:
     middleware = FovealMiddleware(window=4 * WINDOW, reserve=1_000)
     graph = agent(provider, middleware)
-    messages = ask(graph, 8)
+    messages = ask(graph, OVERFLOW_TURNS)
     refused = [request for request in provider.requests if request.faults]
     assert refused
-    assert len(provider.requests) - len(refused) == 8 * 5
+    assert len(provider.requests) - len(refused) == OVERFLOW_TURNS * 5
     assert isinstance(messages[-1], AIMessage)
 
 
@@ -166,7 +183,7 @@ def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path
     for _ in range(2):
         middleware = FovealMiddleware(**settings(store=str(tmp_path / "contexts.db")))
         graph = agent(provider, middleware, saver=saver)
-        ask(graph, 6)
+        ask(graph, SHORT_TURNS)
         middleware.conversations.close()
     assert provider.faults == []
     requests = provider.requests
@@ -187,7 +204,7 @@ def test_native_fields_of_shown_messages_are_not_lost(provider: StandIn) -> None
 
     middleware = FovealMiddleware(**settings())
     graph = agent(provider, middleware, others=[Spy()])
-    messages = ask(graph, 6)
+    messages = ask(graph, SHORT_TURNS)
     by_id = {message.id: message for message in messages}
     shown = [message for message in seen[-1] if message.id in by_id]
     assert len(shown) > 5

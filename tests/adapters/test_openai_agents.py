@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -27,10 +26,17 @@ from foveal.adapters.openai_agents import FovealModelProvider
 from foveal.core.log import Compacted, Used
 from foveal.core.log.events import Event
 from foveal.errors import BadSetting
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
+from support.adapter_runs import (
+    OVERFLOW_TURNS,
+    SHORT_TURNS,
+    TURNS,
+    WINDOW,
+    SummarisingStandIn,
+    check_run,
+    search,
+)
 from support.provider_stand_in import Answer, StandIn
 
-SOAK = pytest.mark.skipif(not os.environ.get("FOVEAL_SOAK"), reason="takes seconds; FOVEAL_SOAK=1 runs it")
 FORMS: dict[str, Any] = {"chat": OpenAIChatCompletionsModel, "responses": OpenAIResponsesModel}
 Work = Callable[[AsyncOpenAI], Awaitable[Any]]
 
@@ -119,34 +125,36 @@ class Stored:
         self.session.close()
 
 
-def check_all(provider: StandIn, models: FovealModelProvider, stored: Stored) -> None:
+def check_all(provider: StandIn, models: FovealModelProvider, stored: Stored, turns: int) -> None:
     stored.check_results()
     (log,) = logs(models)
     assert sum(isinstance(event.fact, Used) for event in log) == len(provider.requests)
-    check_run(provider)
+    check_run(provider, requests=5 * turns)
 
 
 @pytest.mark.parametrize(
-    ("form", "streaming"),
+    ("form", "streaming", "turns"),
     [
-        pytest.param("chat", False, id="chat-whole"),
-        pytest.param("chat", True, id="chat-streaming"),
-        pytest.param("responses", False, id="responses-whole", marks=SOAK),
-        pytest.param("responses", True, id="responses-streaming"),
+        pytest.param("chat", False, TURNS, id="chat-whole"),
+        pytest.param("chat", True, SHORT_TURNS, id="chat-streaming"),
+        pytest.param("responses", False, SHORT_TURNS, id="responses-whole"),
+        pytest.param("responses", True, SHORT_TURNS, id="responses-streaming"),
     ],
 )
-def test_an_agent_stays_inside_the_window(provider: StandIn, *, form: str, streaming: bool) -> None:
+def test_an_agent_stays_inside_the_window(
+    provider: StandIn, *, form: str, streaming: bool, turns: int
+) -> None:
     models, stored = foveal_models(), Stored()
 
     async def work(client: AsyncOpenAI) -> None:
         careful = agent(models, client, form)
-        for turn in range(TURNS):
+        for turn in range(turns):
             question = f"Question {turn}: look it up."
             await ask(careful, question, session=stored.session, streaming=streaming)
             await stored.check()
 
     run(provider, work)
-    check_all(provider, models, stored)
+    check_all(provider, models, stored, turns)
 
 
 # `run_sync` ends the async generators of its loop after each run, and uses the loop again.
@@ -157,7 +165,7 @@ def test_an_agent_without_an_event_loop_stays_inside_the_window(provider: StandI
     asyncio.set_event_loop(loop)
     try:
         careful = agent(models, client)
-        for turn in range(TURNS):
+        for turn in range(SHORT_TURNS):
             question = f"Question {turn}: look it up."
             Runner.run_sync(careful, question, session=stored.session, run_config=config())
             loop.run_until_complete(stored.check())
@@ -165,7 +173,7 @@ def test_an_agent_without_an_event_loop_stays_inside_the_window(provider: StandI
     finally:
         asyncio.set_event_loop(None)
         loop.close()
-    check_all(provider, models, stored)
+    check_all(provider, models, stored, SHORT_TURNS)
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
@@ -174,14 +182,14 @@ def test_an_overflow_of_the_provider_is_recovered(provider: StandIn, *, streamin
 
     async def work(client: AsyncOpenAI) -> Any:
         session = SQLiteSession("one")
-        result = await ask_all(agent(models, client), 8, session=session, streaming=streaming)
+        result = await ask_all(agent(models, client), OVERFLOW_TURNS, session=session, streaming=streaming)
         session.close()
         return result
 
     result = run(provider, work)
     refused = [request for request in provider.requests if request.faults]
     assert refused
-    assert len(provider.requests) - len(refused) == 8 * 5
+    assert len(provider.requests) - len(refused) == OVERFLOW_TURNS * 5
     assert result.final_output
 
 
@@ -202,7 +210,7 @@ def test_the_model_of_the_agent_writes_the_summaries(monkeypatch: pytest.MonkeyP
 
     async def work(client: AsyncOpenAI) -> None:
         session = SQLiteSession("one")
-        await ask_all(agent(models, client), 8, session=session)
+        await ask_all(agent(models, client), SHORT_TURNS, session=session)
         session.close()
 
     with SummarisingStandIn(window=WINDOW) as standin:
@@ -244,7 +252,7 @@ def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path
         session = SQLiteSession("one")
         for _ in range(2):
             models = foveal_models(store=str(tmp_path / "contexts.db"))
-            await ask_all(agent(models, client), 6, session=session)
+            await ask_all(agent(models, client), SHORT_TURNS, session=session)
             await models.aclose()
         session.close()
 

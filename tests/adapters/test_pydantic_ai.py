@@ -40,7 +40,16 @@ from foveal.adapters.native_context import Piece
 from foveal.adapters.pydantic_ai import FovealCapability, PydanticAIFormat
 from foveal.core.log import Compacted, Used
 from foveal.core.policies.presets import policy
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, long_search, search
+from support.adapter_runs import (
+    OVERFLOW_TURNS,
+    SHORT_TURNS,
+    TURNS,
+    WINDOW,
+    SummarisingStandIn,
+    check_run,
+    long_search,
+    search,
+)
 from support.provider_stand_in import Answer, StandIn
 
 T = TypeVar("T")
@@ -144,20 +153,29 @@ def used(capability: FovealCapability, name: str = "one") -> int:
     return sum(isinstance(event.fact, Used) for event in log)
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_an_agent_stays_inside_the_window(endpoint: Endpoint, *, is_async: bool, streaming: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_async", "streaming", "turns"),
+    [
+        pytest.param(False, False, SHORT_TURNS, id="sync-whole"),
+        pytest.param(False, True, SHORT_TURNS, id="sync-streaming"),
+        pytest.param(True, False, SHORT_TURNS, id="async-whole"),
+        pytest.param(True, True, TURNS, id="async-streaming"),
+    ],
+)
+def test_an_agent_stays_inside_the_window(
+    endpoint: Endpoint, *, is_async: bool, streaming: bool, turns: int
+) -> None:
     capability = FovealCapability(**settings())
     runner = endpoint.agent(capability)
     if is_async:
-        history = endpoint.run(ask(runner, TURNS, streaming=streaming))
+        history = endpoint.run(ask(runner, turns, streaming=streaming))
     else:
-        history = ask_sync(runner, TURNS, streaming=streaming)
-    check_run(endpoint.provider)
+        history = ask_sync(runner, turns, streaming=streaming)
+    check_run(endpoint.provider, requests=5 * turns)
     assert used(capability) == len(endpoint.provider.requests)
     calls = {call.tool_call_id: call for message in history for call in _calls(message)}
     results = _results(history)
-    assert len(results) > TURNS
+    assert len(results) > turns
     assert all(p.content == search(**calls[p.tool_call_id].args_as_dict()) for p in results)
 
 
@@ -172,18 +190,18 @@ def _calls(message: ModelMessage) -> list[ToolCallPart]:
 @pytest.mark.parametrize("api", ["responses", "anthropic"])
 def test_reasoning_stays_signed_with_other_apis(endpoint: Endpoint, api: str) -> None:
     capability = FovealCapability(**settings())
-    endpoint.run(ask(endpoint.agent(capability, api=api), 8))
+    endpoint.run(ask(endpoint.agent(capability, api=api), SHORT_TURNS))
     assert endpoint.provider.faults == []
-    assert used(capability) == len(endpoint.provider.requests) == 8 * 5
+    assert used(capability) == len(endpoint.provider.requests) == SHORT_TURNS * 5
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
 def test_an_overflow_of_the_provider_is_recovered(endpoint: Endpoint, *, streaming: bool) -> None:
     runner = endpoint.agent(FovealCapability(window=4 * WINDOW, reserve=1_000))
-    history = endpoint.run(ask(runner, 8, streaming=streaming))
+    history = endpoint.run(ask(runner, OVERFLOW_TURNS, streaming=streaming))
     refused = [request for request in endpoint.provider.requests if request.faults]
     assert refused
-    assert len(endpoint.provider.requests) - len(refused) == 8 * 5
+    assert len(endpoint.provider.requests) - len(refused) == OVERFLOW_TURNS * 5
     assert isinstance(history[-1], ModelResponse)
 
 
@@ -191,7 +209,7 @@ def test_an_overflow_of_the_provider_is_recovered(endpoint: Endpoint, *, streami
 def test_the_model_of_the_agent_writes_the_summaries(api: str) -> None:
     capability = FovealCapability(**settings(summarise="own"))
     with SummarisingStandIn(window=WINDOW) as provider, closing(Endpoint(provider)) as endpoint:
-        endpoint.run(ask(endpoint.agent(capability, api=api), 8))
+        endpoint.run(ask(endpoint.agent(capability, api=api), SHORT_TURNS))
         name = endpoint.model(api).model_name
     assert provider.faults == []
     assert provider.summaries
@@ -255,7 +273,7 @@ def test_contexts_in_a_store_survive_a_restart(endpoint: Endpoint, tmp_path: Pat
     for _ in range(2):
         capability = FovealCapability(**settings(store=str(tmp_path / "contexts.db")))
         runner = endpoint.agent(capability)
-        for turn in range(6):
+        for turn in range(SHORT_TURNS):
             done = runner.run_sync(question(turn), message_history=history, conversation_id="one")
             history = done.all_messages()
         capability.conversations.close()
@@ -270,7 +288,9 @@ def test_two_conversations_at_once_do_not_mix(endpoint: Endpoint) -> None:
     runner = endpoint.agent(capability)
 
     async def both() -> tuple[list[ModelMessage], list[ModelMessage]]:
-        return await asyncio.gather(ask(runner, 6, name="one"), ask(runner, 6, name="two"))
+        return await asyncio.gather(
+            ask(runner, SHORT_TURNS, name="one"), ask(runner, SHORT_TURNS, name="two")
+        )
 
     one, two = endpoint.run(both())
     assert endpoint.provider.faults == []

@@ -87,6 +87,7 @@ def test_a_summary_says_who_wrote_it_and_what_was_checked() -> None:
     assert ledger.checked != card.checked
     (recorded,) = cards(*begin(), Compacted(first=1, last=4, summary="It was fixed.", reason="recorded"))
     assert (recorded.checked, recorded.unchecked) == ((), ("everything: another program wrote it",))
+    assert recorded.cost is None  # unknown: the other program does not tell
 
 
 def test_a_failed_summary_says_why() -> None:

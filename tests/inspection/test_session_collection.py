@@ -253,8 +253,12 @@ async def test_transcripts_have_figures_too_and_cannot_be_changed(tmp_path: Path
         "codex": (1, 1_200, False, False),
         "pi": (1, 350, False, False),
     }
+    assert rows["claude_code"].error == "API Error"
+    assert rows["claude_code"].error_at == 1_767_348_061.0
+    assert rows["codex"].window == 272_000
     about = (await sessions.open(rows["codex"].key)).about
     assert (about.format, about.policy, about.writable) == ("codex", "", False)
+    assert about.settings == {"window": 272_000}
     assert about.reason.startswith("a transcript of another program can only be read")
 
 
@@ -289,9 +293,47 @@ async def test_of_a_large_file_only_the_end_is_read_for_its_row(tmp_path: Path) 
         text = "x" * 2_000
         lines.append(json.dumps(entry | {"message": message | {"content": [{"type": "text", "text": text}]}}))
     (tmp_path / "s.jsonl").write_text("\n".join(lines) + "\n")
-    (row,) = (await SessionCollection([TranscriptSource(tmp_path)]).rows()).rows
+    sessions = SessionCollection([TranscriptSource(tmp_path)])
+    cursor = await sessions.cursor()
+    (row,) = (await sessions.rows()).rows
     assert (row.partial, row.used, row.model) == (True, 399, "claude-sonnet-4-5")
     assert 50 < row.requests < 200
+    # The rest follows while a page shows the list.
+    changes = await sessions.wait_for_changes(cursor, timeout=20)
+    assert [(row.partial, row.requests, row.used) for row in changes.rows] == [(False, 399, 399)]
+    await sessions.close()
+
+
+@run
+async def test_a_title_and_the_notes_are_the_same_before_and_after_the_file_is_read(tmp_path: Path) -> None:
+    entry = {"uuid": "u", "sessionId": "s", "isSidechain": False}
+    said = {"type": "user", "message": {"role": "user", "content": "Add VAT. " + "x" * 300_000}}
+    title = {"type": "ai-title", "aiTitle": "Swiss VAT"}
+    short = {"type": "user", "message": {"role": "user", "content": "Add VAT."}}
+    lines = [json.dumps(entry | line) for line in (short, said, said, title)]
+    lines.insert(2, "not JSON")
+    (tmp_path / "0a1b2c3d-1111.jsonl").write_text("\n".join(lines) + "\n")
+    sessions = SessionCollection([TranscriptSource(tmp_path)])
+    (before,) = (await sessions.rows()).rows
+    first = (await sessions.open("0a1b2c3d")).about
+    second = (await sessions.open(before.key)).about
+    (after,) = (await sessions.rows()).rows
+    assert [each.title for each in (before, first, after)] == ["Swiss VAT"] * 3
+    assert first.problems == ("1 line of the file was not understood; it is shown as a note",)
+    assert second.problems == first.problems
+
+
+@run
+async def test_a_codex_session_is_opened_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    name = "rollout-2026-01-02T10-00-00-5973b6c0-94b8-487b.jsonl"
+    shutil.copy(FIXTURES / "codex.jsonl", tmp_path / name)
+    sessions = SessionCollection([TranscriptSource(tmp_path)])
+    key = transcript_handle(str(tmp_path / name))
+    for id in ("5973b6c0-94b8-487b", "5973", key[:6]):
+        assert (await sessions.open(id)).about.key == key
+    for id in ("597", "73b6c0", "5974"):
+        with pytest.raises(SessionMissing):
+            await sessions.open(id)
 
 
 @run
@@ -363,7 +405,7 @@ async def test_found_sessions_have_all_words_and_identifiers_and_phrases_as_writ
     assert await found('"primary is another') == {"split"}
     assert await found('"of other" title') == {"other"}
     assert await found("VAT for Switzerland") == set()
-    assert await found('"') == set()
+    assert await found('"') == set(answers)  # as without a query
 
 
 @run

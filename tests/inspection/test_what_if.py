@@ -64,12 +64,12 @@ def test_sending_everything_costs_what_sending_everything_costs() -> None:
     log = recorded_log(window=400_000, policy="off")
     wide = InspectedSettings(id="s", window=400_000)
     found = figures_of(what_if(log, wide, WhatIfChoice(policy="off")))
-    assert found["cost relative to sending everything"] == (1.0, 1.0)
+    assert found["simulated cost relative to sending everything"] == (1.0, 1.0)
     for name in ("prefix breaks", "reductions", "requests above the window"):
         assert found[name] == (0, 0)
     assert found["recall of names"] == (1.0, 1.0)
-    assert found["cost"][0] == found["cost"][1]
-    assert found["cost by reported usage"] == (None, None)
+    assert found["simulated cost"][0] == found["simulated cost"][1]
+    assert found["reported cost"] == (None, None)
 
 
 def test_the_figures_of_both_sides_are_of_their_own_requests() -> None:
@@ -77,7 +77,8 @@ def test_the_figures_of_both_sides_are_of_their_own_requests() -> None:
     assert any(isinstance(event.fact, Masked | Compacted) for event in log)
     found = figures_of(what_if(log, SETTINGS, WhatIfChoice(policy="off", window=400_000)))
     share, breaks, largest = (
-        found[name] for name in ("cost relative to sending everything", "prefix breaks", "largest request")
+        found[name]
+        for name in ("simulated cost relative to sending everything", "prefix breaks", "largest request")
     )
     assert share[0] is not None
     assert share[0] < 1.0 == share[1]
@@ -96,7 +97,7 @@ def test_another_model_is_billed_by_its_own_prices_and_cache() -> None:
     found = what_if(recorded_log(), SETTINGS, WhatIfChoice(model="claude-sonnet-4-5"))
     assert (found.timeline.model, found.timeline.window) == ("claude-sonnet-4-5", 200_000)
     assert all(row.written and not row.uncached for row in found.timeline.requests)
-    cost = figures_of(found)["cost"]
+    cost = figures_of(found)["simulated cost"]
     assert cost[0] is not None
     assert cost[1] is not None
     assert cost[1] > cost[0]
@@ -129,5 +130,19 @@ def test_a_choice_that_does_not_exist_is_refused(choice: WhatIfChoice) -> None:
 def test_a_log_without_answers_has_no_requests() -> None:
     log = [Event(0, Opened(model="gpt-5")), Event(1, UserSaid(content="hello"))]
     found = what_if(log, SETTINGS, WhatIfChoice())
-    assert (found.timeline.requests, figures_of(found)["cost"]) == ((), (0.0, 0.0))
+    assert (found.timeline.requests, figures_of(found)["simulated cost"]) == ((), (0.0, 0.0))
     assert what_if([], SETTINGS, WhatIfChoice()).timeline.requests == ()
+
+
+def test_an_unknown_model_and_an_unknown_recall_are_told() -> None:
+    found = what_if(recorded_log(turns=1), SETTINGS, WhatIfChoice(model="nonsense-1"))
+    (note,) = found.notes
+    assert note == (
+        f"The model nonsense-1 is not known: a window of {found.timeline.window:,} tokens is assumed; "
+        "its prices are unknown, so costs are too."
+    )
+    log = [Event(0, Opened(model="gpt-5")), Event(1, UserSaid(content="hello"))]
+    assert what_if(log, SETTINGS, WhatIfChoice()).notes == (
+        "Recall is unknown, because the conversation uses no earlier result again.",
+    )
+    assert what_if(recorded_log(), SETTINGS, WhatIfChoice()).notes == ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from itertools import pairwise
 
 from foveal.core.compaction.summary_prompt import required_sections
 from foveal.core.wire import strip_cache_marks
@@ -11,7 +13,11 @@ from support.provider_stand_in import Answer, Json, Request, StandIn
 
 WINDOW = 16_000
 TURNS = 13
-"""Thirteen turns of five requests: 65 in all."""
+"""Thirteen turns of five requests: 65 in all. Each adapter has one run of this length."""
+SHORT_TURNS = TURNS if os.environ.get("FOVEAL_SOAK") else 4
+"""The turns of its other runs, as long only with FOVEAL_SOAK=1. The first reduction is in the fourth turn."""
+OVERFLOW_TURNS = 8 if os.environ.get("FOVEAL_SOAK") else 6
+"""The turns after which a history that is not reduced is larger than the window."""
 MAX_BREAKS_PER_100 = 10
 
 
@@ -31,13 +37,14 @@ def long_search(query: str) -> str:
 
 
 def check_run(provider: StandIn, *, requests: int = 60, framework_breaks: int = 0) -> None:
-    """Assert what every run of an agent must show: legal, within the window, and with a stable prefix.
+    """Assert what every run of an agent must show: legal, reduced to the window, and with a stable prefix.
     `framework_breaks` is how often the framework changes what it has sent, without the adapter too."""
     sent = provider.requests
     assert provider.faults == []
     assert len(sent) >= requests
     largest = max(request.prompt for request in sent)
     assert WINDOW // 2 < largest <= WINDOW, "the run never came near the window"
+    assert any(after.prompt < before.prompt for before, after in pairwise(sent)), "nothing was reduced"
     breaks = count_breaks(sent) - framework_breaks
     assert breaks * 100 <= MAX_BREAKS_PER_100 * len(sent), f"{breaks} of {len(sent)}"
 

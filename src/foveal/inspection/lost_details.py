@@ -153,7 +153,7 @@ def _end_of_request(log: Sequence[Event], place: int) -> int:
 # ── The source and the request ────────────────────────────────────────────────────────────────────
 
 
-class _Source(NamedTuple):
+class _LossSource(NamedTuple):
     """What a compaction covers."""
 
     facts: RangeFacts
@@ -166,7 +166,9 @@ class _Source(NamedTuple):
     """What earlier summaries, the user and the model state in these messages."""
 
 
-def _read_source(log: Sequence[Event], fact: Compacted | Dropped, *, before: View, after: View) -> _Source:
+def _read_source(
+    log: Sequence[Event], fact: Compacted | Dropped, *, before: View, after: View
+) -> _LossSource:
     ranges = hidden_ranges(fact)
     end = max((last for _, last in ranges), default=-1)
     facts = RangeFacts(LedgerIndex())
@@ -182,7 +184,7 @@ def _read_source(log: Sequence[Event], fact: Compacted | Dropped, *, before: Vie
         if message.seq >= 0 and message.seq not in kept
     ]
     said = RequestWords(fact for _, fact in shown if not isinstance(fact, ToolReturned))
-    return _Source(facts, since, shown, said)
+    return _LossSource(facts, since, shown, said)
 
 
 def _shown_facts(view: View) -> Iterator[AnyFact]:
@@ -255,7 +257,7 @@ def _is_name(word: str) -> bool:
 # ── What is lost ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _lost_sentences(source: _Source, kept: RequestWords) -> list[LostDetail]:
+def _lost_sentences(source: _LossSource, kept: RequestWords) -> list[LostDetail]:
     """Return the rules of the user that are not stated any more, then the other messages."""
     removed = {seq for seq, _ in source.shown}
     rules: dict[str, LostDetail] = {}
@@ -303,7 +305,7 @@ def _own_sentences(text: str) -> Iterator[tuple[int, str]]:
         start = found.end() if found else len(text)
 
 
-def _lost_errors(source: _Source, kept: RequestWords) -> list[LostDetail]:
+def _lost_errors(source: _LossSource, kept: RequestWords) -> list[LostDetail]:
     found: list[LostDetail] = []
     removed = {seq for seq, _ in source.shown}
     for failure in source.facts.failures.unresolved(later=source.since.failures):
@@ -314,7 +316,7 @@ def _lost_errors(source: _Source, kept: RequestWords) -> list[LostDetail]:
     return found
 
 
-def _lost_names(source: _Source, kept: RequestWords, *, later: Sequence[Event]) -> list[LostDetail]:
+def _lost_names(source: _LossSource, kept: RequestWords, *, later: Sequence[Event]) -> list[LostDetail]:
     """Return the names that are used again, in the order of their use, then other paths, newest first."""
     later_uses = _first_uses(later)
     holders: dict[str, int] = {}

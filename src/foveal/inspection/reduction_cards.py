@@ -154,6 +154,6 @@ def _metrics_card(seq: int, kind: str, fact: Compacted | CompactionFailed) -> Re
         by=one_line(fact.by),
         checks=tuple(one_line(check, width=_MAX_CHECK_CHARS) for check in metrics.checks),
         score=metrics.score,
-        cost=metrics.cost if metrics.asked else 0.0,
+        cost=metrics.cost if metrics.asked or fact.reason == "recorded" else 0.0,
         seconds=metrics.seconds,
     )

@@ -34,7 +34,7 @@ from foveal.inspection.session_source import (
     SessionPage,
     SessionRow,
 )
-from foveal.recall.archive import Archive, ArchiveSource
+from foveal.recall.archive import Archive, ArchiveSource, TranscriptSource
 
 MAX_PAGE_ROWS: Final = 200
 SEARCH_WORK_S: Final = 0.3
@@ -43,6 +43,8 @@ INDEXING_SLICE_S: Final = 0.2
 """Time for which the task indexes until it lets a search pass."""
 MAX_INDEXING_S: Final = 30.0
 """Time after the last search at which the task stops."""
+MAX_COMPLETING_S: Final = 30.0
+"""Time after the last look at the list at which the task that completes its figures stops."""
 MAX_KEPT_READERS: Final = 64
 _MAX_CURSOR_DIGITS: Final = 9
 MAX_ABOUT_AGE_S: Final = 5.0
@@ -73,11 +75,14 @@ class SessionCollection:
         self._generations = count(1)
         self._indexing: asyncio.Task[None] | None = None
         self._indexing_until = 0.0
+        self._completing: asyncio.Task[None] | None = None
+        self._completing_until = 0.0
 
     async def close(self) -> None:
-        if self._indexing is not None:
-            self._indexing.cancel()
-            await asyncio.wait({self._indexing})
+        for task in (self._indexing, self._completing):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
         await self._archive.close()
 
     async def check(self) -> list[str]:
@@ -145,10 +150,30 @@ class SessionCollection:
                 await self._rows.finish()
                 current = self._sessions.cursor
                 rows = await self._make_rows(self._sessions.changed_since(cursor)[:MAX_PAGE_ROWS])
+            self._complete_rows()
             now = time.monotonic()
             if rows or now >= until:
                 return SessionChanges(rows, current)
             await asyncio.sleep(min(max(2 * POLL_S, REST_PER_WORK * (now - began)), until - now))
+
+    def _complete_rows(self) -> None:
+        """Compute the figures of whole sessions, of which rows have a part, in a task."""
+        self._completing_until = time.monotonic() + MAX_COMPLETING_S
+        if self._rows.incomplete and (self._completing is None or self._completing.done()):
+            self._completing = asyncio.ensure_future(self._complete())
+
+    async def _complete(self) -> None:
+        while self._rows.incomplete and time.monotonic() < self._completing_until:
+            handle = next(iter(self._rows.incomplete))
+            self._rows.incomplete.pop(handle)
+            listed, began = self._sessions.get(handle), time.monotonic()
+            if listed is None:
+                continue
+            with suppress(FovealError, OSError):  # the row reports it
+                whole = await self._rows.compute_whole(listed)
+                async with self._lock:
+                    self._rows.complete(listed, whole)
+            await asyncio.sleep(REST_PER_WORK * (time.monotonic() - began))
 
     # ── One session ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,9 +182,12 @@ class SessionCollection:
         if known is not None and time.monotonic() - known[1] < MAX_ABOUT_AGE_S:
             self._readers.move_to_end(key)
             return known[0]
+        listed = await self._resolve(key)
+        if isinstance(listed.source, TranscriptSource):
+            # The whole file says more than its beginning. It is read without the lock: that can take seconds.
+            with suppress(FovealError, OSError):
+                await listed.source.open(listed.entry)
         async with self._lock:
-            await self._sessions.refresh()
-            listed = self._sessions.resolve(key)
             about, first = await self._about(listed)
             known = self._readers.pop(about.key, None)
             # A store can be replaced by another one with a session of the same id.
@@ -172,6 +200,15 @@ class SessionCollection:
             if len(self._readers) > MAX_KEPT_READERS:
                 self._readers.popitem(last=False)
             return reader
+
+    async def key_of(self, name: str) -> str:
+        """Return the key of a session by its key, id or the beginning of its id; raises `SessionMissing`."""
+        return (await self._resolve(name)).entry.handle
+
+    async def _resolve(self, name: str) -> ListedSession:
+        async with self._lock:
+            await self._sessions.refresh()
+            return self._sessions.resolve(name)
 
     def _reader(self, listed: ListedSession, about: SessionAbout, first: Event | None) -> ArchivedSession:
         async def act(action: SessionAction) -> ActionResult:
@@ -211,7 +248,7 @@ class SessionCollection:
             format=row.format,
             model=(figures.model if figures else "") or row.model,
             policy=opened.policy if opened else "",
-            settings=self._settings if is_own else {},
+            settings=self._settings if is_own else {"window": details.window} if details.window else {},
             origin=row.origin,
             place=row.place,
             writable=not refusal,

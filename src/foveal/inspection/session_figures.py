@@ -28,6 +28,7 @@ from foveal.core.redaction import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting
 from foveal.inspection.session_source import MAX_ROW_SHARES, SessionRow
+from foveal.transcripts.transcript import API_ERROR_TOPIC
 
 MAX_ROW_ERROR_CHARS: Final = 200
 _TURN_TOPIC: Final = "turn"
@@ -50,6 +51,7 @@ class SessionFigures:
         self._answers = 0
         self._reductions = 0
         self._error = ""
+        self._error_at = 0.0
         self._times: tuple[float, ...] = ()
 
     def add(self, event: Event) -> None:
@@ -73,7 +75,8 @@ class SessionFigures:
             case _:
                 pass
         self._reductions += isinstance(fact, REDUCTIONS)
-        self._error = _failure(fact) or self._error
+        if failure := _failure(fact):
+            self._error, self._error_at = failure, event.at or 0.0
 
     def _add_usage(self, used: Used) -> None:
         self.model = used.model or self.model
@@ -107,6 +110,7 @@ class SessionFigures:
             cache_share=round(totals.cache_read / prompts, 4) if prompts else None,
             reductions=self._reductions,
             error=self._error,
+            error_at=self._error_at,
             events=row.events or (0 if is_partial else self.next_seq),
             times=self._times,
             created=row.created or (self._times[0] if self._times and not is_partial else 0.0),
@@ -133,7 +137,7 @@ def _failure(fact: AnyFact) -> str:
             text = fact.problem or "a request was too large for the provider"
         case CompactionFailed():
             text = f"no summary was written: {fact.problem}"
-        case Noted(topic=topic) if topic == _TURN_TOPIC:
+        case Noted(topic=topic) if topic in (_TURN_TOPIC, API_ERROR_TOPIC):
             text = fact.text
         case _:
             return ""

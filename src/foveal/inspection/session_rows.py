@@ -2,7 +2,8 @@
 
 1. Figures are kept for the `MAX_KEPT_FIGURES` sessions used last. Of a store's session that has grown, only the new
    events are read.
-2. Of a long session the newest `MAX_ROW_EVENTS` events are read, of a long file its end: their rows are `partial`.
+2. Of a long session the newest `MAX_ROW_EVENTS` events are read, of a long file its end: their rows are `partial`,
+   and `incomplete` names their sessions until `complete` has read the rest.
 3. Work stops at a deadline. Rows that it did not get to are `partial` too, and `unfinished` names their sessions.
 """
 
@@ -19,10 +20,10 @@ from foveal.errors import FovealError
 from foveal.inspection.session_figures import SessionFigures
 from foveal.inspection.session_list import ListedSession, SessionList
 from foveal.inspection.session_source import SessionRow
-from foveal.inspection.transcript_tail import read_tail
+from foveal.inspection.transcript_tail import MAX_TAIL_BYTES, read_tail
 from foveal.recall.archive import TranscriptSource
-from foveal.recall.archive.archive_source import SessionDetails
-from foveal.recall.archive.transcript_source import transcript_place
+from foveal.recall.archive.archive_source import SessionDetails, SessionLog
+from foveal.recall.archive.transcript_source import MAX_TRANSCRIPT_BYTES, transcript_place
 
 MAX_ROW_EVENTS: Final = 2_000
 MAX_KEPT_FIGURES: Final = 2_000
@@ -48,6 +49,8 @@ class SessionRows:
         """`window` is that of Foveal's own sessions, if it is not the model's."""
         self.unfinished: dict[str, None] = {}
         """Handles of the sessions whose last row has no figures."""
+        self.incomplete: dict[str, None] = {}
+        """Handles of the sessions whose last row has figures of a part."""
         self._sessions = sessions
         self._window = window
         self._known: OrderedDict[str, VersionFigures] = OrderedDict()
@@ -67,6 +70,24 @@ class SessionRows:
             if listed is not None and await self._row(listed, computes=True) is not None:
                 self._sessions.note_change(listed.entry)
 
+    async def compute_whole(self, listed: ListedSession) -> VersionFigures:
+        """Return the figures of all events of a session. Other tasks may call the other methods meanwhile."""
+        entry, source = listed
+        details = await source.describe(entry)
+        figures = self._new_figures(details)
+        if _is_first_of_file(listed):
+            is_whole = await asyncio.to_thread(
+                _add_tail, figures, listed.path, details.kind, max_bytes=MAX_TRANSCRIPT_BYTES
+            )
+            return VersionFigures(entry.version, figures, not is_whole)
+        await _add_log(figures, await source.open(entry), 0)
+        return VersionFigures(entry.version, figures, is_partial=False)
+
+    def complete(self, listed: ListedSession, known: VersionFigures) -> None:
+        """Use the figures of all events of a session; that counts as a change of it."""
+        self._keep(listed.entry.handle, known)
+        self._sessions.note_change(listed.entry)
+
     def figures(self, handle: str) -> SessionFigures | None:
         """Return the figures of a session, as far as they are known."""
         known = self._known.get(handle)
@@ -82,6 +103,8 @@ class SessionRows:
                     self.unfinished[handle] = None
                     return bare_row(self._sessions, listed, details)
                 known = await self._compute(listed, details, known)
+                if known.is_partial:
+                    self.incomplete[handle] = None
         except (FovealError, OSError) as problem:
             self._sessions.add_problem(problem)
             return None
@@ -100,20 +123,40 @@ class SessionRows:
         self, listed: ListedSession, details: SessionDetails, known: VersionFigures | None
     ) -> VersionFigures:
         entry, source = listed
-        figures = SessionFigures(model=details.model, window=self._window if details.kind == "foveal" else 0)
-        if isinstance(source, TranscriptSource) and not transcript_place(entry.key)[1]:
-            tail = await asyncio.to_thread(read_tail, listed.path, details.kind)
-            for event in tail.events:
-                figures.add(event)
-            return VersionFigures(entry.version, figures, not tail.is_whole)
+        figures = self._new_figures(details)
+        if _is_first_of_file(listed):
+            if known is not None and not known.is_partial and entry.size > MAX_TAIL_BYTES:
+                return VersionFigures(entry.version, known.figures, is_partial=True)
+            is_whole = await asyncio.to_thread(_add_tail, figures, listed.path, details.kind)
+            return VersionFigures(entry.version, figures, not is_whole)
         log = await source.open(entry)
         first, is_partial = max(0, log.end - MAX_ROW_EVENTS), log.end > MAX_ROW_EVENTS
         if known is not None and log.is_append_only and first <= known.figures.next_seq <= log.end:
             figures, first, is_partial = known.figures, known.figures.next_seq, known.is_partial
-        for start in range(first, log.end, _PART_EVENTS):
-            for event in await log.skim(range(start, min(start + _PART_EVENTS, log.end))):
-                figures.add(event)
+        await _add_log(figures, log, first)
         return VersionFigures(entry.version, figures, is_partial)
+
+    def _new_figures(self, details: SessionDetails) -> SessionFigures:
+        window = self._window if details.kind == "foveal" else details.window
+        return SessionFigures(model=details.model, window=window)
+
+
+def _is_first_of_file(listed: ListedSession) -> bool:
+    return isinstance(listed.source, TranscriptSource) and not transcript_place(listed.entry.key)[1]
+
+
+def _add_tail(figures: SessionFigures, path: str, format: str, *, max_bytes: int = MAX_TAIL_BYTES) -> bool:
+    """Add the newest events of a file, and return whether these are all."""
+    tail = read_tail(path, format, max_bytes=max_bytes)
+    for event in tail.events:
+        figures.add(event)
+    return tail.is_whole
+
+
+async def _add_log(figures: SessionFigures, log: SessionLog, first: int) -> None:
+    for start in range(first, log.end, _PART_EVENTS):
+        for event in await log.skim(range(start, min(start + _PART_EVENTS, log.end))):
+            figures.add(event)
 
 
 def bare_row(

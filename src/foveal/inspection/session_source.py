@@ -61,6 +61,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reductions: int = 0
     error: str = ""
     """The last failure in one line."""
+    error_at: float = 0.0
+    """Time of the last failure; 0.0 if unknown."""
     origin: str = ""
     """Key of the session that this one continues, was forked from, or is a sub-agent of."""
     place: str = ""

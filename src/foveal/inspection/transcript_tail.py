@@ -23,14 +23,14 @@ class TranscriptTail(NamedTuple):
     is_whole: bool
 
 
-def read_tail(path: str, format: str) -> TranscriptTail:
+def read_tail(path: str, format: str, *, max_bytes: int = MAX_TAIL_BYTES) -> TranscriptTail:
     """Return the newest events of a file; none if its end cannot be understood without the rest."""
     try:
         with open(path, "rb") as file:
             is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             size = file.seek(0, 2)
-            start = file.seek(max(0, size - MAX_TAIL_BYTES))
-            data = file.read(MAX_TAIL_BYTES)
+            start = file.seek(max(0, size - max_bytes))
+            data = file.read(max_bytes)
     except OSError:  # the source reports it when the file is described
         return TranscriptTail((), is_whole=False)
     if start and is_packed:

@@ -28,6 +28,7 @@ from foveal.core.log.events import (
     text_of,
     unraw,
 )
+from foveal.core.models.catalogue import find_row, model_rows
 from foveal.core.models.model import Model
 from foveal.core.policies import PRESETS, policy
 from foveal.core.tokens.counter import Estimate
@@ -80,6 +81,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline
     """Of the replayed log; its requests have the numbers of the recorded ones, unless some were rewound."""
     figures: tuple[WhatIfFigure, ...]
+    notes: tuple[str, ...] = ()
+    """What was assumed, and why a figure is unknown, for people."""
 
 
 class WhatIfChoice(NamedTuple):
@@ -100,13 +103,14 @@ def what_if(
 ) -> WhatIf:
     """Replay a log; raises `BadSetting` for a choice that does not exist and `ReplayStopped`."""
     chosen = _resolved(log, settings, choice)
-    replayed, figures = _Replay(log, settings, chosen, progress, should_stop).run()
+    replay = _Replay(log, settings, chosen, progress, should_stop)
+    replayed, figures = replay.run()
     shown = msgspec.structs.replace(
         settings, model=chosen.model, window=chosen.window, problems=(*settings.problems, _ESTIMATED)
     )
     timeline = _timeline(shown, replayed, should_stop)
     label = f"{chosen.policy}, {timeline.window:,} tokens, {chosen.model}"
-    return WhatIf(label=label, timeline=timeline, figures=tuple(figures))
+    return WhatIf(label=label, timeline=timeline, figures=tuple(figures), notes=tuple(replay.notes()))
 
 
 def _timeline(settings: InspectedSettings, log: Sequence[Event], should_stop: Callable[[], bool]) -> Timeline:
@@ -187,6 +191,21 @@ class _Replay:
         log = player.context.log
         return log, _figures(recorded, _Side(now, trace, log, after))
 
+    def notes(self) -> Iterator[str]:
+        """Yield what the replay had to assume, and what it cannot know."""
+        model = self._replayed.model
+        if find_row(model.name, model_rows()) is None:
+            cost = "; its prices are unknown, so costs are too" if model.input_price is None else ""
+            yield f"The model {model.name} is not known: a window of {model.window:,} tokens is assumed{cost}."
+        if not self._needs:
+            is_long = _text_chars(self._conversation) > MAX_RECALL_CHARS
+            reason = (
+                f"has more than {MAX_RECALL_CHARS:,} characters"
+                if is_long
+                else "uses no earlier result again"
+            )
+            yield f"Recall is unknown, because the conversation {reason}."
+
     def _step(self) -> None:
         if self._should_stop():
             raise ReplayStopped("the replay was stopped")
@@ -218,8 +237,11 @@ class _Replay:
 
 
 def _bounded_needs(conversation: RecordedConversation) -> list[Need]:
-    chars = sum(len(fact_text(fact)) for fact in conversation.facts)
-    return find_needs(conversation.facts) if chars <= MAX_RECALL_CHARS else []
+    return find_needs(conversation.facts) if _text_chars(conversation) <= MAX_RECALL_CHARS else []
+
+
+def _text_chars(conversation: RecordedConversation) -> int:
+    return sum(len(fact_text(fact)) for fact in conversation.facts)
 
 
 def _unexplained_loss(need: Need) -> Loss:
@@ -350,9 +372,7 @@ def _figures(recorded: _Side, replayed: _Side) -> Iterator[WhatIfFigure]:
     """Yield each figure of both sides."""
     for name, unit, figure in _SIDE_FIGURES:
         yield WhatIfFigure(name=name, unit=unit, recorded=figure(recorded), replayed=figure(replayed))
-    yield WhatIfFigure(
-        name="cost by reported usage", unit="dollars", recorded=_reported_cost(recorded), replayed=None
-    )
+    yield WhatIfFigure(name="reported cost", unit="dollars", recorded=_reported_cost(recorded), replayed=None)
 
 
 def _cost_share(side: _Side) -> float | None:
@@ -374,8 +394,8 @@ def _reduction_count(side: _Side) -> float:
 
 
 _SIDE_FIGURES: Final[tuple[tuple[str, str, Callable[[_Side], float | None]], ...]] = (
-    ("cost", "dollars", lambda side: side.cost),
-    ("cost relative to sending everything", "share", _cost_share),
+    ("simulated cost", "dollars", lambda side: side.cost),
+    ("simulated cost relative to sending everything", "share", _cost_share),
     ("read from the cache", "share", _cache_share),
     ("prefix breaks", "count", lambda side: len(side.trace.breaks)),
     ("largest request", "tokens", _largest),

@@ -56,9 +56,12 @@ class Tokenizer:
         """Return the stems of a piece of text, in order and with repetitions."""
         return _tokens(self._stem, text_to_index(piece), apsw.FTS5_TOKENIZE_DOCUMENT)
 
-    def terms(self, query: str) -> list[QueryTerm]:
-        """Return the distinct words of a query; stop words only if there are no others."""
-        text = text_to_index(query[:_MAX_QUERY_CHARS])
+    def terms(self, query: str, *, with_alternatives: bool = True) -> list[QueryTerm]:
+        """Return the distinct words of a query; stop words only if there are no others.
+
+        Alternative names of identifiers rank them higher; a text with the identifier in a longer one has others."""
+        prepared = text_to_index if with_alternatives else _indexed_words
+        text = prepared(query[:_MAX_QUERY_CHARS])
         words = list(dict.fromkeys(_tokens(self._split, text, apsw.FTS5_TOKENIZE_QUERY)))
         significant = [word for word in words if word not in STOP_WORDS] or words
         distinct = {self._stem_of(word): word for word in reversed(significant[: 4 * MAX_QUERY_TERMS])}
@@ -102,12 +105,17 @@ def split_into_pieces(text: str) -> Iterator[str]:
 
 def text_to_index(text: str) -> str:
     """Return the text followed by alternative names of its identifiers, unspaced scripts as pairs of characters."""
+    text = _indexed_words(text)
+    others = set(map(_alternative_names, text.translate(_PUNCTUATION).split()))
+    return f"{text} {' '.join(sorted(others))}"
+
+
+def _indexed_words(text: str) -> str:
     if not text.isascii():
         text = UNSPACED.sub(_character_pairs, text.encode("utf-8", "replace").decode())
     if len(text) > 200 and _ENCODED_DATA.search(text):
         text = _ENCODED_DATA.sub(lambda blob: f" {blob.group()[:_MAX_WORD_CHARS]} ", text)
-    others = set(map(_alternative_names, text.translate(_PUNCTUATION).split()))
-    return f"{text} {' '.join(sorted(others))}"
+    return text
 
 
 def _character_pairs(run: re.Match[str]) -> str:

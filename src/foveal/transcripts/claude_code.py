@@ -19,6 +19,7 @@ from foveal.core.wire import wire_for
 from foveal.transcripts.jsonl import JsonLine
 from foveal.transcripts.message_lists import MESSAGE_ERRORS, usage_facts
 from foveal.transcripts.transcript import (
+    API_ERROR_TOPIC,
     TimedFact,
     Transcript,
     TranscriptBuilder,
@@ -131,7 +132,7 @@ class _ClaudeCodeConversation:
         if uuid:
             self.groups[uuid] = self.groups.get(parent, self._group())
         topic = f"claude_code {entry.get('subtype') or kind}"
-        self._add_beside(Noted(topic=topic, text=decode_line(line.raw)), at)
+        self._add_beside(_error_note(entry) or Noted(topic=topic, text=decode_line(line.raw)), at)
 
     def _add_assistant(
         self, entry: Mapping[str, Any], message: Mapping[str, Any], line: JsonLine, at: float | None
@@ -234,6 +235,16 @@ class _ClaudeCodeConversation:
         else:
             self.builder.describe(id=session)
         return self.builder.build(stem)
+
+
+def _error_note(entry: Mapping[str, Any]) -> Noted | None:
+    """Return the error of the provider that a line has in place of an answer."""
+    message = entry.get("message")
+    if entry.get("isApiErrorMessage") is not True or not isinstance(message, Mapping):
+        return None
+    texts = (block.get("text") for block in _content_blocks(message) if isinstance(block, Mapping))
+    text = "\n".join(filter(None, map(text_or_empty, texts)))
+    return Noted(topic=API_ERROR_TOPIC, text=text) if text else None
 
 
 def _first_kept(metadata: object) -> str:

@@ -19,6 +19,7 @@ from foveal.core.wire.usage import usage_or_none
 from foveal.transcripts.jsonl import JsonLine
 from foveal.transcripts.message_lists import RESPONSES_ITEM_TYPES, MessageFeed, to_json_text, to_raw
 from foveal.transcripts.transcript import (
+    API_ERROR_TOPIC,
     Transcript,
     TranscriptBuilder,
     TranscriptFormat,
@@ -138,7 +139,9 @@ class _Rollout:
             self.builder.describe(title=text_or_empty(payload.get("thread_name")) or self.builder.title)
         if kind == "thread_rolled_back":
             self._add_rollback(payload.get("num_turns"))
-        if kind:
+        if kind == "error" and (text := text_or_empty(payload.get("message"))):
+            self.feed.add_beside(Noted(topic=API_ERROR_TOPIC, text=text), at=self.at)
+        elif kind:
             self._note(f"event {kind}", payload)
         return bool(kind)
 
@@ -146,6 +149,9 @@ class _Rollout:
         info = payload.get("info", payload)
         if not isinstance(info, Mapping):
             return
+        window = info.get("model_context_window")
+        if isinstance(window, int) and window > 0:
+            self.builder.describe(window=window)
         total, before = info.get("total_token_usage"), self.last_total
         if total is not None and total == before:
             return

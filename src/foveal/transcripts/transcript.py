@@ -37,6 +37,8 @@ from foveal.transcripts.jsonl import JsonLine
 
 UNKNOWN_LINE_TOPIC: Final = "unknown line"
 """Topic of the notes that hold lines which the reader did not understand."""
+API_ERROR_TOPIC: Final = "api error"
+"""Topic of the notes with errors of the provider that a program showed to its user."""
 MAX_DERIVED_TITLE_CHARS: Final = 80
 
 TimedFact: TypeAlias = tuple[AnyFact, float | None]
@@ -71,6 +73,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """The seq of the first fact; positions in the facts count from it."""
     parent: str = ""
     """The id of the session that started this one as a sub-agent."""
+    window: int = 0
+    """Tokens in the model's window, if the format records them; else 0."""
 
     def events(self, *, first: int = 0) -> Iterator[Event]:
         """Yield the facts as events from seq `first` on, with their positions shifted accordingly."""
@@ -129,6 +133,7 @@ class TranscriptBuilder:
         self.title: str = ""
         self.model: str = ""
         self.parent: str = ""
+        self.window: int = 0
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -140,8 +145,10 @@ class TranscriptBuilder:
         title: str | None = None,
         model: str | None = None,
         parent: str | None = None,
+        window: int | None = None,
     ) -> None:
         """Set the given fields of the transcript."""
+        self.window = self.window if window is None else window
         self.parent = self.parent if parent is None else parent
         self.id = self.id if id is None else id
         self.title = self.title if title is None else title
@@ -193,6 +200,7 @@ class TranscriptBuilder:
             unknown=self.unknown,
             first=first,
             parent=self.parent,
+            window=self.window,
         )
 
 

@@ -1,6 +1,7 @@
-"""Server-sent events: their encoding, comments that keep a connection open, and an end for revoked callers.
+"""Server-sent events: encoding, keep-alive comments, and an end for revoked callers.
 
-1. After `KEEP_ALIVE_INTERVAL_S` without an event the server sends a comment line, so proxies keep the connection open.
+1. After `KEEP_ALIVE_INTERVAL_S` without an event the server sends a comment line, so proxies keep the connection
+   open.
 2. A stream outlives the check of its request, so the caller is checked again before each event, and every
    `CALLER_CHECK_INTERVAL_S` between events.
 """

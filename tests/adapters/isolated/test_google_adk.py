@@ -25,7 +25,15 @@ from pydantic import Field
 from foveal.adapters.google_adk import ContentFormat, FovealAdkPlugin, conversation_id
 from foveal.adapters.native_context import Piece
 from foveal.core.log import Compacted, Used
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
+from support.adapter_runs import (
+    OVERFLOW_TURNS,
+    SHORT_TURNS,
+    TURNS,
+    WINDOW,
+    SummarisingStandIn,
+    check_run,
+    search,
+)
 from support.gemini_stand_in import GeminiStandIn
 from support.provider_stand_in import Answer, Trouble
 
@@ -125,28 +133,37 @@ def results(events: list[Any], name: str) -> list[str]:
 # ── The window ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streaming"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_an_agent_stays_inside_the_window(provider: GeminiStandIn, *, is_async: bool, stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_async", "stream", "turns"),
+    [
+        pytest.param(False, False, SHORT_TURNS, id="sync-whole"),
+        pytest.param(False, True, SHORT_TURNS, id="sync-streaming"),
+        pytest.param(True, False, SHORT_TURNS, id="async-whole"),
+        pytest.param(True, True, TURNS, id="async-streaming"),
+    ],
+)
+def test_an_agent_stays_inside_the_window(
+    provider: GeminiStandIn, *, is_async: bool, stream: bool, turns: int
+) -> None:
     foveal = plugin()
     chat = Chat(finder(provider), foveal)
 
-    async def turns() -> list[dict[str, Any]]:
+    async def run() -> list[dict[str, Any]]:
         stored: list[dict[str, Any]] = []
-        for turn in range(TURNS):
+        for turn in range(turns):
             question = f"Question {turn}: look it up."
             if is_async:
                 await chat.ask(question, stream=stream)
             else:
                 await asyncio.to_thread(chat.ask_sync, question, stream=stream)
-            if turn in (TURNS // 2, TURNS - 1):
+            if turn in (turns // 2, turns - 1):
                 events = await chat.events()
                 assert events[: len(stored)] == stored, "the stored history has changed"
                 stored = events
         return stored
 
-    stored = asyncio.run(turns())
-    check_run(provider)
+    stored = asyncio.run(run())
+    check_run(provider, requests=5 * turns)
     used = [event.fact.prompt for event in log(foveal) if isinstance(event.fact, Used)]
     assert used == [request.prompt for request in provider.requests]
     parts = [part for event in stored for part in event["content"]["parts"]]
@@ -160,15 +177,15 @@ def test_an_overflow_of_the_provider_is_recovered(provider: GeminiStandIn, *, st
     chat = Chat(finder(provider), plugin(window=4 * WINDOW))
 
     async def turns() -> list[Any]:
-        for turn in range(8):
+        for turn in range(OVERFLOW_TURNS):
             events = await chat.ask(f"Question {turn}: look it up.", stream=stream)
         return events
 
     events = asyncio.run(turns())
     refused = [request for request in provider.requests if request.faults]
     assert refused
-    assert len(provider.requests) - len(refused) == 8 * 5
-    assert text_of(events) == "Turn 8 is done: the answer is 52."
+    assert len(provider.requests) - len(refused) == OVERFLOW_TURNS * 5
+    assert text_of(events).startswith(f"Turn {OVERFLOW_TURNS} is done")
 
 
 def test_another_error_of_the_provider_is_raised(provider: GeminiStandIn) -> None:
@@ -225,7 +242,7 @@ class SummarisingGemini(SummarisingStandIn, GeminiStandIn):
 def test_the_model_of_the_agent_writes_the_summaries() -> None:
     foveal = plugin(summarise="own")
     with SummarisingGemini(window=WINDOW) as provider:
-        asyncio.run(ask_often(Chat(finder(provider), foveal), 8))
+        asyncio.run(ask_often(Chat(finder(provider), foveal), SHORT_TURNS))
     assert provider.faults == []
     assert provider.summaries
     written = [event.fact.by for event in log(foveal) if isinstance(event.fact, Compacted)]
@@ -259,7 +276,7 @@ def test_contexts_in_a_store_survive_a_restart(provider: GeminiStandIn, tmp_path
     async def run() -> None:
         for _ in range(2):
             chat = Chat(finder(provider), plugin(store=str(tmp_path / "contexts.db")), service=service)
-            await ask_often(chat, 6)
+            await ask_often(chat, SHORT_TURNS)
             await chat.runner.close()
 
     asyncio.run(run())
@@ -285,7 +302,7 @@ class Spy(BasePlugin):
 
 def test_contents_that_are_shown_whole_are_the_objects_of_adk(provider: GeminiStandIn) -> None:
     given, sent = Spy("given"), Spy("sent")
-    asyncio.run(ask_often(Chat(finder(provider), given, plugin(), sent), 6))
+    asyncio.run(ask_often(Chat(finder(provider), given, plugin(), sent), SHORT_TURNS))
     for before, after in zip(given.seen, sent.seen, strict=True):
         assert after[-1] is before[-1] or after[-1].parts[0] is not before[-1].parts[0]
     own = [set(map(id, contents)) for contents in given.seen]

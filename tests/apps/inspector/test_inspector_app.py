@@ -57,7 +57,7 @@ def key(server: InspectedServer) -> str:
 def test_a_browser_without_a_login_sees_no_page_and_no_data(server: InspectedServer, key: str) -> None:
     visitor = server.visitor()
     assert visitor.get("/inspect/").headers["location"] == "login"
-    assert visitor.get(f"/inspect/session?id={key}").headers["location"] == "login"
+    assert visitor.get(f"/inspect/session?id={key}").headers["location"] == f"login?id={key}"
     answer = visitor.get(f"/inspect/api/timeline?id={key}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "not_logged_in")
     login = visitor.get("/inspect/login")

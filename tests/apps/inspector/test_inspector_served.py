@@ -83,6 +83,17 @@ def test_a_wrong_token_or_one_in_the_address_does_not_log_in(server: ApiServer) 
         assert "set-cookie" not in answer.headers
 
 
+def test_a_login_returns_to_the_session_that_was_asked_for(server: ApiServer) -> None:
+    with server.client() as client:
+        asked = client.get("/inspect/session", params={"id": "//evil.example/<x>"})
+        assert asked.headers["location"] == "login?id=%2F%2Fevil.example%2F%3Cx%3E"
+        login = client.get(f"/inspect/{asked.headers['location']}")
+        assert '<input type="hidden" name="id" value="//evil.example/&lt;x&gt;">' in login.text
+        form = {"token": server.token("amber"), "id": "//evil.example/<x>"}
+        answer = client.post("/inspect/login", data=form)
+        assert answer.headers["location"] == "session?id=%2F%2Fevil.example%2F%3Cx%3E"
+
+
 def test_a_tenant_sees_its_own_sessions_only(server: ApiServer, browser: httpx.Client) -> None:
     with server.client(server.token("blue")) as other:
         foreign = key_of(other, "Talk of blue")

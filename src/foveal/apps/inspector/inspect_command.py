@@ -125,7 +125,7 @@ async def _session_key(source: SessionCollection, name: str) -> str:
     from foveal.inspection.session_source import SessionMissing
 
     try:
-        return (await source.open(name)).about.key
+        return await source.key_of(name)
     except SessionMissing as problem:
         raise FovealError(f"there is no file {name}; {problem}") from None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
@@ -123,7 +123,7 @@ class Inspector:
 
     async def _session(self, request: Request) -> Response:
         if (call := self._call(request)) is None:
-            return _redirect("login")
+            return _redirect(f"login?{urlencode({'id': read_query(request, InspectQuery).id})}")
         reader = await call.source.open(read_query(request, InspectQuery).id)
         end = (await reader.end()).next_seq
         events = await reader.read(max(0, end - FIRST_LOG_ROWS), max(0, end - 1))
@@ -134,15 +134,16 @@ class Inspector:
         rules, headers = self._rules, request.scope["headers"]
         given = (await _form(request)) if request.method == "POST" else dict(request.query_params)
         token = given.get("token", "") if (request.method == "POST") == rules.has_form else ""
+        session = given.get("id", "")
+        wanted = f"session?id={quote(session, safe='')}" if session else "./"
         if cookie := await self._logins.log_in(token.strip(), headers):
-            session = given.get("id", "")
-            response = _redirect(f"session?id={quote(session, safe='')}" if session else "./")
+            response = _redirect(wanted)
             response.headers["Set-Cookie"] = cookie
             return response
         if not token and self._call(request) is not None:
-            return _redirect("./")
+            return _redirect(wanted)
         problem = "This token is unknown, used up or revoked." if token else ""
-        page = login_page(rules.hint, has_form=rules.has_form, problem=problem)
+        page = login_page(rules.hint, has_form=rules.has_form, problem=problem, session=session)
         return _html(page, status=401 if token or not rules.has_form else 200)
 
     async def _log_out(self, request: Request) -> Response:

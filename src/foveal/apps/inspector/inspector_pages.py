@@ -68,7 +68,7 @@ def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame)
     body = {"data-page": "session", "data-id": about.key, "data-policies": _POLICIES}
     if not about.writable:
         body["data-read-only"] = about.reason or "this session can only be read"
-    problems = [element("p", {"class": "problem"}, one_line(each, width=400)) for each in about.problems]
+    notes = [element("p", {"class": "muted"}, one_line(each, width=400)) for each in about.problems]
     return _document(
         title,
         element("header", {"id": "head"}, *session_head(about), *_log_out_form(frame)),
@@ -77,7 +77,7 @@ def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame)
             "main",
             {"id": "main"},
             element(
-                "section", {"id": "log-view", "aria-label": "Log and view"}, *problems, events_table(events)
+                "section", {"id": "log-view", "aria-label": "Log and view"}, *notes, events_table(events)
             ),
             element("aside", {"id": "panels", "aria-label": "Details"}),
         ),
@@ -111,8 +111,10 @@ def session_head(about: SessionAbout, *, is_exported: bool = False) -> list[Html
     ]
 
 
-def login_page(hint: str, *, has_form: bool, problem: str = "") -> str:
-    """Return the page that asks for a token; without a form it says where the address with the token is."""
+def login_page(hint: str, *, has_form: bool, problem: str = "", session: str = "") -> str:
+    """Return the page that asks for a token; without a form it says where the address with the token is.
+
+    `session` is the key of the session to show after the login; "" for the list."""
     parts = [element("h1", {}, "Foveal inspector"), element("p", {}, hint)]
     if problem:
         parts.append(element("p", {"class": "problem", "role": "alert"}, problem))
@@ -123,13 +125,16 @@ def login_page(hint: str, *, has_form: bool, problem: str = "") -> str:
             "id": "token",
             "autocomplete": "current-password",
             "required": "",
+            "autofocus": "",
         }
+        wanted = [element("input", {"type": "hidden", "name": "id", "value": session})] if session else []
         parts.append(
             element(
                 "form",
                 {"method": "post", "action": "login"},
                 element("label", {"for": "token"}, "Token"),
                 element("input", field),
+                *wanted,
                 element("button", {"type": "submit"}, "Log in"),
             )
         )
@@ -197,7 +202,7 @@ def _session_cells(row: SessionRow) -> list[str]:
         f"{row.requests:,}",
         f"{row.reductions:,}",
         "" if row.spent is None else f"${row.spent:,.4f}",
-        one_line(row.error),
+        " ".join(filter(None, (row.error and utc_time(row.error_at), one_line(row.error)))),
     ]
 
 

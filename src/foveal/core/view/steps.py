@@ -23,8 +23,6 @@ from foveal.core.log.events import (
     Compacted,
     Content,
     Dropped,
-    Event,
-    Expanded,
     Mark,
     Text,
     ToolReturned,
@@ -451,14 +449,6 @@ class CoveredRange:
         """The seq of the event that hid them."""
         self.ranges: Ranges = ranges
         self.rule: str = rule
-
-
-def expansion_of(seq: int, expansions: Iterable[Event]) -> int:
-    """Return the first of these expansions whose range contains a step; -1 if there is none."""
-    for event in expansions:
-        if isinstance(event.fact, Expanded) and event.fact.first <= seq <= event.fact.last:
-            return event.seq
-    return -1
 
 
 def hidden_ranges(fact: Dropped | Compacted) -> Ranges:

@@ -50,18 +50,11 @@ from foveal.core.log.events import (
 from foveal.core.log.ranges import Ranges, intersect_ranges, is_within, seqs_outside, subtract_ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages
+from foveal.core.view.expansions import covering_expansion
 from foveal.core.view.line_index import LineIndex
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
-from foveal.core.view.steps import (
-    CoveredRange,
-    Overlay,
-    ShownMessage,
-    Slot,
-    Step,
-    expansion_of,
-    hidden_ranges,
-)
+from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
 
 _seq = attrgetter("seq")
 
@@ -237,7 +230,7 @@ class View:
 
     def _add(self, step: Step) -> None:
         if not step.is_pinned:
-            step.pin(self.whole_steps.get(step.seq, expansion_of(step.seq, self.expansions)))
+            step.pin(self.whole_steps.get(step.seq, covering_expansion(step.seq, self.expansions)))
         self.steps.append(step)
         self._place(step, step.utterance)
         self._uncounted.append(step)

@@ -37,7 +37,7 @@ from foveal.recall.archive.archive_source import (
     SessionLog,
 )
 from foveal.recall.archive.session_filter import SessionFilter
-from foveal.recall.archive.session_query import QueryPart, query_parts
+from foveal.recall.archive.session_query import QueryPart, significant_parts
 from foveal.recall.excerpts import ALL_LINES, LineSelection
 from foveal.recall.recall import (
     MAX_ANSWER_TOKENS,
@@ -186,8 +186,8 @@ class Archive:
         """Return the sessions with all parts of the query in title, folder or id, the newest first, and then those
         with all of them in their text as far as it is indexed, the best first.
 
-        Titles are read for about `title_s` seconds, identifiers and phrases are compared with texts for as long, and
-        sessions are indexed for about `index_s`."""
+        Titles are read for about `title_s` seconds, identifiers and phrases are compared with texts for as long,
+        and sessions are indexed for about `index_s`."""
         async with self._lock:
             located = await self._list(SessionFilter())
             until = time.monotonic() + title_s
@@ -320,7 +320,7 @@ class Archive:
         """Return the sessions whose texts have all parts of the query.
 
         After `until`, an identifier or a phrase counts as found in a message with all its words."""
-        for part in query_parts(query):
+        for part in significant_parts(query):
             seqs = await self._index.events_with_all([each.entry for each in located], part.text)
             located = [each for each in located if each.entry.handle in seqs]
             if part.is_exact:

@@ -59,6 +59,8 @@ class SessionDetails(NamedTuple):
     """The model that answers, if it is known."""
     parent: str = ""
     """The id of the session that started it as a sub-agent."""
+    window: int = 0
+    """Tokens in the model's window, if the session records them; else 0."""
     unknown: int = 0
     """Lines that were not understood, in what was read of it."""
 

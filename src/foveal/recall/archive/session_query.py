@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from foveal.core.wire.query_match import STOP_WORDS
+
 MAX_QUERY_PARTS: Final = 64
 _PART: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _IDENTIFIER: Final = re.compile(r"\w[-_./:@#\\]+\w")
@@ -31,6 +33,12 @@ def query_parts(query: str) -> list[QueryPart]:
     """Return the distinct parts of a query."""
     parts = (_part(phrase.strip(), word) for phrase, word in _PART.findall(query))
     return list(dict.fromkeys(part for part in parts if part.text))[:MAX_QUERY_PARTS]
+
+
+def significant_parts(query: str) -> list[QueryPart]:
+    """Return the distinct parts of a query; stop words only if there are no others."""
+    parts = query_parts(query)
+    return [part for part in parts if part.is_exact or part.text.casefold() not in STOP_WORDS] or parts
 
 
 def _part(phrase: str, word: str) -> QueryPart:

@@ -1,8 +1,8 @@
 """Transcript files of other agents as past sessions.
 
-1. A list reads the end of each new file, for the time of its newest message, and the first `HEAD_BYTES` of each
-   file that it shows. A file that holds several conversations
-   lists the others once it has been read as a whole.
+1. A list reads the end of each new file, for the time of its newest message. Of each file that it shows it parses
+   the first `HEAD_BYTES`, and the last `END_BYTES`, where agents put later titles. A file that holds several
+   conversations lists the others once it has been read as a whole.
 2. Parsed files stay in memory up to `MAX_LOADED_BYTES`; of these, the least recently used one goes first. A file
    that has changed is read again.
 3. A file that cannot be read is a problem of the source; the others are not affected.
@@ -18,7 +18,7 @@ from heapq import nlargest
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import BinaryIO, Final, NamedTuple, TypeVar
 
 from foveal import transcripts
 from foveal.core.log.events import Event, Opened, extras
@@ -33,11 +33,13 @@ from foveal.recall.archive.archive_source import (
 from foveal.recall.archive.newest_time import newest_fact_time, newest_line_time
 from foveal.recall.archive.whole_title import whole_title
 from foveal.transcripts import Transcript, UnreadableTranscript
-from foveal.transcripts.jsonl import read_lines
+from foveal.transcripts.jsonl import GZIP_MAGIC, read_lines
 from foveal.transcripts.read import TRANSCRIPT_SUFFIXES, UNKNOWN_FORMAT
 
 HEAD_BYTES: Final = 128 << 10
 """Beginning of a file that a list reads: system prompts of agents have tens of kilobytes."""
+END_BYTES: Final = 32 << 10
+"""End of a file that a list parses together with the beginning."""
 MAX_LOADED_BYTES: Final = 192 << 20
 """Size of the files whose events stay in memory; a single larger one stays until another is read."""
 MAX_TRANSCRIPT_BYTES: Final = 1 << 29
@@ -168,11 +170,12 @@ class TranscriptSource:
         return len(known[1]) if known is not None and known[0] == version else 1
 
     def _read_head(self, path: str) -> tuple[FileVersion, tuple[SessionDetails, ...]]:
-        """Return what the beginning of a file says of its first conversation; of all, if that is the whole file."""
+        """Return what the beginning and the end of a file say of its first conversation; of all, if that is the
+        whole file."""
         version = _current_version(path)
         try:
             with open(path, "rb") as file:
-                head = file.read(HEAD_BYTES)
+                head = _without_middle(file, version.size)
             is_whole = version.size <= HEAD_BYTES
             found = [_details(each, head, is_whole=is_whole) for each in _read_transcripts(head, path)]
         except UnreadableTranscript as problem:
@@ -275,6 +278,16 @@ def _at(items: Sequence[T], part: int, path: str) -> T:
 # ── Beginning of a file ──────────────────────────────────────────────────────────────────────────────────
 
 
+def _without_middle(file: BinaryIO, size: int) -> bytes:
+    """Return the whole lines at the beginning and at the end of a file; only the beginning of one without lines."""
+    head = file.read(HEAD_BYTES)
+    lines, line_end, _ = head.rpartition(b"\n")
+    if size <= HEAD_BYTES or head.startswith(GZIP_MAGIC) or not line_end:
+        return head
+    file.seek(max(HEAD_BYTES, size - END_BYTES))
+    return lines + b"\n" + file.read(END_BYTES).partition(b"\n")[2]
+
+
 def _read_transcripts(head: bytes, path: str) -> Iterator[Transcript]:
     try:
         yield from transcripts.read(BytesIO(head))
@@ -296,6 +309,7 @@ def _details(transcript: Transcript, head: bytes, *, is_whole: bool) -> SessionD
         newest=newest_fact_time(transcript.facts) if is_whole else None,
         model=transcript.model,
         parent=transcript.parent,
+        window=transcript.window,
         unknown=transcript.unknown,
     )
 

@@ -95,7 +95,8 @@ class FullTextIndex:
 
     def events_with_all(self, sessions: Collection[int], text: str) -> dict[int, list[int]]:
         """Return the seqs of events with all words of a text in one piece, newest first, by session."""
-        terms = self.terms(text)
+        words = Tokenizer(self._connection).terms(text, with_alternatives=False)
+        terms = [_expression(term) for term in words]
         found: dict[int, set[int]] = {}
         for row in self._all_rows(" AND ".join(terms)) if terms else ():
             session = row >> 32

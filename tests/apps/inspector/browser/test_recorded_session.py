@@ -230,6 +230,21 @@ def test_the_composition_adds_up_to_the_request(opener: Any, shop: Any, timeline
     panel.locator("tbody tr.depth-2").first.wait_for()
 
 
+def test_a_reduction_card_lists_what_the_summary_lost(opener: Any, shop: Any, summary: Any) -> None:
+    inspected = opener(shop, TITLE, f"#e{summary['seq']}&panel=reductions")
+    panel = inspected.open_panel("Reductions")
+    lost = panel.get_by_role("region", name="Not in the summary").first
+    lost.locator(".lost-list li, .panel-note.is-empty").first.wait_for()
+    key = shop.keys()[TITLE]
+    found = shop.client().get("/inspect/api/lost", params={"id": key, "event": summary["seq"]}).json()
+    for detail in found.get("details", [])[:5]:
+        assert detail["key"] in lost.inner_text()
+    no_summary = shop.client().get("/inspect/api/lost", params={"id": key, "event": 1})
+    assert (no_summary.status_code, no_summary.json()["error"]["message"]) == (
+        404, "no compaction has the handle 'e1'",
+    )  # fmt: skip
+
+
 def test_search_says_when_the_model_last_saw_a_text(opener: Any, shop: Any, summary: Any) -> None:
     inspected = opener(shop, TITLE)
     inspected.page.keyboard.press("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from foveal.server.auth_tokens import AuthTokens
 from support.api_server import ApiServer
 from support.chromium import Chromium
 
@@ -23,3 +24,21 @@ def test_a_browser_logs_in_with_a_token_and_out_again(chromium: Chromium, tmp_pa
         page.goto(f"{address}/inspect/")
         page.get_by_label("Token").wait_for()
         watched.check(address.removeprefix("http://"))
+
+
+def test_a_page_says_that_its_login_has_ended(chromium: Chromium, tmp_path: Path) -> None:
+    with ApiServer(tmp_path) as server, chromium.page() as watched:
+        tokens, page = AuthTokens(server.service.runtime.database), watched.page
+        id, token = server.do(tokens.create("amber", now=0.0))
+        with server.client(token) as client:
+            client.post("/api/sessions", json={"id": "one", "title": "Talk of amber"})
+            address = str(client.base_url).rstrip("/")
+        page.goto(f"{address}/inspect/")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("link", name="Talk of amber").first.click()
+        page.get_by_text("Live", exact=True).wait_for()
+        server.do(tokens.revoke(id, now=1.0))
+        page.get_by_text("Your login has ended", exact=True).wait_for()
+        page.get_by_role("link", name="Log in again").click()
+        page.get_by_label("Token").wait_for()

@@ -36,7 +36,7 @@ test("the lines add up to what the provider reported", () => {
     ["Assistant messages", 40, 1],
     ["User messages", 20, 1],
     ["Tool list", 20, 0],
-    ["Beyond the messages", 10, 0],
+    ["System prompt, tools and templates that the log does not have", 10, 0],
   ]);
   assert.deepEqual([composition.tokens, composition.isReported, composition.index], [330, true, 1]);
 });
@@ -52,7 +52,7 @@ test("results are grouped by file, then by tool, then by message", () => {
 
 test("a point between requests is an estimate by the request before it", () => {
   const composition = compositionAt(session(), 4);
-  assert.deepEqual([composition.isExact, composition.isReported, composition.tokens], [false, false, 190 + 10]);
+  assert.deepEqual([composition.isExact, composition.isReported, composition.reportedIn, composition.tokens], [false, false, 2, 190 + 10]);
 });
 
 test("a message has cost its share of every request that contained it", () => {

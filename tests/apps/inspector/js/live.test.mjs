@@ -50,6 +50,16 @@ test("a stream that the browser resumes is left alone", () => {
   assert.deepEqual([feed.status, opened.length, opened[0].isClosed], ["reconnecting", 1, false]);
 });
 
+test("a feed whose login has ended closes its stream and does not try again", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { feed, opened, statuses } = followed();
+  feed.start();
+  opened[0].onState("live");
+  opened[0].onState("loggedOut");
+  context.mock.timers.tick(60_000);
+  assert.deepEqual([opened.length, opened[0].isClosed, statuses], [1, true, ["live", "loggedOut"]]);
+});
+
 test("a closed stream is opened again after growing delays, then the feed ends", (context) => {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const { feed, opened } = followed();

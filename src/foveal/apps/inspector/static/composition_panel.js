@@ -77,8 +77,10 @@ function leadSentence(composition, app) {
  */
 function certainty(composition) {
   const error = composition.error === null ? "" : ` ± ${formatPercent(composition.error)}`;
-  if (!composition.isReported) return `estimated${error || "; the provider has reported nothing to compare with"}`;
-  return `as the provider reported; single lines are estimated${error}`;
+  if (composition.isReported) return `as the provider reported; single lines are estimated${error}`;
+  const number = composition.reportedIn;
+  if (number > 0) return `estimated${error} from what the provider reported for request ${formatNumber(number)}`;
+  return "estimated; the provider has reported nothing to compare with";
 }
 
 // ── Treemap ────────────────────────────────────────────────────────────────────────────────────────────

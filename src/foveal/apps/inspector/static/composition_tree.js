@@ -35,6 +35,7 @@ import { isSent, lowerBound, seqOfKey } from "./timeline_state.js";
  * @property {number} index  The request that the sizes are calibrated by; -1 if there is none.
  * @property {boolean} isExact  Whether the view at this point is the one that the request sent.
  * @property {boolean} isReported  Whether the provider reported the total.
+ * @property {number} reportedIn  The newest request whose total it reported; 0 if there is none.
  * @property {number} tokens
  * @property {number | null} error  Relative error of the newest predictions; null if there were none.
  * @property {CompositionNode[]} nodes  Largest first; the provider's own part is last.
@@ -54,7 +55,7 @@ export const CATEGORY_NAMES = {
   results: "Tool results",
   summaries: "Summaries",
   placeholders: "Placeholders and notices",
-  overhead: "Beyond the messages",
+  overhead: "System prompt, tools and templates that the log does not have",
 };
 
 /**
@@ -80,9 +81,21 @@ export function compositionAt(timeline, seq) {
     isExact,
     isReported: isExact && request.used >= 0,
     tokens,
+    reportedIn: newestReported(timeline.requests, index),
     error: predictionError(timeline.requests, index),
     nodes,
   };
+}
+
+/**
+ * The number of the newest request whose usage the provider reported; 0 if there is none.
+ * @param {RequestRow[]} requests
+ * @param {number} last index of the last request that counts
+ * @returns {number}
+ */
+function newestReported(requests, last) {
+  for (let index = last; index >= 0; index -= 1) if (requests[index].used >= 0) return requests[index].number;
+  return 0;
 }
 
 /**

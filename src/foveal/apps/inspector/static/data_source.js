@@ -16,7 +16,7 @@
 /** @typedef {import("./types.js").SessionPage} SessionPage */
 /** @typedef {import("./types.js").ActionBody} ActionBody */
 /** @typedef {import("./types.js").ActionResult} ActionResult */
-/** @typedef {"live" | "reconnecting" | "closed"} StreamState */
+/** @typedef {"live" | "reconnecting" | "closed" | "loggedOut"} StreamState */
 
 /** Characters of a message that are loaded at once. */
 export const TEXT_WINDOW_CHARS = 200_000;
@@ -189,6 +189,7 @@ export class DataSource {
       stream.addEventListener("problem", (event) =>
         end(() => reject(new Problem(JSON.parse(event.data).message ?? "The replay failed."))),
       );
+      stream.addEventListener("login", () => end(() => reject(new Problem("Your login has ended. Log in again.", "login"))));
       // A replay that breaks off is not started again by the browser.
       stream.addEventListener("error", () =>
         end(() => reject(new Problem("The connection ended before the replay was finished. Try it again."))),
@@ -298,6 +299,11 @@ function openStream(url, type, onData, onState) {
   const stream = new EventSource(url);
   stream.addEventListener(type, (event) => onData(JSON.parse(event.data)));
   stream.addEventListener("open", () => onState?.("live"));
+  // The browser would open the stream again, although the server refuses it now.
+  stream.addEventListener("login", () => {
+    stream.close();
+    onState?.("loggedOut");
+  });
   stream.addEventListener("error", () =>
     onState?.(stream.readyState === EventSource.CLOSED ? "closed" : "reconnecting"),
   );

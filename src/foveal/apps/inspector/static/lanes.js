@@ -89,8 +89,10 @@ export class Lanes {
       el("span", null, formatDuration(layout.to - layout.from)),
       el("span", null, formatTime(layout.to)),
     );
-    const more = `${formatCount(layout.leftOut, "further session")} not shown.`;
-    this._note.textContent = layout.leftOut > 0 ? more : "";
+    const legend = "Bars are requests, as high as they filled the window.";
+    const starts = layout.lanes.some((lane) => lane.starts.length > 0) ? "▾ Another session began here." : "";
+    const more = layout.leftOut > 0 ? `${formatCount(layout.leftOut, "further session")} not shown.` : "";
+    this._note.textContent = [legend, starts, more].filter(Boolean).join(" ");
   }
 }
 

@@ -16,7 +16,7 @@ import { seqOfKey } from "./timeline_state.js";
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Timeline} Timeline */
 /** @typedef {import("./data_source.js").StreamState} StreamState */
-/** @typedef {"connecting" | "live" | "paused" | "reconnecting" | "ended"} LiveStatus */
+/** @typedef {"connecting" | "live" | "paused" | "reconnecting" | "ended" | "loggedOut"} LiveStatus */
 /** @typedef {(onData: (data: any) => void, onState: (state: StreamState) => void) => () => void} Connect */
 
 /** Milliseconds before each attempt to connect again; after the last one the feed ends. */
@@ -33,6 +33,7 @@ const STATUS_WORDS = {
   paused: ["Paused", "New events wait until you resume."],
   reconnecting: ["Reconnecting", "The connection broke off. The page tries again."],
   ended: ["Not connected", "The server no longer answers. Check that it is running, then reconnect."],
+  loggedOut: ["Your login has ended", "The token was revoked, or you have logged out. The page shows what it has."],
 };
 
 /** A stream of updates with its state. */
@@ -114,6 +115,9 @@ export class LiveFeed {
       this._setStatus("live");
     } else if (state === "reconnecting") {
       this._setStatus("reconnecting");
+    } else if (state === "loggedOut") {
+      this._disconnect();
+      this._setStatus("loggedOut");
     } else {
       this._retry();
     }
@@ -150,6 +154,15 @@ export class LiveFeed {
   }
 }
 
+/**
+ * The page that asks for a token and then leads back to this session.
+ * @returns {string}
+ */
+function loginAddress() {
+  const { id = "" } = document.body.dataset;
+  return id ? `login?id=${encodeURIComponent(id)}` : "login";
+}
+
 /** A line with the state of a feed and a button that pauses, resumes or reconnects it. */
 export class LiveStatusLine {
   /** @param {LiveFeed} feed */
@@ -158,7 +171,8 @@ export class LiveStatusLine {
     this._word = el("span", { class: "live-word" });
     this._button = el("button", { type: "button", class: "live-button", onclick: () => this._press() });
     /** The element of the line. */
-    this.element = el("span", { class: "live-line" }, this._word, this._button);
+    this._login = el("a", { class: "live-button", href: loginAddress() }, "Log in again");
+    this.element = el("span", { class: "live-line" }, this._word, this._button, this._login);
     this.show(feed.status);
   }
 
@@ -173,6 +187,8 @@ export class LiveStatusLine {
     this._word.title = explanation;
     setText(this._button, status === "paused" ? "Resume" : status === "ended" ? "Reconnect" : "Pause");
     this._button.title = explanation;
+    this._button.hidden = status === "loggedOut";
+    this._login.hidden = status !== "loggedOut";
   }
 
   /** Pause a feed that runs, and start one that does not. */
@@ -195,7 +211,7 @@ export function pauseWhileHidden(feed) {
     clearTimeout(timer);
     if (document.hidden) {
       timer = window.setTimeout(() => {
-        isAsleep = feed.status !== "paused" && feed.status !== "ended";
+        isAsleep = !["paused", "ended", "loggedOut"].includes(feed.status);
         if (isAsleep) feed.pause();
       }, HIDDEN_MS);
     } else if (isAsleep) {
@@ -241,7 +257,10 @@ export function createLiveControl(app) {
   const feed = new LiveFeed(
     (onData, onState) => app.data.follow(app.timeline, onData, onState),
     (timeline) => appendLive(app, timeline, announce),
-    (status) => line.show(status),
+    (status) => {
+      line.show(status);
+      if (status === "loggedOut") app.announce("Your login has ended. Log in again to go on.");
+    },
   );
   const line = new LiveStatusLine(feed);
   const follow = createFollowButton(app);

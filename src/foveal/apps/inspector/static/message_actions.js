@@ -8,6 +8,7 @@
  */
 
 import { clear, el, setText } from "./dom.js";
+import { expansionSize, growthSentence, whyTooLarge } from "./expansion_size.js";
 import { formatCount, formatNumber } from "./format.js";
 import { actionButton, confirmAction, eventLink, problemBox } from "./panel_parts.js";
 import { isSent, seqOfKey } from "./timeline_state.js";
@@ -78,6 +79,19 @@ export function restoreActions(app, key) {
 }
 
 /**
+ * Return the button that brings one hidden message back for good; null if it is shown.
+ * @param {App} app
+ * @param {string} key
+ * @param {string} place where the button stands, because several can be about one message
+ * @returns {HTMLElement | null}
+ */
+export function restoreAction(app, key, place) {
+  const change = app.timeline.at(app.timeline.last).get(key);
+  if (!key.startsWith("e") || !change || isSent(change.level) || change.level === "removed") return null;
+  return actionBar(app, `restore ${key} ${place}`, [{ ...pinOf(app, key, change), name: "Restore" }]);
+}
+
+/**
  * Return the buttons for one reduction.
  * @param {App} app
  * @param {ReductionCard} card
@@ -89,6 +103,7 @@ export function reductionActions(app, card, place) {
   const change = card.kind === "compacted" ? app.timeline.at(app.timeline.last).get(name) : undefined;
   const isUndone = card.undone >= 0 ? `It was undone by e${card.undone}.` : "";
   const freed = Math.max(0, card.before - card.after);
+  const size = expansionSize(app.timeline, name);
   const choices = [
     {
       name: "Undo",
@@ -104,8 +119,11 @@ export function reductionActions(app, card, place) {
       name: "Expand",
       body: () => ({ action: /** @type {const} */ ("expand"), event: name }),
       title: `Expand ${name}?`,
-      sentences: ["What it hides is shown in full until the next user message. The reduction stays in force after that."],
-      whyNot: isUndone,
+      sentences: [
+        "What it hides is shown in full until the next user message. The reduction stays in force after that.",
+        growthSentence(size),
+      ],
+      whyNot: isUndone || (size.more === 0 ? "Everything that it hides is shown, or was removed." : whyTooLarge(size)),
     },
   ];
   const own = change ? [pinOf(app, name, change, "summary"), dropOf(app, name, change, "summary")] : messageChoicesOnly(card);
@@ -326,7 +344,7 @@ function stepOf(timeline, seq) {
  */
 function expandOf(app, key, change) {
   const row = app.timeline.row(seqOfKey(key));
-  const more = app.timeline.tokens(Math.max(0, (row?.units ?? 0) - change.units), app.timeline.last);
+  const size = expansionSize(app.timeline, key);
   const what = row?.kind === "compacted" ? `All messages that the summary ${key} covers are` : `The step of ${key}, a call with all its results, is`;
   return {
     name: "Expand",
@@ -334,9 +352,9 @@ function expandOf(app, key, change) {
     title: `Expand ${key}?`,
     sentences: [
       `${what} shown in full until the next user message.`,
-      `The next request grows by at least ${formatNumber(more)} tokens. ${UNDO_HINT}`,
+      `${growthSentence(size)} ${UNDO_HINT}`,
     ],
-    whyNot: change.level === "full" ? "It is shown in full." : change.level === "removed" ? "It was removed." : "",
+    whyNot: change.level === "removed" ? "It was removed." : size.more === 0 ? "It is shown in full." : whyTooLarge(size),
   };
 }
 
@@ -350,13 +368,14 @@ function expandOf(app, key, change) {
 function pinOf(app, key, change, noun = "message") {
   const isPinned = pinOfMessage(app, seqOfKey(key)) >= 0;
   const isHidden = !isSent(change.level);
+  const size = isHidden ? expansionSize(app.timeline, key) : null;
   const shown = isHidden ? `is shown in full again, with the rest of its step, and stays in every request` : "stays in every request as it is shown now";
   return {
     name: "Pin",
     body: () => ({ action: "pin", event: key }),
     title: `Pin ${key}?`,
-    sentences: [`The ${noun} ${shown}, through all later reductions. ${UNDO_HINT}`],
-    whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : "",
+    sentences: [`The ${noun} ${shown}, through all later reductions. ${size ? `${growthSentence(size)} ` : ""}${UNDO_HINT}`],
+    whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : size ? whyTooLarge(size) : "",
   };
 }
 

@@ -222,6 +222,7 @@ export class Overview {
    */
   _onStatus(status) {
     this._line.show(status);
+    if (status === "loggedOut") this._announce("Your login has ended. Log in again to go on.");
     if (status !== "live") return;
     if (this._wasLive) void this._catchUp();
     this._wasLive = true;

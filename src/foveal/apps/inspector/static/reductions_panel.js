@@ -238,7 +238,7 @@ function cardArticle(app, timeline, card, point) {
  * @param {TimelineState} timeline
  * @param {ReductionCard} card
  * @param {"top" | "list"} place
- * @returns {import("./dom.js").Child[]}
+ * @returns {HTMLElement[]}
  */
 function cardBody(app, timeline, card, place) {
   return [
@@ -266,7 +266,7 @@ function cardBody(app, timeline, card, place) {
       diffButton(app, timeline, card),
     ),
     reductionActions(app, card, place),
-  ];
+  ].filter((part) => part !== null);
 }
 
 /**

@@ -128,12 +128,23 @@ function resultContent(app, found, limit, showMore) {
   }));
   hits.sort((a, b) => Number(b.isVisible) - Number(a.isVisible) || b.last - a.last || seqOfKey(b.key) - seqOfKey(a.key));
   const rest = hits.length - limit;
+  // What was said comes before the summaries that repeat it; the order is otherwise the same.
+  const listed = [...hits.filter((hit) => !isSummary(app, hit)), ...hits.filter((hit) => isSummary(app, hit))];
   return [
     el("p", { class: "lead search-answer" }, answerSentence(app, found.q, hits)),
     found.truncated ? stateNote("There are more hits than the search returns; the newest are listed.") : null,
-    el("ol", { class: "hits" }, hits.slice(0, limit).map((hit) => hitItem(app, hit))),
+    el("ol", { class: "hits" }, listed.slice(0, limit).map((hit) => hitItem(app, hit))),
     rest > 0 ? actionButton(`Show more (${formatNumber(rest)})`, showMore) : null,
   ];
+}
+
+/**
+ * @param {App} app
+ * @param {FoundMessage} hit
+ * @returns {boolean}
+ */
+function isSummary(app, hit) {
+  return app.timeline.row(seqOfKey(hit.key))?.kind === "compacted";
 }
 
 /**

@@ -331,9 +331,10 @@ function reductionsCell(row) {
  */
 function errorCell(row) {
   const error = oneLine(row.error ?? "");
-  return error
-    ? [el("span", { class: "session-error", title: error }, error)]
-    : [el("span", { class: "session-no-error" }, "none")];
+  if (!error) return [el("span", { class: "session-no-error" }, "none")];
+  const time = row.error_at ? `${formatTime(row.error_at)}: ` : "";
+  const age = row.error_at ? `${formatAgo(row.error_at)}: ` : "";
+  return [el("span", { class: "session-error", title: `${time}${error}` }, `${age}${error}`)];
 }
 
 /**

@@ -224,7 +224,7 @@ function addHeadTools(app, head, tools) {
  * @returns {HTMLElement[]}
  */
 function problemNotes(app) {
-  return app.timeline.problems.map((problem) => el("p", { class: "problem" }, oneLine(problem)));
+  return app.timeline.problems.map((problem) => el("p", { class: "muted" }, oneLine(problem)));
 }
 
 /**

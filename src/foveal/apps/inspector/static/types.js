@@ -163,6 +163,7 @@
  * @property {number | null} [cache_share]
  * @property {number} [reductions]
  * @property {string} [error]
+ * @property {number} [error_at] time of the last failure
  * @property {string} [origin]
  * @property {string} [place]
  * @property {boolean} [writable]
@@ -286,6 +287,7 @@
  * @property {string} [label]
  * @property {Timeline} timeline
  * @property {WhatIfFigure[]} [figures]
+ * @property {string[]} [notes] what was assumed, and why a figure is unknown
  */
 
 /**

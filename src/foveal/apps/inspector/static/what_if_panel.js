@@ -175,7 +175,9 @@ function resultParts(app, state, answer) {
   return [
     el("h3", null, answer?.label || "Replay"),
     laneSwitch(app, state),
+    ...(answer?.notes ?? []).map((note) => el("p", { class: "action-note" }, note)),
     figuresTable(answer),
+    el("p", { class: "action-note" }, "Simulated costs are computed for both with the same prompt cache, so that they differ only in what was sent. The reported cost is what the provider counted in the recorded session."),
     sizeChart(app, replay, index),
     ...sideBySide(app.timeline, replay, index),
     actionButton("Forget the replay", () => app.state.set({ whatIf: null, lane: "recorded" })),

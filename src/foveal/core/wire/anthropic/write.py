@@ -69,7 +69,9 @@ def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[J
         blocks = "" if content.isspace() else content
     else:
         blocks = _write_parts(content, same_dialect=same_dialect, allows_media=role == "user")
-        while blocks and blocks[-1].get("type") in _THINKING_TYPES:  # the provider refuses thinking at the end
+        while (
+            blocks and blocks[-1].get("type") in _THINKING_TYPES
+        ):  # the provider refuses thinking at the end
             blocks.pop()
     if not blocks:
         return []
