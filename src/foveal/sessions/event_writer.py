@@ -28,14 +28,11 @@ from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,
     Event,
-    Expanded,
-    Reverted,
-    Rewound,
     ToolReturned,
     parse_handle,
 )
 from foveal.core.view.checkpoint import needed_seqs
-from foveal.core.view.fold import needs_refold
+from foveal.core.view.fold import always_refolds, needs_refold
 from foveal.core.view.view import View
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, Store
@@ -62,8 +59,6 @@ MAX_CHECKPOINT_EVENTS: Final = 4_000
 """A view that needs more events has no checkpoint, which would save little: the next request reduces it."""
 FACTS_PER_SLICE: Final = 16
 """Facts that are processed before other tasks of the event loop can run."""
-REFOLDING_FACTS: Final = (Reverted, Rewound, Expanded)
-"""Facts that change which earlier ones count."""
 
 
 def _always() -> bool:
@@ -239,7 +234,7 @@ class EventWriter:
         while True:
             first = engine.next_seq
             newer = await self.store.read(self.id, first=first, last=first + MAX_SLICE_EVENTS - 1)
-            if any(isinstance(event.fact, REFOLDING_FACTS) for event in newer):
+            if any(always_refolds(event.fact) for event in newer):
                 return None
             await offload(partial(apply_all, engine, newer), events=len(newer))
             if len(newer) < MAX_SLICE_EVENTS:
@@ -261,7 +256,7 @@ class EventWriter:
         await self.load()
         if self._erased:
             raise UnknownSession(self.id)
-        if any(isinstance(fact, REFOLDING_FACTS) for fact in facts):
+        if any(map(always_refolds, facts)):
             return await self._commit_refolding(facts)
         for _ in range(MAX_CONFLICTS):
             engine = await self.load()
@@ -327,7 +322,7 @@ class EventWriter:
     async def _checkpoint(self, engine: Engine, new: Sequence[Event]) -> None:
         """Store a checkpoint if one is due, and keep only what the view needs in memory. There is none while a
         range is expanded for one turn: at the end of that turn the log is folded again."""
-        reduced = any(isinstance(event.fact, (*REDUCTIONS, *REFOLDING_FACTS)) for event in new)
+        reduced = any(isinstance(event.fact, REDUCTIONS) or always_refolds(event.fact) for event in new)
         due = engine.next_seq - self._checkpointed > EVENTS_PER_CHECKPOINT
         if reduced or due or len(engine.log) > self._max_events_in_memory:
             await self._store_checkpoint(engine)

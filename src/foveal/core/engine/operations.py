@@ -197,7 +197,7 @@ def is_whole_pin(engine: Engine, target: int) -> bool:
 def _whole_pin(engine: Engine, text: str, log: Sequence[Event], target: int) -> Pinned:
     name, effective = handle(target), effective_events(log)
     fact = next((event.fact for event in effective if event.seq == target), None)
-    if not isinstance(fact, UserSaid | ModelSaid | ToolReturned):
+    if not isinstance(fact, UserSaid | ModelSaid | ToolReturned) or target in engine.view.orphan_results:
         raise UnknownHandle(f"{name} is not shown and no message, so it cannot be pinned; see why({name!r})")
     start = _expand_step(effective, target).first
     pin = Pinned(text=replace_surrogates(text), target=start, whole=True)

@@ -223,8 +223,9 @@ def advance(view: View, event: Event, log: Sequence[Event]) -> View:
 
 def needs_refold(fact: AnyFact, view: View) -> bool:
     """Return whether a fact changes which earlier events are effective."""
-    return (
-        isinstance(fact, Reverted | Rewound | Expanded)
-        or (isinstance(fact, Pinned) and fact.whole)
-        or (isinstance(fact, UserSaid) and bool(view.expansions))
-    )
+    return always_refolds(fact) or (isinstance(fact, UserSaid) and bool(view.expansions))
+
+
+def always_refolds(fact: AnyFact) -> bool:
+    """Return whether a fact changes which earlier events are effective, or are shown, whatever the view is."""
+    return isinstance(fact, Reverted | Rewound | Expanded) or (isinstance(fact, Pinned) and fact.whole)
