@@ -121,10 +121,10 @@ def test_the_page_follows_a_session_that_another_process_writes(
         newest = append()
         page.get_by_role("button", name=f"Follow ({newest - last + 1} events behind)").click()
         inspected.until_where(f"event {newest} of {newest}")
-        page.locator(".live-button").click()
+        page.locator("button.live-button").click()
         page.locator(".live-line[data-status=paused]").wait_for()
         newest = append()
-        page.locator(".live-button", has_text="Resume").click()
+        page.locator("button.live-button", has_text="Resume").click()
         inspected.until_where(f"event {newest} of {newest}")
 
 
