@@ -368,14 +368,17 @@ function expandOf(app, key, change) {
 function pinOf(app, key, change, noun = "message") {
   const isPinned = pinOfMessage(app, seqOfKey(key)) >= 0;
   const isHidden = !isSent(change.level);
+  const isSummary = app.timeline.row(seqOfKey(key))?.kind === "compacted";
   const size = isHidden ? expansionSize(app.timeline, key) : null;
+  const tooLarge = size ? whyTooLarge(size) : "";
+  const whyHidden = isHidden && isSummary ? "A newer summary replaced it. Pin the messages that it covers." : tooLarge;
   const shown = isHidden ? `is shown in full again, with the rest of its step, and stays in every request` : "stays in every request as it is shown now";
   return {
     name: "Pin",
     body: () => ({ action: "pin", event: key }),
     title: `Pin ${key}?`,
     sentences: [`The ${noun} ${shown}, through all later reductions. ${size ? `${growthSentence(size)} ` : ""}${UNDO_HINT}`],
-    whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : size ? whyTooLarge(size) : "",
+    whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : whyHidden,
   };
 }
 
