@@ -1,4 +1,4 @@
-"""Prints the stored results as the Markdown table of docs/benchmarks.md: `python -m bench.table`."""
+"""Prints the stored results as the Markdown table of docs/measure/benchmarks.md: `python -m bench.table`."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from typing import Final
 import pytest
 
 import foveal
+from support.doc_pages import SITE_PAGES, code_blocks
 from support.paths import ROOT
 
 SOURCE: Final = Path(foveal.__file__).parent
-PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES: Final = [ROOT / "README.md", *SITE_PAGES]
 EXAMPLES: Final = sorted((ROOT / "examples").glob("*.py"))
-CODE: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 DOTTED: Final = re.compile(r"(?<![\w./@-])foveal(?:\.[A-Za-z_]\w*)+")
 FILES: Final = ("foveal.toml", "foveal.env", "foveal.service", "foveal.db")
 VARIABLES: Final = ("foveal.tenant", "foveal.all_tenants")
@@ -45,7 +45,7 @@ def documented() -> set[str]:
 
 def used_in_code() -> set[str]:
     """Return the attributes of `foveal` that the code of the documentation and the examples use."""
-    blocks = [code for page in PAGES for code in CODE.findall(page.read_text(encoding="utf-8"))]
+    blocks = [code for page in PAGES for code in code_blocks(page.read_text(encoding="utf-8"))]
     trees = map(ast.parse, (*blocks, *map(Path.read_text, EXAMPLES)))
     return {
         ast.unparse(node)

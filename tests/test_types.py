@@ -20,13 +20,13 @@ import pytest
 
 import foveal
 from foveal.core.policies.presets import PolicyChanges, PresetName
+from support.doc_pages import SITE_PAGES, code_blocks, page_name
 from support.framework_environments import PACKAGES, framework_python
 from support.paths import ROOT, TESTS
 
 SUBJECTS: Final = TESTS / "type_checks"
 MISTAKES: Final = SUBJECTS / "wrong_names.py"
-PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-CODE: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PAGES: Final = [ROOT / "README.md", *SITE_PAGES]
 BLOCK: Final = """\
 import anthropic
 import openai
@@ -64,9 +64,9 @@ class TypeProblem(NamedTuple):
 def collect_files(folder: Path) -> list[str]:
     """Copy all files to check into a folder; pyright checks nothing outside the folder of its settings."""
     for page in PAGES:
-        for number, code in enumerate(CODE.findall(page.read_text(encoding="utf-8")), 1):
+        for number, code in enumerate(code_blocks(page.read_text(encoding="utf-8")), 1):
             body = "".join(f"    {line}" if line.strip() else line for line in code.splitlines(keepends=True))
-            block = folder / f"{page.stem.replace('-', '_')}_{number}.py"
+            block = folder / f"{page_name(page).replace('-', '_').replace('/', '_')}_{number}.py"
             block.write_text(LANGCHAIN * ("from langchain" in code) + BLOCK + body, encoding="utf-8")
     for path in (*(ROOT / "examples").glob("*.py"), *SUBJECTS.glob("*.py")):
         copyfile(path, folder / path.name)

@@ -14,7 +14,7 @@ from support.gemini_stand_in import GeminiStandIn
 from support.paths import ROOT
 from support.provider_stand_in import Answer
 
-PAGE = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/frameworks/index.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "examples" / "frameworks"
 ROW = re.compile(
     r"^\| [^|]+ \| (?:`adapters\.(\w+)\.|\[transport\]\(\S+/with_(\w+)\.py\))[^|]* \| [^|]+ \| (\S+) (\S+) \|",

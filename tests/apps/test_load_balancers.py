@@ -1,4 +1,4 @@
-"""Load balancers, configured as in `docs/deploy.md`, in front of two servers on one database."""
+"""Load balancers, configured as in `docs/service/deploy.md`, in front of two servers on one database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def documented(language: str) -> str:
-    page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/service/deploy.md").read_text(encoding="utf-8")
     (block,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     return str(block)
 

@@ -516,7 +516,7 @@ def test_every_key_has_a_description_and_a_valid_default() -> None:
 
 
 GOOD_SCHEDULE = {"name": "a", "session": "s", "cron": "* * * * *", "prompt": "p"}
-PAGE = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
 
 
 def test_the_docs_list_every_key_with_default_and_who_may_set_it() -> None:

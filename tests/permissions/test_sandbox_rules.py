@@ -133,7 +133,7 @@ def test_why_there_is_no_sandbox_is_said(home: Path, monkeypatch: pytest.MonkeyP
         (
             f"{home}:{os.defpath}",
             "bubblewrap does not work here: bwrap: setting up uid map: Permission denied; the kernel or the "
-            "container does not allow it to create namespaces; docs/permissions.md says what helps",
+            "container does not allow it to create namespaces; docs/terminal/permissions.md says what helps",
         ),
     ):
         _find.cache_clear()

@@ -4,8 +4,8 @@
     rows = run(recordings, ["economy", "rolling"], window=32_000, reserve=4_000)
     print(table(rows))
 
-No model is called. Every request goes through the same `Context` that users call; docs/replay.md explains the
-figures.
+No model is called. Every request goes through the same `Context` that users call; docs/measure/replay.md explains
+the figures.
 
 run.py             policies by name, file or sweep; load, select and replay many conversations
 play.py            one conversation under one policy

@@ -22,7 +22,7 @@ from foveal.testing import Scripted
 from support.gated_provider import run
 
 CONFIRMED = {"window": 6_000, "compaction.mode": "confirm", "compaction.threshold": 0.9}
-"""The example of docs/config.md."""
+"""The example of docs/reference/config.md."""
 
 
 class Chat:

@@ -245,7 +245,7 @@ def test_metrics_follow_the_service_events() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/service/observability.md").read_text(encoding="utf-8")
     names = {family.name for family in text_string_to_metric_families(PrometheusMetrics().text().decode())}
     assert {name for name in names if name not in page and not name.startswith("process_")} == set()
 

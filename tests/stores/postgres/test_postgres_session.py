@@ -94,7 +94,7 @@ def test_open_store_opens_a_tenant_of_a_database(postgres_url: str) -> None:
 
 
 def test_the_example_in_the_docs_runs(postgres_url: str) -> None:
-    page = (ROOT / "docs/sessions.md").read_text("utf-8").partition("## On PostgreSQL")[2]
+    page = (ROOT / "docs/library/sessions.md").read_text("utf-8").partition("## On PostgreSQL")[2]
     code = page.partition("```py\n")[2].partition("```")[0]
     assert "postgresql://user@host/database" in code
     code = code.replace("postgresql://user@host/database", postgres_url)

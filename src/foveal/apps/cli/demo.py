@@ -214,7 +214,9 @@ def _print_ending(ctx: Context, recorded: Sequence[Message], last: DemoRequest, 
         output.write("  the user's first message, with the rules, is in it word for word")
     _print_proof(ctx, recorded, output)
     output.write("\nNext: README.md has the three lines for your own loop, examples/ one idea per")
-    output.write("file, docs/design.md the design. Try --window 16000, or --policy rolling or off.")
+    output.write(
+        "file, docs/how-it-works/design.md the design. Try --window 16000, or --policy rolling or off."
+    )
 
 
 def _print_proof(ctx: Context, recorded: Sequence[Message], output: DemoOutput) -> None:

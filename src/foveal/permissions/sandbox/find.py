@@ -20,7 +20,8 @@ from foveal.permissions.sandbox.seatbelt import Seatbelt
 _PROBE_TIMEOUT_S: Final = 5.0
 _NOT_INSTALLED: Final = "bubblewrap is not installed; install the package bubblewrap of your distribution"
 _NAMESPACE_ADVICE: Final = (
-    "the kernel or the container does not allow it to create namespaces; docs/permissions.md says what helps"
+    "the kernel or the container does not allow it to create namespaces; "
+    "docs/terminal/permissions.md says what helps"
 )
 
 

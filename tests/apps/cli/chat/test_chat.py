@@ -1122,7 +1122,7 @@ def test_help_lists_all_commands_and_quit_ends_the_chat(
 
 
 def test_every_command_is_documented() -> None:
-    page = (ROOT / "docs/chat.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/terminal/chat.md").read_text(encoding="utf-8")
     assert [one.name for one in SLASH_COMMANDS if f"`{one.name}" not in page] == []
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document matches the server (schemathesis) and `docs/api.md`."""
+"""The OpenAPI document matches the server (schemathesis) and `docs/service/http-api.md`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_document_has_every_operation_once() -> None:
 
 
 def test_docs_name_every_operation() -> None:
-    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/service/http-api.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([A-Z]+) (\S+?)` \|", page, re.MULTILINE)
     there = {(method.upper(), path) for path, methods in api.openapi()["paths"].items() for method in methods}
     assert set(rows) == there

@@ -1,0 +1,156 @@
+"""Takes the pictures of the inspector in docs/screens, in a real Chromium.
+
+`python tools/docs/inspector_pictures.py [NAME …]` records the sessions of a made-up coding agent, the same on
+every run, and takes a picture of each page. It needs the packages of the tests, and Chromium.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+import tempfile
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.chromium import Chromium  # noqa: E402
+from support.coding_agent import AGENT_WINDOW, FIRST_EVENT_AT, record_shop  # noqa: E402
+from support.inspected_pages import InspectedPage  # noqa: E402
+from support.inspected_server import InspectedServer  # noqa: E402
+
+FOLDER = ROOT / "docs" / "screens"
+TITLE = "Orders are shipped twice"
+TAKEN_AT = FIRST_EVENT_AT + 7_000
+SETTLE_MS = 1_500
+"""Milliseconds for what a page loads after its rows."""
+MAX_BYTES = 200_000
+KEPT_BITS = 0b11111000
+"""Bits of each colour channel that are kept: the picture is a third as large, and looks the same."""
+HIDE_PATHS = """
+for (const place of document.querySelectorAll(".session-place")) place.textContent = "~/shop/sessions.db";
+"""
+"""The sessions are in a folder for this run only."""
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+class Picture(NamedTuple):
+    """One picture."""
+
+    name: str
+    size: tuple[int, int]
+    fragment: str = ""
+    title: str = TITLE
+    theme: str = "light"
+    part: str = ""
+    """A CSS selector of the part that is shown; "" for the whole window."""
+
+
+PICTURES = (
+    Picture("inspector", (1280, 820), "#e47&message=e12"),
+    Picture("inspector-dark", (1280, 820), "#e47&message=e12", theme="dark"),
+    Picture("inspector-cache", (1640, 1000), "#r30&panel=requests", part="#panels"),
+    Picture("inspector-reduction", (1640, 1100), "#e93&panel=reductions", part="#panels"),
+    Picture("inspector-composition", (1640, 800), "#r39&panel=composition", part="#panels"),
+    Picture("inspector-overview", (1280, 420), title=""),
+    Picture("inspector-narrow", (360, 740), "#e47", theme="dark"),
+)
+
+
+def main(names: list[str]) -> None:
+    browser = Chromium()
+    browser.start()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sessions.db"
+        asyncio.run(record_shop(path))
+        with InspectedServer(path, window=AGENT_WINDOW) as server:
+            for picture in PICTURES:
+                if not names or picture.name in names:
+                    data = browser.run(partial(take, browser, server, picture))
+                    (FOLDER / f"{picture.name}.png").write_bytes(data)
+    browser.close()
+
+
+def take(browser: Chromium, server: InspectedServer, picture: Picture) -> bytes:
+    """Return one picture as a PNG file."""
+    settings: dict[str, Any] = {"color_scheme": picture.theme, "reduced_motion": "reduce"}
+    with browser.page(size=picture.size, **settings) as watched:
+        page = watched.page
+        page.clock.set_fixed_time(TAKEN_AT)
+        InspectedPage(watched, server).open(picture.title, picture.fragment)
+        page.wait_for_timeout(SETTLE_MS)
+        page.evaluate(HIDE_PATHS)
+        shown = page.locator(picture.part) if picture.part else page
+        data = smaller(shown.screenshot())
+        assert len(data) <= MAX_BYTES, f"{picture.name} has {len(data):,} bytes"
+        return data
+
+
+# ── Smaller files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def smaller(png: bytes) -> bytes:
+    """Return a PNG file with fewer colours."""
+    width, height, channels, data = _read_chunks(png)
+    rows = _unfiltered(data, width * channels, height, channels)
+    table = bytes((value & KEPT_BITS) | (value >> 5) for value in range(256))
+    plain = b"".join(b"\0" + bytes(row).translate(table) for row in rows)
+    header = struct.pack(">IIBBBBB", width, height, 8, 6 if channels == 4 else 2, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(plain, 9)), (b"IEND", b"")]
+    return SIGNATURE + b"".join(_chunk(name, content) for name, content in parts)
+
+
+def _read_chunks(png: bytes) -> tuple[int, int, int, bytes]:
+    """Return width, height, bytes per pixel and the filtered rows."""
+    place, data, width, height, channels = len(SIGNATURE), b"", 0, 0, 3
+    while place < len(png):
+        (size,) = struct.unpack_from(">I", png, place)
+        name, content = png[place + 4 : place + 8], png[place + 8 : place + 8 + size]
+        if name == b"IHDR":
+            width, height, _, kind = struct.unpack_from(">IIBB", content)
+            channels = 4 if kind == 6 else 3
+        elif name == b"IDAT":
+            data += content
+        place += 12 + size
+    return width, height, channels, zlib.decompress(data)
+
+
+def _unfiltered(data: bytes, length: int, height: int, channels: int) -> list[bytearray]:
+    """Return the rows without the filters of the PNG format."""
+    rows, above = [], bytearray(length)
+    for number in range(height):
+        start = number * (length + 1)
+        kind, row = data[start], bytearray(data[start + 1 : start + 1 + length])
+        for place in range(length):
+            left = row[place - channels] if place >= channels else 0
+            corner = above[place - channels] if place >= channels else 0
+            row[place] = (row[place] + _predicted(kind, left, above[place], corner)) & 255
+        rows.append(row)
+        above = row
+    return rows
+
+
+def _predicted(kind: int, left: int, up: int, corner: int) -> int:
+    match kind:
+        case 1:
+            return left
+        case 2:
+            return up
+        case 3:
+            return (left + up) // 2
+        case 4:
+            guess = left + up - corner
+            return min((left, up, corner), key=lambda value: abs(guess - value))
+    return 0
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
