@@ -11,7 +11,7 @@ LOUD_PIP := $(PY) -m pip --disable-pip-version-check
 CACHED := PYTHONDONTWRITEBYTECODE=
 COMPILE := $(CACHED) $(PY) -m pytest --collect-only -qq -n 0 >/dev/null 2>&1
 
-.PHONY: chat serve test lint bench soak refresh-models clean
+.PHONY: chat serve test docs docs-serve bench soak refresh-models clean
 
 chat: $(VENV)/.chat
 	@$(PY) -m foveal.apps chat
@@ -24,6 +24,13 @@ test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
 	@$(CACHED) $(PY) -m pytest -n 3 --dist worksteal
+
+docs: $(VENV)/.docs
+	@$(VENV)/bin/zensical build --strict --clean
+	@echo "the site is in site/; make docs-serve shows it"
+
+docs-serve: $(VENV)/.docs
+	@$(VENV)/bin/zensical serve
 
 bench: $(VENV)/.bench
 	@$(PY) -m bench
@@ -55,6 +62,11 @@ $(VENV)/.test: $(VENV)/.chat
 	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,llamacpp,test,lint]'
 	@touch $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt $(VENV)/.venv
+	@echo "installing what the site is built with …"
+	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@touch $@
+
 $(VENV)/.frameworks: tests/adapters/isolated/constraints/google_adk.txt $(VENV)/.test
 	@echo "making an environment for the frameworks that need other versions …"
 	@PYTHONPATH=tests $(PY) -m support.framework_environments
@@ -73,4 +85,4 @@ $(VENV)/.peers: pyproject.toml bench/peers-constraints.txt $(VENV)/.venv
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis
