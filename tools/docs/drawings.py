@@ -51,7 +51,6 @@ from foveal.stores import MemoryStore
 ROOT = Path(__file__).parents[2]
 DRAWING_PATTERN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
 PAGES = (
-    "README.md",
     "AGENTS.md",
     "CONTRIBUTING.md",
     "docs/how-it-works/design.md",
@@ -401,64 +400,11 @@ def demo_lines(**environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def demo() -> str:
-    """Return the beginning of the demo's output, and the check that nothing is lost."""
-    rows = demo_lines()
-    turn, proof = (next(n for n, row in enumerate(rows) if row.startswith(w)) for w in ("turn 2", "Nothing"))
-    return "\n".join([*rows[: turn - 1], "", "…", "", *rows[proof : rows.index("", proof)]]) + "\n"
-
-
 def card() -> str:
     """Return the context card at the end of the demo."""
     rows = demo_lines()
     start = next(place for place, row in enumerate(rows) if row.startswith("The card"))
     return "\n".join(rows[start + 1 : rows.index("", start)]) + "\n"
-
-
-CHAT_PROVIDER = """
-from foveal.testing import Scripted
-
-def make(name, *, environment, window, progress):
-    answers = "The bound in part %d is one too small, so that the last character is left out. "
-    turns = [([("read", {"path": f"part{n}.py"})], answers % n * 8) for n in range(4)]
-    return Scripted(*(answer for turn in turns for answer in turn), name=name, window=window)
-"""
-CHAT_WITH_CELLS = """
-from foveal.apps.__main__ import main
-from foveal.apps.cli.chat.user_interface import PlainOutput
-PlainOutput.colours = True  # the grid has the cells of a terminal with colours, not the letters of a pipe
-main()
-"""
-
-
-def context() -> str:
-    """Run the chat with a scripted model, and return what `/context` prints after some turns."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "script.py").write_text(CHAT_PROVIDER)
-        for number in range(4):
-            lines = (f"    total += weight_{number}[{line}]\n" for line in range(20))
-            (Path(folder) / f"part{number}.py").write_text(f"def part{number}():\n{''.join(lines)}")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FOVEAL_", "XDG_"))}
-        wanted = {"HOME": folder, "PYTHONPATH": folder, "FOVEAL_PROVIDER": "script:make", "PYTHONUTF8": "1"}
-        options = (
-            "--store",
-            "chats.db",
-            "--model",
-            "local/qwen2.5-coder-0.5b",
-            "--tools",
-            "--window",
-            "4096",
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", CHAT_WITH_CELLS, "chat", *options],
-            input="what is wrong in part 0?\nand in part 1?\nin part 2?\nin part 3?\n/context\n",
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-            cwd=folder,
-            env=kept | wanted,
-        )
-    return done.stdout[done.stdout.index("context local/") :].rstrip("\n") + "\n"
 
 
 def presets() -> str:
@@ -554,9 +500,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
         imported,
         log,
         show,
-        demo,
         card,
-        context,
         presets,
         errors,
         tree,
