@@ -1,19 +1,24 @@
 """Generates the captures of the chat in docs/screens from real runs in a pseudo-terminal.
 
 `python tools/docs/chat_captures.py` runs `foveal chat` with a provider that answers from a script, and draws
-what the terminal shows. It needs the packages of the tests.
+what the terminal shows. With names, such as `try-reduced`, it draws only those. It needs the packages of the tests.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
 from terminal_svg import Run, capture
+
+from foveal.apps.cli.chat.output.panel_host import REPEAT_S
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -22,9 +27,13 @@ from support.chat_project import ChatProject  # noqa: E402
 from support.terminal import Terminal  # noqa: E402
 
 FOLDER = ROOT / "docs" / "screens"
-COLUMNS, ROWS = 80, 24
+COLUMNS, ROWS, TRY_ROWS = 80, 24, 20
 CONTEXT_ROWS = 33
 DEFAULT_COLOUR = "#c9d1d9"
+STILL_S = 1.0
+SESSION_ID = re.compile(r"\d{4}-\d\d-\d\d-\d{6}-[0-9a-f]{4}")
+SHOWN_ID = "2026-01-31-093000-4f1c"
+"""Drawn in place of the id of a new session, which is never the same."""
 SERVER = """\
 import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -52,10 +61,40 @@ ANSWERS: tuple[Any, ...] = (
     [("run", {"command": "git push origin main"})],
     "Not pushed.",
 )
+SMALL_MODEL = ("--model", "local/qwen2.5-coder-0.5b", "--window", "4096")
+ATTACHED_FILES = ("10_session", "13_compaction", "14_session_summaries", "15_service")
+"""Files of examples/ that the page about trying Foveal attaches."""
+LANGUAGE_ANSWER = "The language of this code is Python."
+RECORDED_PROVIDER = f"""
+from msgspec.structs import replace
+from foveal.ports import Reply
+from foveal.testing import Scripted
+
+ANSWERS = [
+    "A context window is a window that is used to display information about a specific context, such as a specific "
+    "user or a specific event. It is typically used in applications that need to provide real-time information "
+    "about the user's actions or events.",
+    *[{LANGUAGE_ANSWER!r}] * {len(ATTACHED_FILES)},
+    "The method of the session goes back to an earlier event when a provider's window is smaller than known.",
+]
+USAGE = [(32, 31, 48), (725, 92, 8), (1664, 735, 8), (2531, 1674, 8), (1720, 164, 8), (2182, 815, 21)]
+
+class Recorded(Scripted):
+    async def send(self, request, *, max_tokens):
+        prompt, cached, answer = USAGE[len(self.requests)]
+        usage = {{"prompt_tokens": prompt, "completion_tokens": answer}}
+        usage["prompt_tokens_details"] = {{"cached_tokens": cached}}
+        async for item in super().send(request, max_tokens=max_tokens):
+            yield replace(item, usage=usage) if isinstance(item, Reply) else item
+
+def make(name, *, environment, window, progress):
+    return Recorded(*ANSWERS, window=window, name=name)
+"""
+"""Answers and usage as the bundled model gave them, so that the captures show its numbers."""
 
 
 def take_captures() -> Iterator[tuple[str, str, Terminal]]:
-    """Yield the name, the title and the terminal of each capture."""
+    """Yield the name, the title and the terminal of each capture of a coding session."""
     with tempfile.TemporaryDirectory() as folder:
         project = ChatProject(Path(folder))
         (project.folder / "server.py").write_text(SERVER)
@@ -73,6 +112,7 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
                 lambda t: any("more lines below" in line for line in t.lines) and "queued" not in t.text
             )
             yield "write", "A question about a new file that is longer than the screen", terminal
+            time.sleep(REPEAT_S)  # the chat takes the same key within this time for one press
             terminal.type("y")
             terminal.see("Written.")
             terminal.enter("push it")
@@ -92,15 +132,66 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
             yield "resume", "The menu of /resume", terminal
 
 
+def take_first_steps() -> Iterator[tuple[str, str, Terminal]]:
+    """Yield the captures of the page about trying Foveal, with the answers of the bundled model."""
+    with tempfile.TemporaryDirectory() as folder:
+        project = ChatProject(Path(folder))
+        (project.folder / "examples").mkdir()
+        for name in ATTACHED_FILES:
+            shutil.copy(ROOT / "examples" / f"{name}.py", project.folder / "examples")
+        (project.home / "recorded.py").write_text(RECORDED_PROVIDER)
+        env = {"FOVEAL_THEME": "dark", "LC_ALL": "C.UTF-8", "FOVEAL_PROVIDER": "recorded:make"}
+        options = (*SMALL_MODEL, "--session", "try")
+        with project.terminal(*options, env=env, columns=COLUMNS, rows=TRY_ROWS) as terminal:
+            terminal.see("ctx ")
+            terminal.enter("What is a context window?")
+            terminal.see("actions or events.")
+            for number, name in enumerate(ATTACHED_FILES, 1):
+                question = "And this?" if number > 1 else "Which language is this?"
+                terminal.enter(f"@examples/{name}.py {question} Answer in one word.")
+                terminal.see(
+                    lambda t, n=number: t.text.count(LANGUAGE_ANSWER) == n and "answering" not in t.text
+                )
+            terminal.see(lambda t: "turns left" in t.bottom)
+            yield "try-reduced", "A reduction in the chat", terminal
+            terminal.enter("/why await session.rewind(8)")
+            terminal.see("clipped by e15")
+            terminal.enter("/undo e15")
+            terminal.see("took back e15")
+            terminal.enter("/why await session.rewind(8)")
+            terminal.see("shown in full")
+            terminal.enter("Which method of the session goes back to an earlier event?")
+            terminal.see("The method of the session")
+            terminal.enter("/why await session.rewind(8)")
+            terminal.see(lambda t: "message 4 of" in t.text and "turns left" in t.bottom)
+            yield "try-undone", "Why a text was hidden, and how it came back", terminal
+
+
 def shows_menu(lines: list[str]) -> bool:
     """Return whether a menu is open and nothing is queued; the input line is hidden then."""
     text = "\n".join(lines)
     return "type to search" in text and "queued" not in text and "›" not in lines
 
 
+def wait_until_still(terminal: Terminal) -> None:
+    """Wait until the screen does not change any more."""
+    lines, since = terminal.lines, time.monotonic()
+
+    def is_still(terminal: Terminal) -> bool:
+        nonlocal lines, since
+        if terminal.lines != lines:
+            lines, since = terminal.lines, time.monotonic()
+        return time.monotonic() - since > STILL_S
+
+    terminal.see(is_still)
+
+
 def runs(terminal: Terminal, y: int) -> list[Run]:
     """Return a line of the screen as runs of one colour."""
     cells = [terminal.screen.buffer[y][x] for x in range(COLUMNS)]
+    for new_id in SESSION_ID.finditer("".join(cell.data for cell in cells)):
+        for place, character in enumerate(SHOWN_ID, new_id.start()):
+            cells[place] = cells[place]._replace(data=character)
     grouped = groupby(cells, key=lambda cell: (cell.fg, cell.bold))
     return [
         Run(
@@ -120,5 +211,9 @@ def draw(title: str, terminal: Terminal) -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for name, title, terminal in take_captures():
+    wanted = sys.argv[1:]
+    for name, title, terminal in chain(take_captures(), take_first_steps()):
+        if wanted and name not in wanted:
+            continue
+        wait_until_still(terminal)
         (FOLDER / f"{name}.svg").write_text(draw(title, terminal), encoding="utf-8")

@@ -11,18 +11,21 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from terminal_svg import terminal
 
 import foveal
 from foveal import PRESETS
+from foveal.apps.cli import demo as foveal_demo
 from foveal.core.engine import Engine, event_status
 from foveal.core.log import (
     AnyFact,
@@ -49,11 +52,16 @@ from foveal.sessions import Session
 from foveal.stores import MemoryStore
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support import warm_start  # noqa: E402
+
 DRAWING_PATTERN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
 PAGES = (
     "AGENTS.md",
     "CONTRIBUTING.md",
     "docs/how-it-works/design.md",
+    "docs/how-it-works/index.md",
     "docs/how-it-works/compaction.md",
     "docs/library/sessions.md",
     "docs/library/import.md",
@@ -367,10 +375,9 @@ def commands(*lines: str) -> str:
             (Path(folder) / name).write_bytes((ROOT / "tests" / "data" / "transcripts" / name).read_bytes())
         for command in ("import codex.jsonl claude_code.jsonl", *lines):
             wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "FOVEAL_STORE": "chats.db"}
-            done = subprocess.run(
-                [sys.executable, "-m", "foveal.apps", *command.split()],
-                capture_output=True, encoding="utf-8", check=True, cwd=folder, env=wanted,
-            )  # fmt: skip
+            words = ["-m", "foveal.apps", *command.split()]
+            done = warm_start.run(words, encoding="utf-8", cwd=folder, env=wanted)
+            assert done.returncode == 0, done.stderr
             output.append(
                 "\n".join([f"$ foveal {command}", *map(str.rstrip, done.stdout.splitlines())]) + "\n"
             )
@@ -394,10 +401,10 @@ def show() -> str:
 
 def demo_lines(**environment: str) -> list[str]:
     """Return the output of the demo as lines."""
-    command = [sys.executable, "-m", "foveal.apps.cli.demo"]
-    wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, cwd=ROOT, env=wanted)
-    return done.stdout.splitlines()
+    printed = StringIO()
+    with patch.dict(os.environ, environment), redirect_stdout(printed):
+        assert foveal_demo.main([]) == 0
+    return printed.getvalue().splitlines()
 
 
 def card() -> str:
