@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -193,9 +193,22 @@ def test_no_code_is_built_from_data() -> None:
 # ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_module_has_more_than_500_lines() -> None:
+def docstring_lines(nodes: Iterable[ast.AST]) -> int:
+    """Return the lines of docstrings, those of fields too. They are the reference, and no code."""
+    return sum(
+        node.end_lineno - node.lineno + 1
+        for node in nodes
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        and node.end_lineno is not None
+    )
+
+
+def test_no_module_has_more_than_500_lines_without_docstrings() -> None:
     for path in SOURCE.rglob("*.py"):
-        assert path.read_text("utf-8").count("\n") <= 500, path.relative_to(SOURCE)
+        lines = path.read_text("utf-8").count("\n") - docstring_lines(nodes_of(name_of(path)))
+        assert lines <= 500, path.relative_to(SOURCE)
 
 
 def test_no_function_has_60_lines_or_more() -> None:
@@ -203,7 +216,8 @@ def test_no_function_has_60_lines_or_more() -> None:
         for node in nodes_of(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < 60, f"{module}.{node.name}"
+                lines = node.end_lineno - node.lineno - docstring_lines(node.body[:1])
+                assert lines < 60, f"{module}.{node.name}"
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Final
@@ -56,8 +55,11 @@ def used_in_code() -> set[str]:
 
 
 def exists(name: str) -> bool:
-    if name.rpartition(".")[0] == "foveal.adapters":  # the import would need, and load, its framework
-        return find_spec(name) is not None
+    module, _, attribute = name.removeprefix("foveal.adapters.").partition(".")
+    adapter = SOURCE / "adapters" / f"{module}.py"
+    if name.startswith("foveal.adapters.") and adapter.exists():
+        # The import would need, and load, its framework.
+        return re.search(rf"\b{attribute}\b", adapter.read_text(encoding="utf-8")) is not None
     try:
         resolve_name(name)
     except (ImportError, AttributeError):

@@ -1,7 +1,8 @@
 """Type checkers accept the documented code and report mistakes: mypy and pyright, both strict.
 
-Both check the examples, all code of the documentation, and the files in `tests/type_checks`, one per subject. With
-FOVEAL_SOAK=1, pyright also checks the examples of frameworks in the environments of these frameworks.
+Both check the examples, all code of the documentation and of docstrings, and the files in `tests/type_checks`, one
+per subject. With FOVEAL_SOAK=1, pyright also checks the examples of frameworks in the environments of these
+frameworks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from shutil import copyfile
+from textwrap import indent
 from typing import Final, NamedTuple, get_args, get_type_hints
 
 import pytest
@@ -21,22 +26,18 @@ import pytest
 import foveal
 from foveal.core.policies.presets import PolicyChanges, PresetName
 from support.doc_pages import SITE_PAGES, code_blocks, page_name
+from support.docstring_examples import docstring_examples
 from support.framework_environments import PACKAGES, framework_python
 from support.paths import ROOT, TESTS
 
 SUBJECTS: Final = TESTS / "type_checks"
 MISTAKES: Final = SUBJECTS / "wrong_names.py"
 PAGES: Final = [ROOT / "README.md", *SITE_PAGES]
-BLOCK: Final = """\
-import anthropic
-import openai
-
-
-async def block(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
-"""
-"""A block of the documentation becomes the body of a function: it may await, and has both clients."""
-LANGCHAIN: Final = "# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false\n"
-"""Precedes code that uses LangChain, whose own functions have partially unknown types."""
+IMPORTS: Final = "import anthropic\nimport openai\n"
+LANGCHAIN: Final = (
+    "# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportMissingTypeStubs=false\n"
+)
+"""Precedes code that uses LangChain, whose functions have partially unknown types, or LangGraph, without types."""
 TYPED_FRAMEWORKS: Final = {"google_adk", "litellm", "strands"}
 """Frameworks in environments of their own that have adapters. smolagents has no types."""
 PYRIGHT: Final = {
@@ -61,13 +62,26 @@ class TypeProblem(NamedTuple):
     text: str
 
 
+def as_functions(blocks: Iterable[str]) -> str:
+    """Return a module with a function for each code block: it may await, and has both clients."""
+    functions = [
+        f"\n\nasync def block_{number}(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:\n"
+        + indent(code, "    ")
+        for number, code in enumerate(blocks, 1)
+    ]
+    text = IMPORTS + "".join(functions)
+    return LANGCHAIN * ("from langchain" in text) + text
+
+
 def collect_files(folder: Path) -> list[str]:
     """Copy all files to check into a folder; pyright checks nothing outside the folder of its settings."""
     for page in PAGES:
         for number, code in enumerate(code_blocks(page.read_text(encoding="utf-8")), 1):
-            body = "".join(f"    {line}" if line.strip() else line for line in code.splitlines(keepends=True))
             block = folder / f"{page_name(page).replace('-', '_').replace('/', '_')}_{number}.py"
-            block.write_text(LANGCHAIN * ("from langchain" in code) + BLOCK + body, encoding="utf-8")
+            block.write_text(as_functions([code]), encoding="utf-8")
+    for module, examples in groupby(docstring_examples(), key=attrgetter("module")):
+        block = folder / f"docstrings_of_{module.replace('.', '_')}.py"
+        block.write_text(as_functions(example.code for example in examples), encoding="utf-8")
     for path in (*(ROOT / "examples").glob("*.py"), *SUBJECTS.glob("*.py")):
         copyfile(path, folder / path.name)
     return sorted(map(str, folder.glob("*.py")))

@@ -34,13 +34,36 @@ from typing import Final
 
 
 class FovealError(Exception):
-    """The base class of all errors that Foveal raises on purpose."""
+    """The base class of all errors that Foveal raises on purpose.
+
+    Examples:
+        ```python
+        import foveal
+
+        try:
+            foveal.Context("gpt-4.1", window=-1)
+        except foveal.FovealError as error:
+            print(error)
+        ```
+    """
 
 
 class ContextOverflow(FovealError):
-    """The parts that may not be cut do not fit. Nothing was sent, and nothing is lost.
+    """The parts that may not be cut do not fit.
 
-    `foveal.core.engine.overflow` writes the message: what is too large, and what to do."""
+    Nothing was sent, and nothing is lost. The message says what is too large, and what to do.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1", window=2_000)
+        try:
+            ctx.fit([{"role": "system", "content": "Rule. " * 3_000}, {"role": "user", "content": "Hello."}])
+        except foveal.ContextOverflow as error:
+            assert error.needed > error.available
+        ```
+    """
 
     def __init__(
         self,
@@ -60,8 +83,11 @@ class ContextOverflow(FovealError):
         self.available = available
         """Tokens that a request may take: window − reserve − margin − capped."""
         self.window = window
+        """Tokens of the model's window."""
         self.reserve = reserve
+        """Tokens kept free for the answer."""
         self.margin = margin
+        """Tokens that stay unused because counts are not exact."""
         self.capped = capped
         """Tokens that the input limit of the model, or a cap of the caller, leaves unused."""
         self.floor = floor
@@ -69,90 +95,242 @@ class ContextOverflow(FovealError):
 
 
 class NotCompacted(FovealError):
-    """No summary was recorded; `problem` says why."""
+    """No summary was recorded; `problem` says why.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        try:
+            ctx.compact()
+        except foveal.NotCompacted as error:
+            print(error.problem)
+        ```
+    """
 
     def __init__(self, problem: str, *, floor: int = 0) -> None:
         super().__init__(f"nothing was summarised: {problem}")
         self.problem = problem
+        """Why nothing was summarised."""
         self.floor = floor
         """Tokens that no summary can remove, if they are the reason; otherwise 0."""
 
 
 class NotDropped(FovealError):
-    """What should be dropped must stay in every request; the message says why, and what to do. The view is
-    unchanged."""
+    """What should be dropped must stay in every request.
+
+    The message says why, and what to do. The view is unchanged.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.errors import NotDropped
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        try:
+            ctx.drop("e1")
+        except NotDropped as error:
+            print(error)
+        ```
+    """
 
 
 class MalformedMessage(FovealError, ValueError):
-    """A message that cannot be read; `index` counts from 0 in the given list."""
+    """A message cannot be read in any dialect.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        try:
+            ctx.fit([{"role": "user"}])
+        except foveal.MalformedMessage as error:
+            assert error.index == 0
+        ```
+    """
 
     def __init__(self, index: int, field: str, problem: str) -> None:
         super().__init__(
             f"messages[{index}].{field}: {problem}" if field else f"messages[{index}]: {problem}"
         )
         self.index = index
+        """The place of the message in the given list, from 0."""
         self.field = field
+        """The field that is wrong; "" for the whole message."""
         self.problem = problem
+        """What is wrong with it."""
 
 
 class BadSetting(FovealError, ValueError):
-    """A setting with a value that is not allowed; names the setting and the allowed values."""
+    """A setting has a value that is not allowed.
+
+    Examples:
+        ```python
+        import foveal
+
+        try:
+            foveal.Context("gpt-4.1", reserve=-5)
+        except foveal.BadSetting as error:
+            assert error.field == "reserve"
+        ```
+    """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field} = {value!r} is not allowed: {allowed}")
         self.field = field
+        """The name of the setting."""
         self.value = value
+        """The given value."""
         self.allowed = allowed
+        """What is allowed, in words."""
 
 
 class Busy(FovealError):
-    """A session is answering, and the operation is not possible meanwhile."""
+    """A session or context is in use, and the operation is not possible meanwhile.
+
+    Examples:
+        ```python
+        from foveal.errors import Busy
+
+        error = Busy("the context is being fitted in this event loop")
+        ```
+    """
 
 
 class NothingToAsk(FovealError):
-    """There is no unanswered turn, so the model is not called."""
+    """There is no unanswered turn, so the model is not called.
+
+    Examples:
+        ```python
+        from foveal.errors import NothingToAsk
+
+        error = NothingToAsk("the last turn was answered")
+        ```
+    """
 
 
 class KeyReused(FovealError):
-    """The key of a message was sent again with another text; nothing was stored."""
+    """The key of a message was sent again with another text; nothing was stored.
+
+    Examples:
+        ```python
+        from foveal.errors import KeyReused
+
+        assert KeyReused("demo").session == "demo"
+        ```
+    """
 
     def __init__(self, session: str) -> None:
         super().__init__(
             f"session {session!r} has another message with this key: send the same text again, or use a new key"
         )
         self.session = session
+        """The id of the session."""
 
 
 class AnsweredElsewhere(FovealError):
-    """Another program writes this session by resending its history; only that program may add messages."""
+    """Another program writes this session; only that program may add messages.
+
+    Such a program resends the history through the drop-in endpoints.
+
+    Examples:
+        ```python
+        from foveal.errors import AnsweredElsewhere
+
+        error = AnsweredElsewhere("the session belongs to a drop-in client")
+        ```
+    """
 
 
 class UnknownHandle(FovealError, LookupError):
-    """No event of this log has that handle."""
+    """No event of this log has that handle.
+
+    Examples:
+        ```python
+        import foveal
+
+        try:
+            foveal.Context("gpt-4.1").why("e99")
+        except foveal.UnknownHandle as error:
+            print(error)
+        ```
+    """
 
 
 class UnreadableEvent(FovealError, ValueError):
-    """Bytes that are not an event of any version."""
+    """Bytes are not an event of any version.
+
+    Examples:
+        ```python
+        import foveal
+
+        try:
+            foveal.Context.load(b"not an event")
+        except foveal.UnreadableEvent as error:
+            print(error)
+        ```
+    """
 
 
 class StoreError(FovealError):
-    """A store could not perform an operation; what was appended before is intact."""
+    """A store could not perform an operation; what was appended before is intact.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.open_store("chats.db") as store:
+            try:
+                await store.read("demo")
+            except foveal.StoreError as error:
+                print(error)
+        ```
+    """
 
 
 class Conflict(StoreError):
-    """Another writer appended first: read the events from seq `given` on, and decide again."""
+    """Another writer appended first: read the new events, and decide again.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.stores.MemoryStore() as store:
+            try:
+                await store.append("demo", [foveal.Event(5, foveal.UserSaid(content="Hello."))])
+            except foveal.Conflict as error:
+                assert error.next_seq == 0
+        ```
+    """
 
     def __init__(self, session: str, *, given: int, next_seq: int) -> None:
         super().__init__(
             f"session {session!r}: cannot append event {given}, because the next one is {next_seq}"
         )
         self.session = session
+        """The id of the session."""
         self.given = given
+        """The seq of the first event that was to be appended."""
         self.next_seq = next_seq
+        """The seq that the next event must have."""
 
 
 class LeaseLost(StoreError):
-    """This process held the session's lease, and another one may have taken it over: nothing was written."""
+    """Another process has taken over the session; nothing was written.
+
+    This process held the session's lease and did not renew it in time.
+
+    Examples:
+        ```python
+        from foveal.errors import LeaseLost
+
+        assert LeaseLost("demo").session == "demo"
+        ```
+    """
 
     def __init__(self, session: str) -> None:
         super().__init__(
@@ -160,26 +338,74 @@ class LeaseLost(StoreError):
             " time; nothing was written: the other process continues"
         )
         self.session = session
+        """The id of the session."""
 
 
 class UnknownSession(StoreError, LookupError):
-    """No session has that id."""
+    """No session has that id.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.stores.MemoryStore() as store:
+            try:
+                await foveal.Context.load_from(store, "demo")
+            except foveal.UnknownSession as error:
+                assert error.session == "demo"
+        ```
+    """
 
     def __init__(self, session: str) -> None:
         super().__init__(f"no session {session!r}; `foveal sessions` lists the existing ones")
         self.session = session
+        """The id that was asked for."""
 
 
 class SessionExists(StoreError):
-    """The id of a new session is in use, or was before its session was erased."""
+    """The id of a new session is in use, or was.
+
+    The id of an erased session cannot be used again.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.errors import SessionExists
+
+        async with foveal.stores.MemoryStore() as store:
+            await foveal.Session.open(store, "demo", model="gpt-4.1")
+            try:
+                await foveal.Session.continue_from(store, "demo", "demo", model="gpt-4.1")
+            except SessionExists as error:
+                assert error.session == "demo"
+        ```
+    """
 
     def __init__(self, session: str) -> None:
         super().__init__(f"a session {session!r} exists, or existed and was erased: choose another id")
         self.session = session
+        """The id that is in use."""
 
 
 class StoreUnusable(StoreError):
-    """The store's file cannot be used; the message says why, and what to do."""
+    """The store's file or database cannot be used.
+
+    The message says why, and what to do.
+
+    Examples:
+        ```python
+        from pathlib import Path
+
+        import foveal
+
+        Path("notes.db").write_text("This is no database. " * 100)
+        try:
+            async with foveal.open_store("notes.db"):
+                pass
+        except foveal.StoreUnusable as error:
+            print(error)
+        ```
+    """
 
 
 TRANSIENT_CODES: Final = ("rate", "connection", "interrupted", "server")
@@ -187,7 +413,17 @@ TRANSIENT_CODES: Final = ("rate", "connection", "interrupted", "server")
 
 
 class ProviderError(FovealError):
-    """A provider did not answer: a missing or wrong key, too many requests, no connection, or a lost one."""
+    """A provider did not answer: key, rate limit, connection or server.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.errors import TRANSIENT_CODES
+
+        error = foveal.ProviderError("too many requests: wait a minute", code="rate")
+        assert error.code in TRANSIENT_CODES
+        ```
+    """
 
     def __init__(self, problem: str, *, code: str = "", partial: str = "") -> None:
         super().__init__(problem)
@@ -198,14 +434,42 @@ class ProviderError(FovealError):
 
 
 class SummariserFailed(UserWarning):
-    """A summariser of a `Context` raised an error. The next one is called, or the log alone is summarised."""
+    """A summariser of a `Context` raised an error.
+
+    The next summariser is called, or the log alone is summarised.
+
+    Examples:
+        ```python
+        import warnings
+
+        from foveal.errors import SummariserFailed
+
+        warnings.simplefilter("ignore", SummariserFailed)
+        ```
+    """
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"a summariser failed ({problem}); this is told once, see report().summaries")
 
 
 class UnrelatedConversation(UserWarning):
-    """A `Context` was given a history that shares no message with the one before."""
+    """A `Context` was given a history that shares no message with the one before.
+
+    Examples:
+        ```python
+        import warnings
+
+        import foveal
+        from foveal.errors import UnrelatedConversation
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.append({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello, reader."})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ctx.fit([{"role": "user", "content": "Translate the manual."}])
+        assert caught[0].category is UnrelatedConversation
+        ```
+    """
 
     def __init__(self, recorded: int) -> None:
         super().__init__(
@@ -216,7 +480,19 @@ class UnrelatedConversation(UserWarning):
 
 
 class UsageMissing(UserWarning):
-    """A reply without usage was observed, so token counts stay estimates. It is given once per conversation."""
+    """A reply without usage was observed, so token counts stay estimates.
+
+    It is given once per conversation.
+
+    Examples:
+        ```python
+        import warnings
+
+        from foveal.errors import UsageMissing
+
+        warnings.simplefilter("ignore", UsageMissing)
+        ```
+    """
 
     def __init__(self) -> None:
         super().__init__(

@@ -56,7 +56,30 @@ _is_summary: ContextVar[bool] = ContextVar("foveal_agent_framework_summary", def
 
 
 class FovealChatMiddleware(ChatMiddleware):
-    """Keeps the model calls of agents inside the model's window."""
+    """Keeps the model calls of Microsoft Agent Framework agents inside the window.
+
+    Args:
+        model: The name by which Foveal knows the model, if it differs from the framework's. `""` takes the name
+            in each request.
+        conversation: Returns the id of a request's conversation. None uses the `session_id` of the run.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```python
+        from agent_framework import Agent
+        from agent_framework.openai import OpenAIChatCompletionClient
+
+        from foveal.adapters.agent_framework import FovealChatMiddleware
+
+        fitted = FovealChatMiddleware(window=32_000)
+        agent = Agent(OpenAIChatCompletionClient("gpt-4.1"), middleware=[fitted])
+        reply = await agent.run("Why is CI red?")
+        ```
+    """
 
     def __init__(
         self,
@@ -65,9 +88,8 @@ class FovealChatMiddleware(ChatMiddleware):
         conversation: Callable[[ChatContext], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is the name by which Foveal knows the model, if it differs from the framework's. `conversation`
-        returns the id of a request's conversation."""
         self.conversations: Conversations[Message] = Conversations(AgentFrameworkFormat(), model, **settings)
+        """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._ids = ConversationIds()
         self._by_session: OrderedDict[str, str] = OrderedDict()

@@ -35,21 +35,74 @@ MAX_OPEN_CONTEXTS: Final = 1_000
 
 
 class AdapterArguments(SettingArguments, total=False):
-    """The settings that every adapter takes, beside its model."""
+    """The settings that every adapter takes, beside its model.
+
+    The other fields are those of `SettingArguments`.
+
+    Examples:
+        ```python
+        from foveal.adapters.pydantic_ai import FovealCapability
+
+        fitted = FovealCapability(window=32_000, policy="handoff", summarise="own", max_open=100)
+        ```
+    """
 
     summarise: AdapterSummarise
-    """`"own"` lets the model of the agent write the summaries."""
+    """The callables that write summaries; `"own"` lets the model of the agent write them. Default: none; the log
+    alone is summarised.
+    """
     store: str
-    """A file or a PostgreSQL URL that keeps the contexts."""
+    """A file or a PostgreSQL URL that keeps the contexts. Default: none; they live in memory."""
     max_open: int
-    """Contexts that are kept in memory."""
+    """Contexts that are kept in memory. Default: 1,000."""
     prompt: str
+    """A text, or `file://…`, that replaces the task of the summary prompt."""
     progress: Callable[[SummaryProgress], None] | None
+    """Called while a summary is written."""
     clock: Callable[[], float] | None
+    """Returns the time in seconds since 1970. Default: `time.time`."""
 
 
 class Conversations(Generic[NativeMessage]):
-    """Finds or creates the context of a conversation. It can be used from any thread."""
+    """Finds or creates the context of a conversation.
+
+    It can be used from any thread.
+
+    Args:
+        format: Converts the messages of the framework.
+        model: The model of all conversations. `""` needs a model with each `get`.
+        **arguments: The settings of every adapter, as in `AdapterArguments`.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```python
+        from collections.abc import Sequence
+        from typing import Any
+
+        from foveal.adapters import Conversations, Piece
+        from foveal.core.log.events import Dialect
+
+
+        class ChatFormat:
+            dialect: Dialect = "openai_chat"
+
+            def write(self, message: dict[str, Any]) -> Sequence[dict[str, Any]]:
+                return [message]
+
+            def build(
+                self, pieces: Sequence[Piece], original: dict[str, Any] | None
+            ) -> Sequence[dict[str, Any]]:
+                return [piece.message for piece in pieces]
+
+
+        with Conversations(ChatFormat(), "gpt-4.1") as conversations:
+            found = conversations.get("demo")
+            fitted = found.fit([{"role": "user", "content": "Why is CI red?"}])
+            assert conversations.ids() == ["demo"]
+        ```
+    """
 
     def __init__(
         self,
@@ -57,8 +110,6 @@ class Conversations(Generic[NativeMessage]):
         model: str | Model = "",
         **arguments: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is needed where the framework does not tell it with each request; it takes precedence. Raises
-        `BadSetting` for a setting that no context takes."""
         self._format = format
         self._model = model
         store = arguments.pop("store", "")
@@ -76,8 +127,16 @@ class Conversations(Generic[NativeMessage]):
         self._store = StoreThread(store) if store else None
 
     def get(self, id: str, *, model: str | Model = "") -> NativeContext[NativeMessage]:
-        """Return the context of a conversation, or a new one. If it was used with another `model`, it continues
-        with this one."""
+        """Return the context of a conversation, or a new one.
+
+        Args:
+            id: The id of the conversation.
+            model: The model of the request. If the context was used with another one, it continues with this
+                one.
+
+        Raises:
+            BadSetting: The conversation is new, and no model is known.
+        """
         with self._lock:
             found = self._open.get(id)
             chosen = self._model or model
@@ -88,13 +147,31 @@ class Conversations(Generic[NativeMessage]):
         return found
 
     async def aget(self, id: str, *, model: str | Model = "") -> NativeContext[NativeMessage]:
-        """Do what `get` does without blocking the event loop while a stored conversation is read."""
+        """Do what `get` does without blocking the event loop.
+
+        A stored conversation is read in a thread.
+
+        Args:
+            id: The id of the conversation.
+            model: The model of the request. If the context was used with another one, it continues with this
+                one.
+
+        Raises:
+            BadSetting: The conversation is new, and no model is known.
+        """
         if self._store is None or id in self._open:
             return self.get(id, model=model)
         return await asyncio.to_thread(self.get, id, model=model)
 
     def find(self, id: str) -> NativeContext[NativeMessage] | None:
-        """Return the context of a conversation that is in memory or stored; None if there is none."""
+        """Return the context of a conversation in memory or stored.
+
+        Args:
+            id: The id of the conversation.
+
+        Returns:
+            The context; None if there is none. No context is created.
+        """
         with self._lock:
             found = self._open.get(id)
             if found is None:
@@ -104,12 +181,19 @@ class Conversations(Generic[NativeMessage]):
             return found
 
     def ids(self) -> list[str]:
-        """Return the ids of the conversations in memory; the most recently used one is the last."""
+        """Return the ids of the conversations in memory.
+
+        The most recently used one is the last.
+        """
         with self._lock:
             return list(self._open)
 
     def forget(self, id: str) -> None:
-        """Drop the context of a conversation from memory; what is stored stays."""
+        """Drop the context of a conversation from memory; what is stored stays.
+
+        Args:
+            id: The id of the conversation.
+        """
         with self._lock:
             self._open.pop(id, None)
 

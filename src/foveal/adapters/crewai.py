@@ -39,11 +39,29 @@ _NOT_SENT: Final = frozenset((CACHE_BREAKPOINT_KEY, "files", "raw_tool_call_part
 
 
 class CrewCall(NamedTuple):
-    """A call of the LLM, as `conversation` gets it."""
+    """A call of the LLM, as `conversation` gets it.
+
+    Examples:
+        ```py
+        from crewai import LLM
+
+        from foveal.adapters.crewai import CrewCall, FovealLLM
+
+
+        def by_task(call: CrewCall) -> str:
+            return str(call.task)
+
+
+        llm = FovealLLM(LLM("gpt-4.1"), conversation=by_task)
+        ```
+    """
 
     messages: list[Any]
+    """The messages of the executor."""
     task: Any
+    """The task of crewai."""
     agent: Any
+    """The agent of crewai."""
 
 
 class CrewMessageFormat:
@@ -61,7 +79,29 @@ class CrewMessageFormat:
 
 
 class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]
-    """An LLM of crewai that sends what fits into its window."""
+    """An LLM of crewai that sends what fits into its window.
+
+    Args:
+        llm: The LLM of crewai that answers.
+        name: The name by which Foveal knows the model, if it differs from its `model`.
+        conversation: Returns the id of a call's conversation, which `store` needs if tasks begin with the same
+            message. None finds conversations by their messages.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```py
+        from crewai import LLM, Agent
+
+        from foveal.adapters.crewai import FovealLLM
+
+        llm = FovealLLM(LLM("gpt-4.1"), window=32_000)
+        agent = Agent(role="Reviewer", goal="Find the bug.", backstory="Careful.", llm=llm)
+        ```
+    """
 
     _llm: BaseLLM = PrivateAttr()
     _conversations: Conversations[WireMessage] = PrivateAttr()
@@ -77,8 +117,6 @@ class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]
         conversation: Callable[[CrewCall], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`name` is the name by which Foveal knows the model, if it differs from its `model`. `conversation`
-        returns the id of a call's conversation, which `store` needs if tasks begin with the same message."""
         super().__init__(
             model=llm.model,
             provider=llm.provider,
@@ -93,6 +131,7 @@ class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]
 
     @property
     def conversations(self) -> Conversations[WireMessage]:
+        """The contexts of the conversations."""
         return self._conversations
 
     def call(

@@ -102,7 +102,31 @@ class _UnansweredRequest(NamedTuple):
 
 
 class FovealAdkPlugin(BasePlugin):
-    """Keeps the model calls of all agents of a runner inside their models' windows."""
+    """Keeps the model calls of all agents of a runner inside their windows.
+
+    Args:
+        model: The name by which Foveal knows the model, if it differs from ADK's. `""` takes the name in each
+            request.
+        name: The name of the plugin in the runner.
+        recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        conversation: Returns the id of a call's conversation. None uses the agent and its session.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```py
+        from google.adk.agents import LlmAgent
+        from google.adk.apps import App
+
+        from foveal.adapters.google_adk import FovealAdkPlugin
+
+        agent = LlmAgent(name="reviewer", model="gemini-2.5-flash")
+        app = App(name="my_app", root_agent=agent, plugins=[FovealAdkPlugin(recall_tools=True)])
+        ```
+    """
 
     def __init__(
         self,
@@ -113,10 +137,9 @@ class FovealAdkPlugin(BasePlugin):
         conversation: Callable[[CallbackContext], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is the name by which Foveal knows the model, if it differs from ADK's. `conversation` returns the
-        id of a call's conversation."""
         super().__init__(name=name)
         self.conversations: Conversations[types.Content] = Conversations(ContentFormat(), model, **settings)
+        """The contexts of the conversations."""
         self._conversation = checked_function(conversation) or conversation_id
         self._sent: OrderedDict[str, _UnansweredRequest] = OrderedDict()
         self._lock = threading.Lock()
@@ -175,7 +198,13 @@ class FovealAdkPlugin(BasePlugin):
         await asyncio.to_thread(self.conversations.close)
 
     async def recall(self, context: ToolContext, name: str, arguments: dict[str, Any]) -> str:
-        """Answer a model's call of a recall tool."""
+        """Answer a model's call of a recall tool.
+
+        Args:
+            context: The context of the tool call.
+            name: The name of the tool.
+            arguments: The arguments of the call.
+        """
         found = await self.conversations.aget(self._conversation(context))
         return found.recall(name, arguments)
 
@@ -188,7 +217,11 @@ class FovealAdkPlugin(BasePlugin):
 
 
 def conversation_id(context: CallbackContext) -> str:
-    """Return the id of the conversation that a model call belongs to."""
+    """Return the id of a call's conversation: the agent in its session.
+
+    Args:
+        context: The context of the call.
+    """
     session = context.session
     names = (
         session.app_name,

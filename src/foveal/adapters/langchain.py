@@ -126,7 +126,31 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Keeps the model calls of an agent inside the model's window."""
+    """Keeps the model calls of a LangChain agent inside the model's window.
+
+    Args:
+        model: The name by which Foveal knows the model, if it differs from LangChain's. `""` takes the name in
+            each request.
+        recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        conversation: Returns the id of a request's conversation. None uses the `thread_id` of the run.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```python
+        from langchain.agents import create_agent
+
+        from foveal.adapters.langchain import FovealMiddleware
+
+        fitted = FovealMiddleware(window=32_000)
+        agent = create_agent("openai:gpt-4.1", [], middleware=[fitted])
+        agent.invoke({"messages": [{"role": "user", "content": "Why is CI red?"}]})
+        assert len(fitted.conversations.ids()) == 1
+        ```
+    """
 
     def __init__(
         self,
@@ -136,10 +160,9 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         conversation: Callable[[ModelRequest[Any]], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is the name by which Foveal knows the model, if it differs from LangChain's. `conversation`
-        returns the id of a request's conversation."""
         super().__init__()
         self.conversations: Conversations[BaseMessage] = Conversations(LangChainFormat(), model, **settings)
+        """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._named: dict[str, str] = {}
         """The ids that `conversation` has returned, for the recall tools, which see no request."""
@@ -147,6 +170,7 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         self.tools = (
             [self._recall_tool(schema) for schema in recall_schemas("openai_chat")] if recall_tools else []
         )
+        """The recall tools, if they are offered."""
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]

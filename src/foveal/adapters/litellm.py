@@ -75,7 +75,29 @@ def _plain(message: Any) -> WireMessage:
 
 
 class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
-    """Keeps the calls of litellm inside the model's window."""
+    """Keeps the calls of litellm inside the model's window.
+
+    Args:
+        model: The name by which Foveal knows the model, if it differs from litellm's. `""` takes the name in
+            each request.
+        recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        conversation: Returns the id of a call's conversation from its keyword arguments. None uses
+            `litellm_session_id`, `metadata["session_id"]` or the messages.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```py
+        from foveal.adapters.litellm import FovealCallback
+
+        fitted = FovealCallback(window=32_000)
+        messages = [{"role": "user", "content": "Why is CI red?"}]
+        reply = fitted.completion("openai/gpt-4.1", messages)
+        ```
+    """
 
     def __init__(
         self,
@@ -85,10 +107,9 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         conversation: Callable[[Options], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is the name by which Foveal knows the model, if it differs from litellm's. `conversation` returns
-        the id of a call's conversation from its keyword arguments."""
         super().__init__()
         self.conversations: Conversations[Any] = Conversations(LiteLLMFormat(), model, **settings)
+        """The contexts of the conversations."""
         self.recall_tools: list[dict[str, Any]] = recall_schemas("openai_chat") if recall_tools else []
         """Schemas of the tools that `recall` answers; they are added to the tools of every call."""
         self._conversation = checked_function(conversation)
@@ -100,7 +121,13 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
     # ── In place of litellm's functions ──────────────────────────────────────────────────────────────────
 
     def completion(self, model: str, messages: Sequence[Any], **options: Any) -> Any:
-        """Do what `litellm.completion` does, with the messages that fit."""
+        """Do what `litellm.completion` does, with the messages that fit.
+
+        Args:
+            model: The name of the model, as litellm knows it.
+            messages: The whole history.
+            **options: The other arguments of litellm's function.
+        """
         found = self.conversations.get(self._id(messages, options), model=model)
         options = self._prepare(found, options)
         with own_model(partial(_summarise, model, options)):
@@ -111,7 +138,13 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         return reply
 
     async def acompletion(self, model: str, messages: Sequence[Any], **options: Any) -> Any:
-        """Do what `litellm.acompletion` does, with the messages that fit."""
+        """Do what `litellm.acompletion` does, with the messages that fit.
+
+        Args:
+            model: The name of the model, as litellm knows it.
+            messages: The whole history.
+            **options: The other arguments of litellm's function.
+        """
         found = await self.conversations.aget(self._id(messages, options), model=model)
         options = self._prepare(found, options)
         with own_model(partial(_summarise_async, model, options)):
@@ -126,8 +159,14 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
     def recall(
         self, name: str, arguments: str | Mapping[str, Any], messages: Sequence[Any], **options: Any
     ) -> str:
-        """Answer a call of a recall tool. `messages` is the history of the conversation, and `options` are those of
-        its calls, as far as they name the conversation."""
+        """Answer a call of a recall tool.
+
+        Args:
+            name: The name of the tool.
+            arguments: The arguments of the call.
+            messages: The history of the conversation.
+            **options: The options of its calls, as far as they name the conversation.
+        """
         return self.conversations.get(self._id(messages, options)).recall(name, arguments)
 
     # ── Hooks of litellm ─────────────────────────────────────────────────────────────────────────────────

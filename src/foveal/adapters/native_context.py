@@ -27,9 +27,18 @@ WireMessage = dict[str, Any]
 
 
 class Piece(NamedTuple):
-    """A message of the dialect that a request shows."""
+    """A message of the dialect that a request shows.
+
+    Examples:
+        ```python
+        from foveal.adapters import Piece
+
+        piece = Piece({"role": "user", "content": "Hello."}, place=0, whole=True)
+        ```
+    """
 
     message: WireMessage
+    """The message in the dialect."""
     place: int | None
     """Its place among the messages that its original was written as; None if it is not one of them."""
     whole: bool
@@ -37,21 +46,91 @@ class Piece(NamedTuple):
 
 
 class MessageFormat(Protocol[NativeMessage]):
-    """Converts the messages of a framework."""
+    """Converts the messages of a framework.
+
+    Examples:
+        ```python
+        from collections.abc import Sequence
+        from typing import Any
+
+        from foveal.adapters import MessageFormat, Piece
+        from foveal.core.log.events import Dialect
+
+
+        class ChatFormat:
+            dialect: Dialect = "openai_chat"
+
+            def write(self, message: dict[str, Any]) -> Sequence[dict[str, Any]]:
+                return [message]
+
+            def build(
+                self, pieces: Sequence[Piece], original: dict[str, Any] | None
+            ) -> Sequence[dict[str, Any]]:
+                return [piece.message for piece in pieces]
+
+
+        format: MessageFormat[dict[str, Any]] = ChatFormat()
+        ```
+    """
 
     dialect: Dialect
+    """The dialect that `write` writes."""
 
     def write(self, message: NativeMessage) -> Sequence[WireMessage]:
-        """Return a message of the framework as messages of the dialect."""
+        """Return a message of the framework as messages of the dialect.
+
+        Args:
+            message: The message of the framework.
+        """
         ...
 
     def build(self, pieces: Sequence[Piece], original: NativeMessage | None) -> Sequence[NativeMessage]:
-        """Return messages of the framework for what is shown of `original`, or for messages that Foveal wrote."""
+        """Return messages of the framework for what a request shows.
+
+        Args:
+            pieces: The messages of the dialect that are shown.
+            original: The message that they come from; None if Foveal wrote them.
+        """
         ...
 
 
 class NativeContext(Generic[NativeMessage]):
-    """The context of one conversation of a framework."""
+    """The context of one conversation of a framework.
+
+    `Conversations` creates it.
+
+    Args:
+        context: The context of the dialect's messages.
+        format: Converts the messages of the framework.
+        save: Stores the context; called for each request. None stores nothing.
+        window: The window of the settings, which stays when the model changes. None takes that of each model.
+
+    Examples:
+        ```python
+        from collections.abc import Sequence
+        from typing import Any
+
+        import foveal
+        from foveal.adapters import NativeContext, Piece
+        from foveal.core.log.events import Dialect
+
+
+        class ChatFormat:
+            dialect: Dialect = "openai_chat"
+
+            def write(self, message: dict[str, Any]) -> Sequence[dict[str, Any]]:
+                return [message]
+
+            def build(
+                self, pieces: Sequence[Piece], original: dict[str, Any] | None
+            ) -> Sequence[dict[str, Any]]:
+                return [piece.message for piece in pieces]
+
+
+        native = NativeContext(foveal.Context("gpt-4.1"), ChatFormat())
+        fitted = native.fit([{"role": "user", "content": "Why is CI red?"}])
+        ```
+    """
 
     def __init__(
         self,
@@ -61,9 +140,8 @@ class NativeContext(Generic[NativeMessage]):
         save: Callable[[Context], None] | None = None,
         window: int | None = None,
     ) -> None:
-        """`save` stores the context; it is called for each request. `window` is that of the settings: it stays when
-        the model changes."""
         self.context = context
+        """The context of the dialect's messages."""
         self._format = format
         self._save = save
         self._window = window
@@ -73,7 +151,18 @@ class NativeContext(Generic[NativeMessage]):
     def fit(
         self, messages: Sequence[NativeMessage], *, tools: Sequence[Any] = (), system: Any = None
     ) -> list[NativeMessage]:
-        """Return the messages of the next request: the given objects where they are shown whole."""
+        """Return the messages of the next request.
+
+        A message that is shown whole is the given object.
+
+        Args:
+            messages: The whole history of the framework.
+            tools: The tools that the request offers; they are counted. By default there are none.
+            system: System text that is sent beside the messages. None sends none.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit.
+        """
         given = _Given(messages, self._format)
         fitted = self.context.fit_with_origins(given.written, tools=tools, system=system)
         if self._save is not None:
@@ -83,7 +172,16 @@ class NativeContext(Generic[NativeMessage]):
     async def afit(
         self, messages: Sequence[NativeMessage], *, tools: Sequence[Any] = (), system: Any = None
     ) -> list[NativeMessage]:
-        """Do what `fit` does without blocking the event loop."""
+        """Do what `fit` does without blocking the event loop.
+
+        Args:
+            messages: The whole history of the framework.
+            tools: The tools that the request offers; they are counted. By default there are none.
+            system: System text that is sent beside the messages. None sends none.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit.
+        """
         given = _Given(messages, self._format)
         fitted = await self.context.afit_with_origins(given.written, tools=tools, system=system)
         if self._save is not None:
@@ -98,7 +196,17 @@ class NativeContext(Generic[NativeMessage]):
         tools: Sequence[Any] = (),
         system: Any = None,
     ) -> Reply:
-        """Call a model with the fitted messages, and after a provider's overflow error with fewer."""
+        """Call a model with the fitted messages, and after an overflow error with fewer.
+
+        Args:
+            messages: The whole history of the framework.
+            call: Calls the model with the fitted messages.
+            tools: The tools that the request offers; they are counted. By default there are none.
+            system: System text that is sent beside the messages. None sends none.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit, or smaller requests were refused too.
+        """
         while True:
             fitted = self.fit(messages, tools=tools, system=system)
             try:
@@ -115,7 +223,17 @@ class NativeContext(Generic[NativeMessage]):
         tools: Sequence[Any] = (),
         system: Any = None,
     ) -> Reply:
-        """Do what `send` does without blocking the event loop."""
+        """Do what `send` does without blocking the event loop.
+
+        Args:
+            messages: The whole history of the framework.
+            call: Calls the model with the fitted messages.
+            tools: The tools that the request offers; they are counted. By default there are none.
+            system: System text that is sent beside the messages. None sends none.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit, or smaller requests were refused too.
+        """
         while True:
             fitted = await self.afit(messages, tools=tools, system=system)
             try:
@@ -125,7 +243,11 @@ class NativeContext(Generic[NativeMessage]):
                     raise
 
     def use(self, model: str | Model) -> None:
-        """Continue with another model, if it is another one."""
+        """Continue with another model, if it is another one.
+
+        Args:
+            model: The model of the next request.
+        """
         name = model if isinstance(model, str) else model.name
         if name and name != self._model_name:
             if self._model_name:
@@ -133,14 +255,25 @@ class NativeContext(Generic[NativeMessage]):
             self._model_name = name
 
     def observe(self, usage: Any) -> None:
-        """Learn from the usage that a framework reports; one that cannot be read is a warning, not an error."""
+        """Learn from the usage that a framework reports.
+
+        Usage that cannot be read is a warning, not an error.
+
+        Args:
+            usage: The usage, as an object or a dict.
+        """
         try:
             self.context.observe(usage)
         except BadSetting as problem:
             warnings.warn(str(problem), stacklevel=2)
 
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a model's call of a recall tool."""
+        """Answer a model's call of a recall tool.
+
+        Args:
+            name: The name of the tool.
+            arguments: The arguments as the model wrote them.
+        """
         return self.context.recall(name, arguments)
 
 

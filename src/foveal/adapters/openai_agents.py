@@ -72,7 +72,32 @@ class ItemFormat:
 
 
 class FovealModelProvider(ModelProvider):
-    """Looks up models and keeps their requests inside the model's window."""
+    """Looks up models of the OpenAI Agents SDK and fits their requests.
+
+    Args:
+        model: The name by which Foveal knows the model, if it differs from the SDK's. `""` takes the name in
+            each request.
+        provider: Looks up the models. None looks them up as the SDK does.
+        conversation: Returns the id of a request's conversation. None uses the session of the run, or its
+            items.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```python
+        from agents import Agent, RunConfig, Runner, set_default_openai_api
+
+        from foveal.adapters.openai_agents import FovealModelProvider
+
+        set_default_openai_api("chat_completions")
+        fitted = FovealModelProvider(window=32_000)
+        agent = Agent(name="reviewer", model="gpt-4.1")
+        reply = await Runner.run(agent, "Why is CI red?", run_config=RunConfig(model_provider=fitted))
+        ```
+    """
 
     def __init__(
         self,
@@ -82,8 +107,6 @@ class FovealModelProvider(ModelProvider):
         conversation: Callable[[ModelRequest], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is the name by which Foveal knows the model, if it differs from the SDK's. `provider` looks up
-        the models, by default as the SDK does. `conversation` returns the id of a request's conversation."""
         if isinstance(model, ModelProvider | Model):
             raise BadSetting(
                 "model",
@@ -91,6 +114,7 @@ class FovealModelProvider(ModelProvider):
                 "a name or a `foveal.Model`; pass a provider as `provider=`, a model to `wrap`",
             )
         self.conversations: Conversations[Item] = Conversations(ItemFormat(), model, **settings)
+        """The contexts of the conversations."""
         self._provider = provider or MultiProvider()
         self._conversation = checked_function(conversation)
         self._ids = ConversationIds()
@@ -101,8 +125,12 @@ class FovealModelProvider(ModelProvider):
         return self.wrap(self._provider.get_model(model_name), name=model_name or "")
 
     def wrap(self, model: Model, *, name: str = "") -> Model:
-        """Return a model that sends what fits to `model`. `name` is that of a model without the attribute
-        `model`."""
+        """Return a model that sends what fits to another model.
+
+        Args:
+            model: The model of the SDK that an agent holds itself.
+            name: The name of a model without the attribute `model`.
+        """
         if isinstance(model, FittedModel):
             return model
         wrapped = self._models.get(id(model))
@@ -116,14 +144,23 @@ class FovealModelProvider(ModelProvider):
         return [self._recall_tool(schema) for schema in recall_schemas("openai_responses")]
 
     def conversation_id(self, session: Session | str) -> str:
-        """Return the id under which the conversation of a session, or of its id, is kept, unless `conversation` is
-        set."""
+        """Return the id under which the conversation of a session is kept.
+
+        It does not apply if `conversation` is set.
+
+        Args:
+            session: The session, or its id.
+        """
         name = session if isinstance(session, str) else session.session_id
         # the SDK makes its cache key in the same way
         return SESSION_KEY_PREFIX + sha256(name.strip().encode()).hexdigest()[:SESSION_KEY_DIGITS]
 
     def context(self, session: Session | str) -> Context | None:
-        """Return the context of a session, or of its id; None before its first request."""
+        """Return the context of a session; None before its first request.
+
+        Args:
+            session: The session, or its id.
+        """
         found = self.conversations.find(self.conversation_id(session))
         return None if found is None else found.context
 
@@ -133,11 +170,21 @@ class FovealModelProvider(ModelProvider):
         await self._provider.aclose()
 
     async def find(self, request: ModelRequest, name: str) -> NativeContext[Item]:
-        """Return the context of the conversation that a request belongs to."""
+        """Return the context of the conversation that a request belongs to.
+
+        Args:
+            request: The request.
+            name: The name of the model.
+        """
         return await self.conversations.aget(self._id(request), model=name)
 
     def expect_recalls(self, found: NativeContext[Item], output: Sequence[Any]) -> None:
-        """Remember which conversation the calls of recall tools in an answer belong to."""
+        """Remember which conversation the recall calls in an answer belong to.
+
+        Args:
+            found: The conversation.
+            output: The items of the answer.
+        """
         for item in output:
             if getattr(item, "type", "") == "function_call":
                 self._recalls[item.call_id, item.name] = found
@@ -172,25 +219,50 @@ class FovealModelProvider(ModelProvider):
 
 
 class ModelRequest(NamedTuple):
-    """What the runner passes to a model."""
+    """What the runner passes to a model, as `conversation` gets it.
+
+    Examples:
+        ```python
+        from foveal.adapters.openai_agents import FovealModelProvider, ModelRequest
+
+
+        def by_question(request: ModelRequest) -> str:
+            return str(request.items[0])
+
+
+        fitted = FovealModelProvider(conversation=by_question)
+        ```
+    """
 
     system: str | None
+    """The instructions of the agent."""
     items: list[Item]
+    """The input items."""
     settings: Any
+    """The settings of the model."""
     tools: list[Any]
+    """The tools of the agent."""
     output_schema: Any
+    """The schema of the output; None for text."""
     handoffs: list[Any]
+    """The agents to which the model can hand over."""
     tracing: Any
+    """Whether the call is traced."""
     server_state: Mapping[str, Any]
     """The arguments that name a history which the server keeps, and a prompt that it keeps."""
 
     @property
     def is_kept_by_server(self) -> bool:
+        """Whether the server keeps the history."""
         state = self.server_state
         return bool(state["previous_response_id"] or state["conversation_id"])
 
     def arguments(self, items: list[Item]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the arguments of a call with other items."""
+        """Return the arguments of a call with other items.
+
+        Args:
+            items: The items to send.
+        """
         given = (
             self.system,
             items,
@@ -203,7 +275,10 @@ class ModelRequest(NamedTuple):
         return given, self.server_state
 
     def schemas(self) -> list[dict[str, Any]]:
-        """Return what the model reads beside the items, as it is counted: tools, handoffs, the output's schema."""
+        """Return what the model reads beside the items, as it is counted.
+
+        These are the tools, the handoffs and the schema of the output.
+        """
         schemas = [_tool_schema(tool) for tool in self.tools]
         schemas += [
             _function(handoff.tool_name, handoff.tool_description, handoff.input_json_schema)
@@ -216,7 +291,26 @@ class ModelRequest(NamedTuple):
 
 
 class FittedModel(Model):
-    """A model that sends what fits into its window to another one."""
+    """A model of the SDK that sends what fits to another one.
+
+    `FovealModelProvider` creates it.
+
+    Args:
+        model: The model that answers.
+        provider: Has the contexts.
+        name: The name of a model without the attribute `model`.
+
+    Examples:
+        ```python
+        import openai
+        from agents import Agent, OpenAIChatCompletionsModel
+
+        from foveal.adapters.openai_agents import FovealModelProvider
+
+        model = OpenAIChatCompletionsModel("gpt-4.1", openai.AsyncOpenAI())
+        agent = Agent(name="reviewer", model=FovealModelProvider().wrap(model))
+        ```
+    """
 
     def __init__(self, model: Model, provider: FovealModelProvider, name: str) -> None:
         self._model = model

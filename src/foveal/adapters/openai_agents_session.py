@@ -47,14 +47,33 @@ class _Unit(NamedTuple):
 
 
 class FovealSession:
-    """The items of one conversation, in a store."""
+    """Keeps the items of one conversation of the OpenAI Agents SDK in a store.
+
+    Args:
+        session_id: The id of the session in the store.
+        store: The store.
+        model: The name of the model, recorded in a new session for the programs that show it.
+        clock: Returns the time in seconds since 1970.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.adapters.openai_agents import FovealSession
+
+        async with foveal.open_store("chats.db") as store:
+            session = FovealSession("user-42", store, model="gpt-4.1")
+            await session.add_items([{"role": "user", "content": "Why is CI red?"}])
+            assert len(await session.get_items()) == 1
+        ```
+    """
 
     def __init__(
         self, session_id: str, store: Store, *, model: str = "", clock: Callable[[], float] = time.time
     ) -> None:
-        """`model` is recorded in a new session, for the programs that show it."""
         self.session_id = session_id
+        """The id of the session in the store."""
         self.session_settings: Any = None
+        """The settings of the SDK; their `limit` applies to `get_items`."""
         self._store = store
         self._model = model
         self._clock = clock
@@ -62,7 +81,11 @@ class FovealSession:
         self._lock = asyncio.Lock()
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """Return the newest `limit` items, oldest first; without a limit, that of `session_settings`, or all."""
+        """Return the newest items, oldest first.
+
+        Args:
+            limit: Most items to return. None takes the limit of `session_settings`, or all.
+        """
         if limit is None:
             limit = getattr(self.session_settings, "limit", None)
         async with self._lock:
@@ -72,7 +95,14 @@ class FovealSession:
         return [json.loads(text) for text in chosen]
 
     async def add_items(self, items: list[Item]) -> None:
-        """Append items."""
+        """Append items.
+
+        Args:
+            items: The items.
+
+        Raises:
+            Conflict: Other processes append to the same session all the time.
+        """
         facts = list(_facts(items))
         if facts:
             await self._append(lambda: facts)

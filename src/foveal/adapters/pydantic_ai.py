@@ -71,7 +71,29 @@ _STOP_REASONS: Final[Mapping[str | None, StopReason]] = {
 
 
 class FovealCapability(AbstractCapability[object]):
-    """Keeps the model requests of an agent inside the model's window."""
+    """Keeps the model requests of a pydantic-ai agent inside the model's window.
+
+    Args:
+        model: The name by which Foveal knows the model, if it differs from pydantic-ai's. `""` takes the name
+            in each request.
+        recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        conversation: Returns the id of a run's conversation. None uses its `conversation_id`.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```python
+        from pydantic_ai import Agent
+
+        from foveal.adapters.pydantic_ai import FovealCapability
+
+        agent = Agent("openai-chat:gpt-4.1", capabilities=[FovealCapability(window=32_000)])
+        reply = await agent.run("Why is CI red?")
+        ```
+    """
 
     def __init__(
         self,
@@ -81,9 +103,8 @@ class FovealCapability(AbstractCapability[object]):
         conversation: Callable[[RunContext[Any]], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is the name by which Foveal knows the model, if it differs from pydantic-ai's. `conversation`
-        returns the id of a run's conversation."""
         self.conversations: Conversations[ModelMessage] = Conversations(PydanticAIFormat(), model, **settings)
+        """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._recall_tools = recall_tools
 

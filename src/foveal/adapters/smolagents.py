@@ -108,7 +108,28 @@ def _written_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class FovealModel(Model):  # type: ignore[misc, unused-ignore]
-    """A model of smolagents that sends what fits into its window."""
+    """A model of smolagents that sends what fits into its window.
+
+    Args:
+        model: The model of smolagents that answers.
+        name: The name by which Foveal knows the model, if it differs from its `model_id`.
+        conversation: The id of the one conversation that this model is used for, which `store` needs after a
+            restart. `""` finds conversations by their messages.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```py
+        from smolagents import OpenAIModel, ToolCallingAgent
+
+        from foveal.adapters.smolagents import FovealModel
+
+        agent = ToolCallingAgent([], FovealModel(OpenAIModel("gpt-4.1"), window=32_000))
+        ```
+    """
 
     def __init__(
         self,
@@ -118,8 +139,6 @@ class FovealModel(Model):  # type: ignore[misc, unused-ignore]
         conversation: str = "",
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`name` is the name by which Foveal knows the model, if it differs from its `model_id`. `conversation`
-        names the one conversation that this model is used for, which `store` needs after a restart."""
         if not isinstance(conversation, str):
             raise BadSetting("conversation", conversation, "the id of a conversation")
         super().__init__(
@@ -129,9 +148,11 @@ class FovealModel(Model):  # type: ignore[misc, unused-ignore]
             model_id=model.model_id,
         )
         self.model = model
+        """The model that answers."""
         self.conversations: Conversations[PairedMessage] = Conversations(
             SmolagentsFormat(), name or model.model_id or "", **settings
         )
+        """The contexts of the conversations."""
         self._conversation = conversation
         self._ids = ConversationIds()
 

@@ -66,9 +66,34 @@ class _LastCall(NamedTuple):
 
 
 class FovealPlugin(Plugin):
-    """Keeps the model calls of agents inside the model's window. One plugin can serve several agents."""
+    """Keeps the model calls of Strands agents inside the model's window.
+
+    One plugin can serve several agents.
+
+    Args:
+        model: The name by which Foveal knows the model, if it differs from Strands'. `""` takes the name in
+            each request.
+        recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        conversation: Returns the id of a call's conversation. None uses the `session_id` and the `agent_id`.
+        **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
+            `store` and others.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```py
+        from strands import Agent
+        from strands.agent.conversation_manager import NullConversationManager
+
+        from foveal.adapters.strands import FovealPlugin
+
+        agent = Agent(plugins=[FovealPlugin()], conversation_manager=NullConversationManager())
+        ```
+    """
 
     name = "foveal"
+    """The name of the plugin in Strands."""
 
     def __init__(
         self,
@@ -78,10 +103,9 @@ class FovealPlugin(Plugin):
         conversation: Callable[[InvokeModelContext], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        """`model` is the name by which Foveal knows the model, if it differs from Strands'. `conversation` returns
-        the id of a call's conversation."""
         super().__init__()
         self.conversations: Conversations[StrandsMessage] = Conversations(StrandsFormat(), model, **settings)
+        """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._recall_tools = recall_tools
         self._last_calls: WeakKeyDictionary[Any, _LastCall] = WeakKeyDictionary()

@@ -97,7 +97,36 @@ T = TypeVar("T")
 
 
 class Context:
-    """The context of one conversation. It can be used from any thread; calls are served one at a time."""
+    """Keeps the messages of one conversation inside the model's window.
+
+    A context can be used from any thread; calls are served one at a time. It lives in memory: `save` and
+    `save_to` keep it.
+
+    Args:
+        model: The model's name, such as `"gpt-4.1"`, or a `foveal.Model`. An unknown name is allowed.
+        dialect: The format of the messages. `""` detects it; pass it where the messages are ambiguous.
+        summarise: The callables that write summaries, in the order in which they are tried. None writes
+            summaries from the log alone.
+        prompt: A text, or `file://…`, that replaces the task of the summary prompt. `""` keeps Foveal's.
+        progress: Called with a `SummaryProgress` while a summary is written. None reports nothing.
+        clock: Returns the time in seconds since 1970. None uses `time.time`.
+        log: The events of an earlier context to continue. It is empty for a new conversation.
+        **settings: The settings that `Context` and `Session` share: `policy`, `window`, `reserve` and others.
+            `SettingArguments` lists them with their defaults.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range, or the file of `prompt` cannot be read.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1", policy="economy", window=32_000)
+        messages: list[object] = [{"role": "user", "content": "Why is CI red?"}]
+        reply = client.chat.completions.create(model="gpt-4.1", messages=ctx.fit(messages))
+        ctx.observe(reply.usage)
+        ```
+    """
 
     def __init__(
         self,
@@ -111,11 +140,6 @@ class Context:
         log: Sequence[Event] = (),
         **settings: Unpack[SettingArguments],
     ) -> None:
-        """`settings` are those of `SettingArguments`: policy, window, reserve, caps, tokenizer. The dialect is
-        detected from the messages; pass it where they are ambiguous. `summarise` writes summaries: a callable
-        that receives a request, or several as fallbacks; without it, summaries are written from the log alone.
-        `prompt` is a text, or `file://…`, that replaces Foveal's. `log` is that of an earlier context, to continue
-        it."""
         self._engine = engine = Engine(*resolve_settings(model, **settings), log=log)
         self._clock = clock or time.time
         self._lock = ContextLock()
@@ -142,12 +166,49 @@ class Context:
     def load(
         cls, saved: bytes, model: str | Model | None = None, **arguments: Unpack[ContextArguments]
     ) -> Self:
-        """Continue a context from what `save` returned. The settings are not saved: pass them again."""
+        """Continue a context from what `save` returned.
+
+        Settings are not saved: pass them again.
+
+        Args:
+            saved: The bytes that `save` returned.
+            model: The model to continue with. None is the model of the saved log.
+            **arguments: The arguments of `Context` beside `model` and `log`.
+
+        Returns:
+            A context whose next `fit` recognises the history that was saved.
+
+        Raises:
+            BadSetting: A setting is not allowed, or the log names no model.
+            UnreadableEvent: A line of `saved` is not an event.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1", window=32_000)
+            ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+            ctx = foveal.Context.load(ctx.save(), window=32_000)
+            ```
+        """
         log = [decode(line) for line in saved.splitlines() if line]
         return cls(model or model_of(log), log=log, **arguments)
 
     def save(self) -> bytes:
-        """Return the whole log, one event per line of JSON."""
+        """Return the whole log, one event per line of JSON.
+
+        Returns:
+            The events as bytes, for `load` or for a file.
+
+        Examples:
+            ```python
+            from pathlib import Path
+
+            import foveal
+
+            Path("context.jsonl").write_bytes(foveal.Context("gpt-4.1").save())
+            ```
+        """
         with self._lock:
             return b"\n".join(map(encode, self._engine.log))
 
@@ -159,13 +220,53 @@ class Context:
         model: str | Model | None = None,
         **arguments: Unpack[ContextArguments],
     ) -> Self:
-        """Continue a context from a session in a store; raises `UnknownSession`."""
+        """Continue a context from a session in a store.
+
+        Args:
+            store: The store that has the session.
+            session: The id of the session.
+            model: The model to continue with. None is the model of the stored log.
+            **arguments: The arguments of `Context` beside `model` and `log`.
+
+        Returns:
+            A context with the events of the session. Later events reach the store with `save_to`.
+
+        Raises:
+            UnknownSession: No session has this id.
+            BadSetting: A setting is not allowed, or the log names no model.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.open_store("contexts.db") as store:
+                await foveal.Context("gpt-4.1").save_to(store, "ci")
+                ctx = await foveal.Context.load_from(store, "ci")
+            ```
+        """
         log = await store.read(session)
         return cls(model or model_of(log), log=log, **arguments)
 
     async def save_to(self, store: Store, session: str) -> None:
-        """Append the events that a session in a store does not have yet. Raises `Conflict` if the session is not
-        this context's."""
+        """Append the events that a session in a store does not have yet.
+
+        Args:
+            store: The store.
+            session: The id of the session; it is created if it does not exist.
+
+        Raises:
+            Conflict: The stored events are not those of this context.
+            StoreError: The store cannot write.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.open_store("contexts.db") as store:
+                ctx = foveal.Context("gpt-4.1")
+                await ctx.save_to(store, "ci")
+            ```
+        """
         with self._lock:
             log = tuple(self._engine.log)
         await append_missing(store, session, log)
@@ -179,11 +280,34 @@ class Context:
     def fit(
         self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
     ) -> list[Any]:
-        """Return the history as the next request should send it: legal, and within the budget.
+        """Return the history as the next request should send it.
 
-        `system` is text that the caller sends beside the messages (`system` of Anthropic and Bedrock, Responses'
-        `instructions`); it is counted, never cut, and not part of the result. Without `messages`, the messages
-        passed to `append` are fitted. Raises `ContextOverflow` when the request cannot fit.
+        The result is legal for the provider and within the budget. The given messages are not changed.
+
+        Args:
+            messages: The whole history, oldest first, as dicts or objects of a client. None fits the messages
+                passed to `append`.
+            tools: The tools that the request offers; they are counted. By default there are none.
+            system: Text that you send beside the messages, such as `system` of Anthropic. It is counted, never
+                cut, and not part of the result. None sends none.
+
+        Returns:
+            The messages to send, in the same dialect.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit; the error has the numbers.
+            MalformedMessage: A message cannot be read in any dialect.
+            BadSetting: `messages` or `tools` is not a list, or `system` is not text.
+            Busy: `afit` runs in this event loop and waits for a summary.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("claude-sonnet-4-6")
+            messages: list[object] = [{"role": "user", "content": "Why is CI red?"}]
+            assert ctx.fit(messages, system="You are careful.") == messages
+            ```
         """
         with self._lock:
             now = self._clock()
@@ -211,7 +335,31 @@ class Context:
     def fit_with_origins(
         self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
     ) -> tuple[list[Any], list[Origin]]:
-        """Return what `fit` returns, and for each message of it which given message it stands for."""
+        """Return what `fit` returns, with the origin of each message.
+
+        Args:
+            messages: As in `fit`.
+            tools: As in `fit`.
+            system: As in `fit`.
+
+        Returns:
+            The messages to send, and one `Origin` for each of them.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit.
+            MalformedMessage: A message cannot be read in any dialect.
+            BadSetting: An argument is not a list, or `system` is not text.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            messages: list[object] = [{"role": "user", "content": "Why is CI red?"}]
+            fitted, origins = ctx.fit_with_origins(messages)
+            assert [origin.input for origin in origins] == [0]
+            ```
+        """
         with self._lock:
             fitted = self.fit(messages, tools=tools, system=system)
             return fitted, self._history.origins(self._wire, fitted)
@@ -221,14 +369,50 @@ class Context:
     @overload
     async def afit(self, messages: Sequence[object] | None = None, **beside: Unpack[Beside]) -> list[Any]: ...
     async def afit(self, messages: Sequence[Any] | None = None, **beside: Unpack[Beside]) -> list[Any]:
-        """Do what `fit` does without blocking the event loop: the work runs in a thread, an async summariser in
-        this loop."""
+        """Do what `fit` does without blocking the event loop.
+
+        The work runs in a thread. An async summariser runs in the caller's event loop.
+
+        Args:
+            messages: As in `fit`.
+            **beside: `tools` and `system`, as in `fit`.
+
+        Returns:
+            The messages to send, in the same dialect.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit.
+            MalformedMessage: A message cannot be read in any dialect.
+            BadSetting: An argument is not a list, or `system` is not text.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            fitted = await ctx.afit([{"role": "user", "content": "Why is CI red?"}])
+            ```
+        """
         return (await self.afit_with_origins(messages, **beside))[0]
 
     async def afit_with_origins(
         self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
     ) -> tuple[list[Any], list[Origin]]:
-        """Return what `fit_with_origins` returns, without blocking the event loop."""
+        """Do what `fit_with_origins` does without blocking the event loop.
+
+        Args:
+            messages: As in `fit`.
+            tools: As in `fit`.
+            system: As in `fit`.
+
+        Returns:
+            The messages to send, and one `Origin` for each of them.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit.
+            MalformedMessage: A message cannot be read in any dialect.
+            BadSetting: An argument is not a list, or `system` is not text.
+        """
 
         needed, thread = bool(self._summarisers), get_ident()
 
@@ -249,17 +433,53 @@ class Context:
         return await run_in_thread(work)
 
     def append(self, *messages: Any) -> None:
-        """Record messages that follow the recorded ones, for a loop that does not resend its whole history."""
+        """Record messages that follow the recorded ones.
+
+        Use it in a loop that does not keep its history, and call `fit` without messages.
+
+        Args:
+            *messages: The new messages, as dicts or objects of a client.
+
+        Raises:
+            MalformedMessage: A message cannot be read in any dialect.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Why is CI red?"})
+            reply = client.chat.completions.create(model="gpt-4.1", messages=ctx.fit())
+            ctx.append(reply.choices[0].message)
+            ```
+        """
         with self._lock:
             with self._in_dialect(messages, (), None):
                 change = self._history.following(messages, self._wire)
             self._record_change(change)
 
     def observe(self, report: Any) -> None:
-        """Learn from the usage that the provider reported for the request of the last `fit`: an object or a dict of
-        a provider or framework, or the whole reply. Raises `BadSetting` for a report that is not understood; warns
-        once of a reply without usage (`UsageMissing`). Usage without prompt tokens, of an aborted reply, is
-        ignored."""
+        """Learn from the usage that the provider reported for the last request.
+
+        A reply without usage is a warning (`UsageMissing`), once per conversation. Usage without prompt tokens,
+        of an aborted reply, is ignored.
+
+        Args:
+            report: The usage of a provider or framework as an object or a dict, or the whole reply.
+
+        Raises:
+            BadSetting: The report is not understood.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+            ctx.observe({"prompt_tokens": 14, "completion_tokens": 5})
+            assert ctx.report().measured
+            ```
+        """
         with self._lock:
             facts = self._requests.usage_facts(report, self._engine)
             if not facts and self._requests.is_first_without_usage(report):
@@ -268,9 +488,34 @@ class Context:
                 self._record(fact)
 
     def overflowed(self, error: object) -> bool:
-        """Return whether a provider's error says that the request was too large. If so, its limit is learned and
-        the next `fit` (or `max_tokens`) is smaller: send again. Raises `ContextOverflow` when that has not
-        helped."""
+        """Return whether a provider's error says that the request was too large.
+
+        If so, the context learns the limit, and the next `fit` (or `max_tokens`) is smaller: send again.
+
+        Args:
+            error: The exception of a client, or the body of the response.
+
+        Returns:
+            True if the request should be fitted and sent again; False if the error is about something else.
+
+        Raises:
+            ContextOverflow: Several smaller requests in a row were refused too.
+
+        Examples:
+            ```python
+            import foveal
+            import openai
+
+            ctx = foveal.Context("gpt-4.1")
+            messages: list[object] = [{"role": "user", "content": "Why is CI red?"}]
+            try:
+                client.chat.completions.create(model="gpt-4.1", messages=ctx.fit(messages))
+            except openai.BadRequestError as error:
+                if not ctx.overflowed(error):
+                    raise
+                client.chat.completions.create(model="gpt-4.1", messages=ctx.fit(messages))
+            ```
+        """
         with self._lock:
             fact = self._engine.refusal(error, sent=self._requests.last_tokens)
             if fact is not None:
@@ -278,14 +523,43 @@ class Context:
             return fact is not None
 
     def new_conversation(self) -> None:
-        """Begin another conversation with the same settings, pins and limits learned: the messages so far leave the
-        view, and `recall` does not find them."""
+        """Begin another conversation with the same settings, pins and learned limits.
+
+        The messages so far leave the view, and `recall` does not find them.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+            ctx.new_conversation()
+            ctx.fit([{"role": "user", "content": "Translate the manual."}])
+            ```
+        """
         with self._lock:
             self._history.begin_conversation()
             self._recall = None
 
     def set_reserve(self, tokens: int | None) -> None:
-        """Change the setting `reserve`, the tokens that are kept free for the next answers."""
+        """Change the setting `reserve` for the next requests.
+
+        Args:
+            tokens: Tokens to keep free for the answer. None keeps what the model may write, at most an eighth
+                of the window.
+
+        Raises:
+            BadSetting: The number is negative or not whole.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.set_reserve(2_000)
+            assert ctx.report().totals["reserve"] == 2_000
+            ```
+        """
         with self._lock:
             self._engine.set_reserve(tokens)
 
@@ -298,17 +572,65 @@ class Context:
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
     def report(self) -> Report:
-        """Return what fills the window, and for every event its level and the rule that decided it."""
+        """Return what fills the window, and how each event is shown.
+
+        Returns:
+            A `Report`; `print` shows it as a table.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+            print(ctx.report())
+            ```
+        """
         with self._lock:
             return report(self._engine, calls=self._requests.count, breaks=self._requests.breaks)
 
     def why(self, name: str | int) -> EventStatus:
-        """Return how the next request shows one event: its level, its tokens, the rule, and the event behind it."""
+        """Return how the next request shows one event, and why.
+
+        Args:
+            name: The handle of an event (`"e12"`), or its seq.
+
+        Returns:
+            The level, the tokens, the rule, and the event that recorded the reduction.
+
+        Raises:
+            UnknownHandle: No event has this handle.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+            assert ctx.why("e1").level == "full"
+            ```
+        """
         with self._lock:
             return event_status(self._engine, self._event(name))
 
     def original(self, name: str | int) -> str:
-        """Return the whole text of an event, at whatever level it is shown."""
+        """Return the whole text of an event, at whatever level it is shown.
+
+        Args:
+            name: The handle of an event, or its seq.
+
+        Raises:
+            UnknownHandle: No event has this handle.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+            assert ctx.original("e1") == "Why is CI red?"
+            ```
+        """
         with self._lock:
             return wire.original_text(self._event(name).fact)
 
@@ -319,8 +641,27 @@ class Context:
             return tuple(self._engine.log)
 
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a model's call of `recall_search` or `recall_read` (`foveal.recall.tools` describes them to the
-        model). It searches the whole log, including what is no longer shown, and needs no event loop."""
+        """Answer a model's call of `recall_search` or `recall_read`.
+
+        It searches the whole log, including what is no longer shown, and needs no event loop.
+        `foveal.recall.tools` returns the schemas for the model.
+
+        Args:
+            name: The name of the tool.
+            arguments: The arguments as the model wrote them: JSON text or a mapping.
+
+        Returns:
+            The text for the model. A wrong call is answered with what is wrong; it raises nothing.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.fit([{"role": "user", "content": "The ticket is OPS-17."}])
+            assert "OPS-17" in ctx.recall("recall_search", {"query": "ticket"})
+            ```
+        """
         from foveal.recall.recall import InMemoryLibrary, Recall  # loads SQLite, which most loops never need
 
         with self._lock:
@@ -338,36 +679,141 @@ class Context:
     # ── Changing what is shown ───────────────────────────────────────────────────────────────────────
 
     def pin(self, text: str = "", *, event: str | int | None = None) -> str:
-        """Keep a rule in every request, or the step of an event: as it is now, or whole if it is hidden or
-        expanded. Returns the pin's handle; raises `ContextOverflow` when there is no room."""
+        """Keep a rule, or the step of an event, in every request.
+
+        A step stays as it is shown now, or whole if it is hidden or expanded.
+
+        Args:
+            text: The rule. `""` pins only the event.
+            event: The handle or seq of an event whose step is kept. None pins only the text.
+
+        Returns:
+            The handle of the pin, for `undo`.
+
+        Raises:
+            BadSetting: There is neither text nor event, or the text does not fit.
+            UnknownHandle: No event has this handle, or the event is no message.
+            ContextOverflow: There is no room for the whole step.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            pin = ctx.pin("Answer in French.")
+            ctx.undo(pin)
+            ```
+        """
         with self._lock:
             target = None if event is None else self._event(event).seq
             return self._record(pin_fact(self._engine, text, target, log=self._engine.log)).handle
 
     def drop(self, name: str | int) -> str:
-        """Hide the step of an event, or a summary with all that it stands for, until `undo`; a notice names it.
-        Returns the handle of the event that records it; raises `NotDropped` for what every request contains."""
+        """Hide the step of an event, or a summary, until `undo`.
+
+        A notice in the request names what is hidden. A summary leaves with all that it stands for.
+
+        Args:
+            name: The handle or seq of an event of the step.
+
+        Returns:
+            The handle of the event that records the drop.
+
+        Raises:
+            UnknownHandle: No event has this handle, or the event is not shown.
+            NotDropped: Every request contains the event: an instruction, a pinned step, the latest user
+                message, an open call.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello, reader."})
+            ctx.append({"role": "user", "content": "Why is CI red?"})
+            ctx.drop("e2")
+            assert "Hello, reader." not in str(ctx.fit())
+            ```
+        """
         with self._lock:
             event = self._record(drop_fact(self._engine, self._event(name).seq))
             self._history.release_hidden([event])
             return event.handle
 
     def snapshot(self, data: Any, *, label: str = "") -> str:
-        """Record the application's own state, for example a commit id; it is never sent. Returns its handle."""
+        """Record the state of the application; it is never sent to the model.
+
+        Args:
+            data: Any value that JSON has, for example a commit id.
+            label: A name under which the application finds the snapshot again.
+
+        Returns:
+            The handle of the event.
+
+        Raises:
+            BadSetting: JSON cannot hold the value.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            handle = ctx.snapshot({"commit": "4f2a"}, label="workspace")
+            ```
+        """
         with self._lock:
             return self._record(SnapshotTaken(data=wire.raw_setting(data, "data"), label=label)).handle
 
     def compact(self, focus: str = "") -> str:
-        """Summarise old turns now; `focus` says what to keep above all. Returns the handle of the event that
-        records the summary; raises `NotCompacted` when there is nothing to summarise or no summary was written."""
+        """Summarise old turns now.
+
+        Args:
+            focus: What the summary must keep above all. `""` sets no focus.
+
+        Returns:
+            The handle of the event that records the summary.
+
+        Raises:
+            NotCompacted: There is nothing to summarise, or no summary was written.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            for part in range(4):
+                ctx.append({"role": "user", "content": f"Look at part {part}."})
+                ctx.append({"role": "assistant", "content": f"Part {part} has a bound that is wrong. " * 60})
+            summary = ctx.compact("the bounds")
+            ctx.expand(summary)
+            ```
+        """
         with self._lock:
             event = self._record(self._write_summary(plan_manual_compaction(self._engine, focus)))
             self._history.release_hidden([event])
             return compaction_handle(event)
 
     def agree(self) -> str:
-        """Answer the `question` of the report with yes, in mode `confirm`: reduce as mode `auto` would now. Returns
-        the handle of the newest reduction; raises `NotCompacted` when there is no question or nothing to reduce."""
+        """Answer the `question` of the report with yes, in mode `confirm`.
+
+        The context then reduces as mode `auto` would.
+
+        Returns:
+            The handle of the newest reduction.
+
+        Raises:
+            NotCompacted: There is no question, or nothing can be reduced.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1", policy="confirm")
+            ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+            if ctx.report().question:
+                ctx.agree()
+            ```
+        """
         with self._lock:
             engine, first = self._engine, self._engine.next_seq
             check_agreement(engine)
@@ -375,30 +821,108 @@ class Context:
             return newest_reduction(engine.log[first:])
 
     def undo(self, name: str | int | None = None) -> str:
-        """Take back a reduction or a pin, by default the newest reduction, whatever came after it. Returns the
-        handle of what was taken back; raises `ContextOverflow` when there is no room for what it hides."""
+        """Take back a reduction, an expansion or a pin, whatever came after it.
+
+        Args:
+            name: The handle or seq of the event that recorded it. None takes back the newest reduction.
+
+        Returns:
+            The handle of what was taken back.
+
+        Raises:
+            UnknownHandle: No event has this handle, or there is nothing to take back.
+            ContextOverflow: There is no room for what the reduction hides.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello, reader."})
+            ctx.append({"role": "user", "content": "Why is CI red?"})
+            assert ctx.drop("e2") == ctx.undo()
+            ```
+        """
         with self._lock:
             fact = undo_fact(self._engine, self._engine.log, None if name is None else self._event(name))
             self._record(fact)
             return handle(fact.target)
 
     def expand(self, name: str | int) -> str:
-        """Show the range of a reduction, or the step of an event, in full until the user's next message. Returns
-        the handle of the (first) event that records it; raises `ContextOverflow` when there is no room."""
+        """Show a reduced range or step in full until the user's next message.
+
+        Args:
+            name: The handle or seq of a reduction, or of an event whose step is shown.
+
+        Returns:
+            The handle of the first event that records the expansion.
+
+        Raises:
+            UnknownHandle: No event has this handle, or there is nothing to expand.
+            ContextOverflow: There is no room for what is shown.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello, reader."})
+            ctx.append({"role": "user", "content": "Why is CI red?"})
+            ctx.expand(ctx.drop("e2"))
+            assert "Hello, reader." in str(ctx.fit())
+            ```
+        """
         with self._lock:
             facts = expand_facts(self._engine, self._engine.log, self._event(name).seq)
             events = [self._record(fact) for fact in facts]
             return events[0].handle
 
     def use(self, model: str | Model, *, window: int | None = None) -> None:
-        """Continue with another model; if its window is smaller, the next `fit` reduces the history to it."""
+        """Continue with another model.
+
+        If its window is smaller, the next `fit` reduces the history to it.
+
+        Args:
+            model: The name of the model, or a `foveal.Model`.
+            window: Tokens in its window. None takes the known value; a window that was set before is not kept.
+
+        Raises:
+            BadSetting: The name or the window is not allowed.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.use("gpt-4.1-mini", window=32_000)
+            assert ctx.report().window == 32_000
+            ```
+        """
         with self._lock:
             engine = self._engine
             engine.switch_model(resolve_settings(model, window=window).model)
             self._opened = opened_fact(engine.model, engine.policy)
 
     def limit(self, call_id: str, limits: Limits) -> None:
-        """Clip the coming result of one call by its own limits instead of those of its tool or the policy."""
+        """Clip the coming result of one call by its own limits.
+
+        These limits replace those of the tool and of the policy. Call it before the result is recorded.
+
+        Args:
+            call_id: The id of the tool call.
+            limits: How much of the result is shown.
+
+        Raises:
+            BadSetting: The id is empty, or `limits` is not a `foveal.Limits`.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.limit("call_1", foveal.Limits(strategy="tail", lines=40))
+            ```
+        """
         check_limit(call_id, limits)
         with self._lock:
             self._call_limits[call_id] = limits

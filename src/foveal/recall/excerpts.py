@@ -23,15 +23,28 @@ MAX_LINE_CHARS: Final = 2_000
 
 
 class LineSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines of a text to show; by default all, from the first."""
+    """Which lines of a text to show; by default all, from the first.
+
+    Examples:
+        ```python
+        from foveal.recall import LineSelection
+
+        errors = LineSelection(grep="error", head=20)
+        ```
+    """
 
     first: int = 1
+    """The first line, counted from 1."""
     skip: int = 0
     """Characters of the first line to skip."""
     last: int | None = None
+    """The last line, included; None is the end."""
     head: int | None = None
+    """Only so many lines from the start; None is no limit."""
     tail: int | None = None
+    """Only so many lines from the end; None is no limit."""
     grep: str = ""
+    """Only lines that contain this text or pattern; "" shows all."""
 
 
 ALL_LINES: Final = LineSelection()
@@ -71,7 +84,21 @@ _RANGE: Final = re.compile(r"(\d{1,9})(?:\+(\d{1,12}))?\s*(?:(-|–|:|\.\.|,|to)
 
 
 def parse_line_range(text: str) -> LineSelection | str:
-    """Parse a range as a model writes it ("10-40", "10-", "7", "7+2000"); a string says what is wrong with it."""
+    """Parse a range of lines as a model writes it.
+
+    Args:
+        text: `"10-40"`, `"10-"`, `"7"`, or `"7+2000"` for line 7 from its character 2,000 on.
+
+    Returns:
+        The selection, or a string that says what is wrong with the text.
+
+    Examples:
+        ```python
+        from foveal.recall import LineSelection, parse_line_range
+
+        assert parse_line_range("10-40") == LineSelection(first=10, last=40)
+        ```
+    """
     match = _RANGE.fullmatch(text.strip().lower())
     if match is None:
         return 'lines must be like "10-40", "10-" or "7"'
@@ -88,7 +115,26 @@ def count_lines(text: str) -> int:
 
 
 def excerpt(text: str, wanted: LineSelection, *, counter: Counter, tokens: int) -> Excerpt:
-    """Return the selected lines, as many as fit into `tokens`."""
+    r"""Return the selected lines of a text, as many as fit.
+
+    Args:
+        text: The text.
+        wanted: Which lines to show.
+        counter: Counts the tokens.
+        tokens: Most tokens to return.
+
+    Returns:
+        The numbered lines, a phrase that says which lines they are, and the arguments that show the next ones.
+
+    Examples:
+        ```python
+        from foveal.core.tokens.counter import counter
+        from foveal.recall import LineSelection, excerpt
+
+        found = excerpt("one\ntwo\nthree", LineSelection(tail=1), counter=counter("estimate"), tokens=100)
+        assert "three" in found.body
+        ```
+    """
     if wanted.grep:
         return _excerpt_grep(text, wanted, counter, tokens)
     total = count_lines(text)

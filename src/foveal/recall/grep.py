@@ -29,7 +29,22 @@ PatternPieces = list[re.Pattern[str]]
 
 
 def compile_grep(wanted: str) -> tuple[Callable[[str], int], str]:
-    """Return a function that gives the position of a match in a line (-1: none), and how `wanted` is matched."""
+    """Return a function that finds a text or simple pattern in a line.
+
+    Args:
+        wanted: The text or pattern; case does not matter.
+
+    Returns:
+        A function that returns the position of a match, -1 if there is none, and how `wanted` is matched.
+
+    Examples:
+        ```python
+        from foveal.recall import compile_grep
+
+        find, how = compile_grep("error")
+        assert find("an Error occurred") == 3
+        ```
+    """
     wanted = next((line for line in wanted.split("\n") if line.strip()), wanted)[:1_000]
     literal = [re.compile(re.escape(wanted), re.I)]
     simple = (

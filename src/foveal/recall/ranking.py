@@ -27,7 +27,24 @@ def spread_scores(
     decay: float = NEIGHBOUR_DECAY,
     first: int = TOP_HITS_FIRST,
 ) -> list[tuple[int, float]]:
-    """Return the hits and the events around them with their scores, best first; of equals, the newer first."""
+    """Return hits and the events around them with their scores, best first.
+
+    A message near a hit gains from its score. Of equal scores, the newer event comes first.
+
+    Args:
+        hits: The hits of a search.
+        reach: Events before and after a hit that gain from it.
+        decay: Factor by which the gain shrinks with each event of distance.
+        first: Number of best hits that rank above all other messages.
+
+    Examples:
+        ```python
+        from foveal.ports import Hit
+        from foveal.recall import spread_scores
+
+        assert spread_scores([Hit(seq=4, score=2.0)], reach=0) == [(4, 4.0)]
+        ```
+    """
     scores: dict[int, float] = {}
     for hit in sorted(hits, key=lambda hit: hit.seq):
         for near in range(max(0, hit.seq - reach), hit.seq + reach + 1):

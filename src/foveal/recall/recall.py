@@ -59,18 +59,42 @@ _seq = attrgetter("seq")
 
 
 class Library(Protocol):
-    """What recall needs of the log of one conversation."""
+    """What recall needs of the log of one conversation.
+
+    A `Session` and an `InMemoryLibrary` are libraries.
+
+    Examples:
+        ```python
+        import foveal
+
+        library: foveal.recall.Library = foveal.recall.InMemoryLibrary([])
+        assert library.last == -1
+        ```
+    """
 
     async def search(self, query: str, limit: int) -> list[Hit]:
-        """Return the events that contain words of the query, best first."""
+        """Return the events that contain words of the query, best first.
+
+        Args:
+            query: Any text.
+            limit: Most events to return.
+        """
         ...
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
-        """Return these events, ascending; those that do not exist are left out."""
+        """Return these events, ascending.
+
+        Args:
+            seqs: The seqs. Those that do not exist are left out.
+        """
         ...
 
     def visible(self, seq: int) -> bool:
-        """Return whether the model sees the whole event in its current view."""
+        """Return whether the model sees the whole event in its current view.
+
+        Args:
+            seq: The seq of the event.
+        """
         ...
 
     @property
@@ -80,15 +104,29 @@ class Library(Protocol):
 
 
 class InMemoryLibrary:
-    """A library over a list of events, ascending by seq; a search also finds events appended to the list later.
+    """A library over a list of events, ascending by seq.
 
-    The first search creates the index, in memory.
+    A search also finds events appended to the list later. The first search creates the index, in memory. The
+    methods are those of `Library`.
+
+    Args:
+        events: The events.
+        visible: Returns whether the model sees an event whole. By default it sees none.
+        first: Events before this seq belong to another conversation: they are neither found nor read.
+
+    Examples:
+        ```python
+        import foveal
+
+        events = [foveal.Event(0, foveal.UserSaid(content="The ticket is OPS-17."))]
+        recall = foveal.Recall(foveal.recall.InMemoryLibrary(events))
+        assert "OPS-17" in await recall.search("ticket")
+        ```
     """
 
     def __init__(
         self, events: Sequence[Event], *, visible: Callable[[int], bool] = lambda _: False, first: int = 0
     ) -> None:
-        """Events before the seq `first` belong to another conversation: they are neither found nor read."""
         self._events = events
         self._visible = visible
         self._first = first
@@ -131,12 +169,32 @@ def _create_index() -> FullTextIndex:
 
 
 class Recall:
-    """Answers the calls of both tools for one library."""
+    """Answers the calls of both recall tools for one library.
+
+    Args:
+        library: The log to search: a `Session`, or an `InMemoryLibrary`.
+        tokens: Most tokens of an answer, from 200 to 16,000.
+        counting: Counts the tokens. None uses the counter `"auto"`.
+        session: The session that the calls suggested in an answer name, where one tool reads several sessions.
+            `""` names none.
+
+    Raises:
+        BadSetting: `tokens` is out of range.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+            await session.append(foveal.UserSaid(content="The ticket is OPS-17."))
+            answer = await foveal.Recall(session).call("recall_search", '{"query": "ticket"}')
+        ```
+    """
 
     def __init__(
         self, library: Library, *, tokens: int = 2_000, counting: Counter | None = None, session: str = ""
     ) -> None:
-        """`session`: named in the calls that an answer suggests, where one tool reads several sessions."""
         if not MIN_ANSWER_TOKENS <= tokens <= MAX_ANSWER_TOKENS:
             raise BadSetting("tokens", tokens, f"from {MIN_ANSWER_TOKENS} to {MAX_ANSWER_TOKENS:,}")
         self._library = library
@@ -145,7 +203,15 @@ class Recall:
         self._read_call = f'{RECALL_READ}(session="{session}", ' if session else f"{RECALL_READ}("
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a tool call; `arguments` are as the model wrote them."""
+        """Answer a tool call of the model.
+
+        It raises nothing for what a model passes: a bad handle, range, pattern or JSON gets an answer that says
+        so.
+
+        Args:
+            name: `recall_search` or `recall_read`.
+            arguments: The arguments as the model wrote them: JSON text or a mapping.
+        """
         given = parse_arguments(arguments)
         if isinstance(given, str):
             return _problem_answer(given)
@@ -158,7 +224,12 @@ class Recall:
         )
 
     async def search(self, query: str, *, limit: int | None = None) -> str:
-        """Return the messages that contain words of the query, and the messages beside them."""
+        """Return the messages that contain words of the query, with their neighbours.
+
+        Args:
+            query: Any text.
+            limit: Most messages to show. None shows as many as fit.
+        """
         hits = await self._library.search(query, MAX_SEARCH_HITS)
         answer = SearchAnswer(
             query, hits, counter=self._counter, tokens=self._tokens, limit=limit or MAX_CANDIDATE_MESSAGES
@@ -167,7 +238,13 @@ class Recall:
         return answer.text()
 
     async def read(self, first: int, last: int, lines: LineSelection = ALL_LINES) -> str:
-        """Return a part of one event, or of each event of a range."""
+        """Return a part of one event, or of each event of a range.
+
+        Args:
+            first: The first seq.
+            last: The last seq, included.
+            lines: Which lines to show. By default all, as far as they fit.
+        """
         events = await self._library.pick(range(first, min(last, first + MAX_RANGE_EVENTS - 1) + 1))
         if not events:
             return _problem_answer(self._missing(first, last))

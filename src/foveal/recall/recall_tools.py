@@ -53,7 +53,26 @@ _TOOLS: Final[dict[str, tuple[str, dict[str, Any], list[str]]]] = {
 
 
 def tools(dialect: Dialect) -> list[Any]:
-    """Return the schemas of both tools in the form of a dialect."""
+    """Return the schemas of both recall tools in the form of a dialect.
+
+    Args:
+        dialect: The dialect of the request.
+
+    Returns:
+        A list for the `tools` of a request.
+
+    Raises:
+        BadSetting: The dialect is unknown.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        tools = foveal.recall.tools("openai_chat")
+        fitted = ctx.fit([{"role": "user", "content": "Why is CI red?"}], tools=tools)
+        ```
+    """
     schemas = [_tool_schema(dialect, name, *definition) for name, definition in _TOOLS.items()]
     return [{"functionDeclarations": schemas}] if dialect == "gemini" else schemas
 

@@ -15,15 +15,30 @@ from foveal.replay.recorded_calls import MessageText, RequestReader, RequestText
 
 
 class RelativePrices(NamedTuple):
-    """Prices of a token relative to uncached input that is not written to the cache."""
+    """Prices of a token relative to uncached input that is not written to the cache.
+
+    Examples:
+        ```python
+        from foveal.replay import RelativePrices
+
+        assert RelativePrices(read=0.1, write=1.0).bill(1_000, 900) == 190.0
+        ```
+    """
 
     read: float
+    """Price of a token that is read from the cache."""
     write: float
+    """Price of a token that is not in the cache."""
     minimum: int = 0
     """Tokens of the shortest prefix that is cached."""
 
     def bill(self, tokens: int, cached: int) -> float:
-        """Return the cost of a request, of which `cached` tokens are in the cache."""
+        """Return the cost of a request in tokens at the price of uncached input.
+
+        Args:
+            tokens: Tokens of the request.
+            cached: Tokens of it that are in the cache.
+        """
         cached = cached if cached >= self.minimum else 0
         return self.write * (tokens - cached) + self.read * cached
 
@@ -47,7 +62,23 @@ class BilledRequest(NamedTuple):
 
 
 class PromptCache:
-    """The provider's prompt cache with the requests of one conversation."""
+    """The provider's prompt cache with the requests of one conversation.
+
+    Args:
+        reader: Counts the tokens of a common beginning.
+        ttl: Seconds after its last use that the cache is empty.
+
+    Examples:
+        ```python
+        from foveal.core.tokens.counter import counter
+        from foveal.replay import MessageText, PromptCache, RequestReader, make_request
+
+        cache = PromptCache(RequestReader("openai_chat", counter("estimate")), ttl=300)
+        request = make_request([MessageText(12, "Why is CI red?")])
+        cache.send(request, now=0.0)
+        assert cache.send(request, now=10.0).cached == 12
+        ```
+    """
 
     def __init__(self, reader: RequestReader, *, ttl: float) -> None:
         self._reader = reader
@@ -56,7 +87,12 @@ class PromptCache:
         self._last_used = 0.0
 
     def send(self, request: RequestText, *, now: float) -> BilledRequest:
-        """Return what is cached of a request, and put the request into the cache."""
+        """Return what is cached of a request, and put the request into the cache.
+
+        Args:
+            request: The request.
+            now: The time in seconds.
+        """
         previous, self._previous = self._previous, request
         is_expired, self._last_used = now - self._last_used > self._ttl, now
         if previous is None:
@@ -87,7 +123,19 @@ def _shared_pieces(old: tuple[MessageText, ...], new: tuple[MessageText, ...]) -
 
 
 def common_prefix_chars(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts."""
+    """Return the length of the common prefix of two texts.
+
+    Args:
+        one: A text.
+        other: Another text.
+
+    Examples:
+        ```python
+        from foveal.replay import common_prefix_chars
+
+        assert common_prefix_chars("drawer 7", "drawer 8") == 7
+        ```
+    """
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

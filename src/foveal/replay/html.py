@@ -45,7 +45,25 @@ GROUP_NOTES: Final = {
 def html_page(
     rows: Sequence[PolicyStatistics], *, setting: ReplaySetting, losses: int = 15, sources: bool = False
 ) -> str:
-    """Return the HTML document; with `sources` it has tables by source. The windows are those of the rows."""
+    """Return the results as a self-contained HTML document.
+
+    Args:
+        rows: The rows that `run` returned.
+        setting: The settings of the replay, for the heading. The windows are those of the rows.
+        losses: Losses that are listed for each policy.
+        sources: Whether there are tables by source.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        page = replay.html_page(rows, setting=replay.ReplaySetting(window=32_000))
+        ```
+    """
     css = files("foveal.replay").joinpath("page.css").read_text("utf-8")
     parts = [
         "<!doctype html>",

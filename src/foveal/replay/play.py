@@ -41,12 +41,22 @@ NON_REDUCTION_KINDS: Final = {
 
 
 class ReplaySetting(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests are made and billed under every policy."""
+    """How requests are made and billed under every policy.
+
+    Examples:
+        ```python
+        from foveal.replay import ReplaySetting
+
+        setting = ReplaySetting(model="gpt-4.1", window=32_000, reserve=4_000)
+        ```
+    """
 
     model: str = "gpt-5"
+    """The name of the model."""
     window: int | None = None
     """Tokens of the model's window; None for the known one."""
     reserve: int | None = None
+    """Tokens kept free for the answer; None for the default of `Context`."""
     margin: float | None = None
     """Share of the window that is never planned for; None for the default of `Context`."""
     ttl: int | None = None
@@ -54,44 +64,86 @@ class ReplaySetting(msgspec.Struct, frozen=True, kw_only=True):
     pace: float = 15.0
     """Seconds from call to call if the recording has no times."""
     tokenizer: str = "auto"
+    """The vocabulary that counts."""
     summariser: str = ""
     """`module:function` for `Context(summarise=…)`; "" for the ledger, which needs no model."""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """A need of a call that its request did not contain."""
+    """A need of a call that its request did not contain.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert rows[1].traces[0].losses == []
+        ```
+    """
 
     call: int
+    """The number of the call, from 1."""
     kind: Literal["ident", "line"]
+    """A name (`ident`) or a whole line (`line`)."""
     text: str
+    """The string that the call needed."""
     far: bool
+    """Whether the source is far back."""
     handle: str
     """The result that had it, by its handle in the log of the replay."""
     tool: str
     """The tool of that result, if the recording has its name."""
     level: str
+    """The level at which the result was shown."""
     rule: str
+    """The rule that decided the level."""
     by: str
     """The event that hid the result, and its kind."""
 
 
 class RecallCount(msgspec.Struct, kw_only=True):
-    """How many needs of one kind there were, and how many of them their requests contained."""
+    """How many needs of one kind there were, and how many their requests contained.
+
+    Examples:
+        ```python
+        from foveal.replay import RecallCount
+
+        count = RecallCount()
+        count.add(far=False, kept=True)
+        assert count.share == 1.0
+        ```
+    """
 
     needed: int = 0
+    """Needs."""
     kept: int = 0
+    """Needs that the request contained."""
     needed_far: int = 0
+    """Needs whose source is far back."""
     kept_far: int = 0
+    """Far needs that the request contained."""
 
     def add(self, *, far: bool, kept: bool) -> None:
-        """Count a need."""
+        """Count a need.
+
+        Args:
+            far: Whether its source is far back.
+            kept: Whether the request contained it.
+        """
         self.needed += 1
         self.kept += kept
         self.needed_far += far
         self.kept_far += far and kept
 
     def plus(self, other: RecallCount) -> RecallCount:
-        """Return the sum of two counts."""
+        """Return the sum of two counts.
+
+        Args:
+            other: The other count.
+        """
         return RecallCount(
             needed=self.needed + other.needed,
             kept=self.kept + other.kept,
@@ -113,15 +165,30 @@ class RecallCount(msgspec.Struct, kw_only=True):
 class Trace(msgspec.Struct, kw_only=True):
     """All calls of one conversation under one policy.
 
-    A call whose request cannot be made to fit is billed as if everything had been sent, and all its needs count as
-    lost, so that a policy gains nothing by failing.
+    A call whose request cannot be made to fit is billed as if everything had been sent, and all its needs count
+    as lost, so that a policy gains nothing by failing.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        (trace,) = rows[1].traces
+        assert trace.conversation == "demo"
+        ```
     """
 
     conversation: str
+    """The id of the conversation."""
     title: str = ""
+    """The title of the conversation."""
     source: str = ""
     """The data set that has the conversation, or its format."""
     policy: str
+    """The label of the policy."""
     window: int = 0
     """Tokens of the model's window."""
     limit: int = 0
@@ -141,8 +208,11 @@ class Trace(msgspec.Struct, kw_only=True):
     with_latest: int = 0
     """Requests that contain the latest user message verbatim."""
     ident: RecallCount = msgspec.field(default_factory=RecallCount)
+    """Recall of names."""
     line: RecallCount = msgspec.field(default_factory=RecallCount)
+    """Recall of lines."""
     losses: list[Loss] = []
+    """The needs that requests did not contain."""
     reductions: dict[str, int] = {}
     """Number of events of each kind that reduces."""
     summaries: tuple[int, int] = (0, 0)

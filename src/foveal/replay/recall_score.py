@@ -69,13 +69,34 @@ _WORD: Final = re.compile(r"\w+")
 
 
 class Need(NamedTuple):
-    """A string that a call quotes from an earlier result."""
+    """A string that a call quotes from an earlier result.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal import replay
+
+        look = foveal.events.Call(id="c1", name="look", arguments="{}")
+        open_it = foveal.events.Call(id="c2", name="open", arguments='{"part": "part_0_7"}')
+        conversation: list[foveal.events.AnyFact] = [
+            foveal.UserSaid(content="Find the part."),
+            foveal.ModelSaid(content=(look,)),
+            foveal.ToolReturned(call_id="c1", content="It is part_0_7."),
+            foveal.ModelSaid(content=(open_it,)),
+        ]
+        (need,) = replay.find_needs(conversation)
+        assert (need.call, need.text) == (2, "part_0_7")
+        ```
+    """
 
     call: int
     """Number of the model message with the call, counted from 1: its request had to contain the string."""
     kind: NeedKind
+    """A name (`ident`) or a whole line (`line`)."""
     text: str
+    """The string."""
     far: bool
+    """Whether the source is far back."""
     back: int
     """How many results back the source is; 1 is the newest result."""
     source: int
@@ -85,7 +106,29 @@ class Need(NamedTuple):
 
 
 def find_needs(conversation: ConversationSource, *, common: Set[str] = frozenset()) -> list[Need]:
-    """Return all needs of a conversation in the order of the calls, names before lines within a call."""
+    """Return all needs of a conversation in the order of the calls.
+
+    Args:
+        conversation: A transcript, events, facts, or messages of a provider.
+        common: Names that are no needs, as `common_names` returns them.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal import replay
+
+        look = foveal.events.Call(id="c1", name="look", arguments="{}")
+        open_it = foveal.events.Call(id="c2", name="open", arguments='{"part": "part_0_7"}')
+        conversation: list[foveal.events.AnyFact] = [
+            foveal.UserSaid(content="Find the part."),
+            foveal.ModelSaid(content=(look,)),
+            foveal.ToolReturned(call_id="c1", content="It is part_0_7."),
+            foveal.ModelSaid(content=(open_it,)),
+        ]
+        (need,) = replay.find_needs(conversation)
+        assert need.kind == "ident"
+        ```
+    """
     prompts, results, places = _TextIndex(), _TextIndex(), []
     found: list[Need] = []
     call = 0
@@ -111,9 +154,19 @@ def find_needs(conversation: ConversationSource, *, common: Set[str] = frozenset
 
 
 def common_names(conversations: Iterable[ConversationSource]) -> frozenset[str]:
-    """Return the names that many of these conversations have in common (rule 5).
+    """Return the names that many of these conversations have in common.
 
     Only names in the arguments of calls can be needs, so no others are counted.
+
+    Args:
+        conversations: The conversations.
+
+    Examples:
+        ```python
+        from foveal.replay import common_names
+
+        assert common_names([]) == frozenset()
+        ```
     """
     tasks: dict[str, list[ConversationSource]] = {}
     for number, conversation in enumerate(conversations):
@@ -130,7 +183,18 @@ def common_names(conversations: Iterable[ConversationSource]) -> frozenset[str]:
 
 
 def to_facts(conversation: ConversationSource) -> list[AnyFact]:
-    """Return the facts of a conversation in any form."""
+    """Return the facts of a conversation in any form.
+
+    Args:
+        conversation: A transcript, events, facts, or messages of a provider.
+
+    Examples:
+        ```python
+        from foveal.replay import to_facts
+
+        (fact,) = to_facts([{"role": "user", "content": "Hello."}])
+        ```
+    """
     if isinstance(conversation, Transcript):
         return [fact for fact, _ in conversation.facts]
     if conversation and isinstance(conversation[0], Mapping):
@@ -152,7 +216,19 @@ def _strip_punctuation(name: str) -> str:
 
 
 def contains_word(text: str, string: str) -> bool:
-    """Return whether a text contains a string, not only as a part of longer words."""
+    """Return whether a text contains a string, not only inside longer words.
+
+    Args:
+        text: The text.
+        string: The string, which is not empty.
+
+    Examples:
+        ```python
+        from foveal.replay import contains_word
+
+        assert not contains_word("drawer 70", "drawer 7")
+        ```
+    """
     at = text.find(string)
     while at >= 0:
         end = at + len(string)

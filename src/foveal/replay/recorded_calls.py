@@ -42,12 +42,25 @@ from foveal.transcripts import Transcript
 
 
 class MessageText:
-    """A message, the tools or the system text of a request."""
+    """A message, the tools or the system text of a request.
+
+    Args:
+        tokens: Its tokens.
+        text: All text of it; the arguments of calls are decoded.
+
+    Examples:
+        ```python
+        from foveal.replay import MessageText
+
+        piece = MessageText(12, "Why is CI red?")
+        ```
+    """
 
     __slots__ = ("text", "tokens")
 
     def __init__(self, tokens: int, text: str) -> None:
         self.tokens: int = tokens
+        """Its tokens."""
         self.text: str = text
         """All text of it; the arguments of calls are decoded."""
 
@@ -60,12 +73,38 @@ class RequestText(NamedTuple):
 
 
 def make_request(pieces: Sequence[MessageText]) -> RequestText:
-    """Return a request of these pieces."""
+    """Return a request of these pieces.
+
+    Args:
+        pieces: The pieces in the order in which the provider reads them.
+
+    Examples:
+        ```python
+        from foveal.replay import MessageText, make_request
+
+        assert make_request([MessageText(12, "Why is CI red?")]).tokens == 12
+        ```
+    """
     return RequestText(tuple(pieces), sum(piece.tokens for piece in pieces))
 
 
 class RequestReader:
-    """Turns the messages of a conversation into texts, each message once."""
+    """Turns the messages of a conversation into texts, each message once.
+
+    Args:
+        dialect: The dialect of the messages.
+        counter: Counts the tokens.
+
+    Examples:
+        ```python
+        from foveal.core.tokens.counter import counter
+        from foveal.replay import RequestReader
+
+        reader = RequestReader("openai_chat", counter("estimate"))
+        request = reader.request([{"role": "user", "content": "Hello."}], system=None, tools=[])
+        assert len(request.pieces) == 1
+        ```
+    """
 
     def __init__(self, dialect: Dialect, counter: Counter) -> None:
         self._wire = wire_for(dialect)
@@ -76,7 +115,15 @@ class RequestReader:
         """The messages of the previous request, with their texts."""
 
     def request(self, messages: Sequence[Any], *, system: str | None, tools: Sequence[Any]) -> RequestText:
-        """Return the request in the order in which providers read it: tools, system, messages."""
+        """Return the request in the order in which providers read it.
+
+        Tools come first, then the system text, then the messages.
+
+        Args:
+            messages: The messages of the request.
+            system: The system text beside them; None if there is none.
+            tools: The tools that are offered.
+        """
         # Most requests begin with the previous one, and comparing a message is much faster than encoding it.
         same = 0
         for (old, _), new in zip(self._previous, messages, strict=False):
@@ -88,11 +135,20 @@ class RequestReader:
         return make_request([*self.prefix(system=system, tools=tools), *(text for _, text in self._previous)])
 
     def prefix(self, *, system: str | None, tools: Sequence[Any]) -> list[MessageText]:
-        """Return what precedes all messages: tools and system text."""
+        """Return what precedes all messages: tools and system text.
+
+        Args:
+            system: The system text; None if there is none.
+            tools: The tools that are offered.
+        """
         return [self._plain_text(text) for text in (tools_text(tools), system or "") if text]
 
     def message(self, message: Any) -> MessageText:
-        """Return the text of a message in the conversation's dialect."""
+        """Return the text of a message in the conversation's dialect.
+
+        Args:
+            message: The message.
+        """
         key = bytes(raw(message))
         known = self._known.get(key)
         if known is None:
@@ -102,11 +158,19 @@ class RequestReader:
         return known
 
     def messages_of(self, fact: AnyFact) -> list[MessageText]:
-        """Return the messages that a fact is written as."""
+        """Return the messages that a fact is written as.
+
+        Args:
+            fact: The fact.
+        """
         return [self.message(message) for message in self._wire.write(fact)]
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text."""
+        """Return the tokens of a text.
+
+        Args:
+            text: The text.
+        """
         return self._message_tokens.counter.count(text)
 
     def _plain_text(self, text: str) -> MessageText:
@@ -142,7 +206,22 @@ def _part_texts(part: AnyPart) -> Iterator[str]:
 
 
 def argument_texts(call: Call) -> Iterator[str]:
-    """Yield the texts in the arguments of a call, decoded; arguments that are not JSON are yielded unchanged."""
+    """Yield the texts in the arguments of a call, decoded.
+
+    Arguments that are not JSON are yielded unchanged.
+
+    Args:
+        call: The call.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.replay import argument_texts
+
+        call = foveal.events.Call(id="c1", name="look", arguments='{"part": "part_0_7"}')
+        assert list(argument_texts(call)) == ["part_0_7"]
+        ```
+    """
     try:
         yield from _json_texts(json.loads(call.arguments))
     except (ValueError, RecursionError):
@@ -216,7 +295,21 @@ class RecordedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recorded_conversation(recording: Transcript) -> RecordedConversation:
-    """Return a transcript as calls."""
+    """Return a transcript as the calls of its agent.
+
+    Args:
+        recording: The transcript.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        assert len(replay.recorded_conversation(recording).calls) == 1
+        ```
+    """
     events = [(event.fact, event.at) for event in effective_events(list(recording.events()))]
     dialect = _most_common_dialect(fact for fact, _ in events)
     target = wire_for(dialect)

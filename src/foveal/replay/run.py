@@ -57,16 +57,40 @@ PolicySpec: TypeAlias = "str | Path | Mapping[str, Any] | Policy | PolicyChoice"
 
 
 class PolicyChoice(NamedTuple):
-    """A policy and its label in the results."""
+    """A policy and its label in the results.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.replay import PolicyChoice
+
+        choice = PolicyChoice("deep", foveal.policy("economy", target=0.1))
+        ```
+    """
 
     label: str
+    """The label."""
     policy: Policy
+    """The policy."""
 
 
 def policy_choices(given: Iterable[PolicySpec], *, sweeps: Sequence[str] = ()) -> list[PolicyChoice]:
     """Return each policy with each combination of the swept values.
 
-    Raises `BadSetting` for an unknown policy or setting, or an invalid value.
+    Args:
+        given: Names of presets, TOML files, tables of settings, or policies.
+        sweeps: Settings with several values, such as `target=0.2,0.3`. By default there are none.
+
+    Raises:
+        BadSetting: A policy or setting is unknown, or a value is invalid.
+
+    Examples:
+        ```python
+        from foveal.replay import policy_choices
+
+        choices = policy_choices(["economy"], sweeps=["target=0.2,0.3"])
+        assert [choice.label for choice in choices] == ["economy target=0.2", "economy target=0.3"]
+        ```
     """
     variants = [_parse_sweep(sweep) for sweep in sweeps]
     found: dict[str, PolicyChoice] = {}
@@ -143,9 +167,30 @@ OnSkipped: TypeAlias = Callable[[UnreadableTranscript], None]
 def load(
     paths: Iterable[str | os.PathLike[str]], *, format: str = "auto", skipped: OnSkipped | None = None
 ) -> list[Transcript]:
-    """Return the conversations in files, folders and session stores that have at least one model message.
+    """Return the conversations in files, folders and session stores.
 
-    A file that cannot be read raises `UnreadableTranscript`; in a folder it is skipped, and `skipped` is called.
+    Those without a message of a model are left out.
+
+    Args:
+        paths: Files, folders and stores.
+        format: The name of a format, as in `foveal.transcripts.read`. `"auto"` detects it.
+        skipped: Called with the error for each file of a folder that cannot be read. None skips it silently.
+
+    Raises:
+        BadSetting: The format is unknown.
+        UnreadableTranscript: A file cannot be read.
+
+    Examples:
+        ```python
+        import json
+        from pathlib import Path
+
+        from foveal import replay
+
+        messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello, reader."}]
+        Path("log.json").write_text(json.dumps(messages))
+        (recording,) = replay.load(["log.json"])
+        ```
     """
     found: list[Transcript] = []
     for path in map(Path, paths):
@@ -169,7 +214,26 @@ async def _read_sessions(path: Path) -> list[Transcript]:
 
 
 async def read_session(store: Store, id: str, *, path: str = "") -> Transcript:
-    """Return a session of a store as a recording."""
+    """Return a session of a store as a recording.
+
+    Args:
+        store: The store.
+        id: The id of the session.
+        path: The path in the recording, for its name in results.
+
+    Raises:
+        UnknownSession: No session has this id.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal import replay
+
+        async with foveal.stores.MemoryStore() as store:
+            await store.append("demo", [foveal.Event(0, foveal.UserSaid(content="Hello."))])
+            recording = await replay.read_session(store, "demo")
+        ```
+    """
     events, title = await store.read(id), (await store.info(id)).title
     facts = tuple((event.fact, event.at) for event in events)
     first = events[0].seq if events else 0
@@ -185,9 +249,22 @@ def _is_store(path: Path) -> bool:
 
 
 def half_of(recording: Transcript) -> Half:
-    """Return the half that a recording belongs to, which depends only on its id.
+    """Return the half that a recording belongs to, `A` or `B`.
 
-    Choose the values of settings on one half, and report their figures on the other.
+    It depends only on the id. Choose the values of settings on one half, and report their figures on the other.
+
+    Args:
+        recording: The recording.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        assert replay.half_of(recording) in ("A", "B")
+        ```
     """
     return "B" if zlib.crc32(recording.id.encode("utf-8", "surrogatepass")) % 2 else "A"
 
@@ -200,8 +277,25 @@ def select(
     limit: int | None = None,
     seed: int = 0,
 ) -> list[Transcript]:
-    """Return the recordings of a half that have at least `min_tokens`; with `limit` a sample of them in order, the
-    same for a seed."""
+    """Return some of the recordings, in their order.
+
+    Args:
+        recordings: The recordings.
+        half: `"A"` or `"B"`. None takes both halves.
+        min_tokens: Tokens that a recording must have at least.
+        limit: Most recordings, as a random sample. None takes all.
+        seed: The same seed gives the same sample.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        assert replay.select([recording], limit=0) == []
+        ```
+    """
     kept = [
         each
         for each in recordings
@@ -215,7 +309,22 @@ def select(
 
 
 def count_tokens(recording: Transcript, *, enough: int | None = None) -> int:
-    """Return the tokens of all messages of a recording; counting stops at `enough`."""
+    """Return the tokens of all messages of a recording.
+
+    Args:
+        recording: The recording.
+        enough: Tokens at which counting stops. None counts all.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        assert replay.count_tokens(recording) > 0
+        ```
+    """
     count, total = counter().count, 0
     for fact, _ in recording.facts:
         if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed):
@@ -251,12 +360,42 @@ def run(
     processes: int | None = None,
     progress: ReplayProgress | None = None,
 ) -> list[PolicyStatistics]:
-    """Return the statistics of sending everything, of each policy and, with `bounds`, of the two upper bounds.
+    """Return the statistics of policies on recorded conversations.
 
-    `common` are names that are no needs (default: `common_names` of these recordings). `no_recall` are patterns for
-    file names or ids of conversations whose needs are not counted, for example because their agents saw only a part
-    of their history. `window` may be several windows: each conversation is replayed in each, and the statistics are
-    of all of them together. The other arguments are the fields of `ReplaySetting`.
+    The first row is sending everything; then one row for each policy and, with `bounds`, the two upper bounds.
+    No model is called.
+
+    Args:
+        recordings: The conversations.
+        policies: Names of presets, TOML files, tables of settings, or policies.
+        model: The model whose window, prices and cache apply.
+        window: Tokens of the window, or several windows, whose statistics are taken together. None takes the
+            known window.
+        reserve: Tokens kept free for the answer. None takes the default of `Context`.
+        margin: Share of the window that is never planned for. None takes the default of `Context`.
+        ttl: Seconds that a prefix stays in the cache. None takes the model's known value.
+        pace: Seconds from call to call if the recording has no times.
+        tokenizer: The vocabulary that counts.
+        summariser: `module:function` for `Context(summarise=…)`. `""` summarises from the log alone.
+        common: Names that are no needs. None uses `common_names` of these recordings.
+        no_recall: Patterns for file names or ids of conversations whose needs are not counted.
+        bounds: Whether the upper bounds are replayed too.
+        processes: Processes to use. None uses all cores where that is faster.
+        progress: Called with the number of conversations that are done, and of all. None reports nothing.
+
+    Raises:
+        BadSetting: A policy or setting is unknown, or a value is invalid.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert [row.policy for row in rows][:2] == ["everything", "economy"]
+        ```
     """
     setting = ReplaySetting(
         model=model,

@@ -22,26 +22,68 @@ MAX_RECALL_BELOW_BEST: Final = 0.005
 
 
 class LeftOutSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A source, and the policy that is best on all others."""
+    """A source, and the policy that is best on all others.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.leave_one_source_out(rows) is None  # one source and one policy
+        ```
+    """
 
     source: str
+    """The name of the source."""
     policy: str
+    """The label of the policy."""
     statistics: GroupStatistics
     """Of this policy on this source."""
 
 
 class SourceValidation(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of leaving out each source in turn."""
+    """The result of leaving out each source in turn.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.leave_one_source_out(rows) is None  # one source and one policy
+        ```
+    """
 
     sources: list[LeftOutSource]
+    """One entry for each source."""
     together: GroupStatistics
     """Of all sources, each under the policy that was chosen without it."""
 
 
 def leave_one_source_out(rows: Sequence[PolicyStatistics]) -> SourceValidation | None:
-    """Choose the best of the policies in `rows` without each source, and measure it on that source.
+    """Choose the best policy without each source, and measure it on that source.
 
-    Returns None if there are fewer than two policies or sources.
+    Args:
+        rows: The rows that `run` returned.
+
+    Returns:
+        None if there are fewer than two policies or sources.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.leave_one_source_out(rows) is None  # one source and one policy
+        ```
     """
     tried = [row for row in rows if row.policy != EVERYTHING_LABEL and not is_bound(row.policy)]
     sources = dict.fromkeys(trace.source for row in tried for trace in row.traces)

@@ -31,15 +31,34 @@ MAX_LOSS_EXAMPLES = 5
 
 
 class HiddenResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool result that a policy hid, and what calls needed from it afterwards."""
+    """A tool result that a policy hid, and what calls needed from it afterwards.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.worst_losses(rows) == []
+        ```
+    """
 
     policy: str
+    """The label of the policy."""
     conversation: str
+    """The id of the conversation."""
     title: str
+    """The title of the conversation."""
     handle: str
+    """The handle of the result."""
     tool: str
+    """The tool of the result, if the recording has its name."""
     level: str
+    """The level at which it was shown."""
     rule: str
+    """The rule that decided the level."""
     by: str
     """The event that hid it, with its kind and reason."""
     needs: int
@@ -51,7 +70,23 @@ class HiddenResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worst_losses(rows: Sequence[PolicyStatistics], *, limit: int = 20) -> list[HiddenResult]:
-    """Return for each policy the hidden results with the most lost needs, the worst first."""
+    """Return for each policy the hidden results with the most lost needs.
+
+    Args:
+        rows: The rows that `run` returned.
+        limit: Most results for each policy.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.worst_losses(rows) == []
+        ```
+    """
     return [hidden for row in rows for hidden in _worst_of_policy(row, limit)]
 
 
@@ -89,11 +124,26 @@ def _hidden_result(policy: str, conversation: str, title: str, losses: Sequence[
 
 
 class PolicyStatistics(msgspec.Struct, kw_only=True):
-    """One row of the table. Shares are from 0 to 1, None for a share of nothing."""
+    """One row of the table. Shares are from 0 to 1, None for a share of nothing.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert rows[0].bill == 1.0
+        ```
+    """
 
     policy: str
+    """The label of the policy."""
     conversations: int
+    """Conversations that were replayed; in several windows each counts once for each."""
     calls: int
+    """Calls of all conversations."""
     tokens: int
     """Input tokens of all requests."""
     cached: float | None
@@ -113,15 +163,21 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
     over: int
     """Calls whose request was too large for the window."""
     ident: float | None
+    """Recall of names."""
     ident_far: float | None
+    """Recall of names whose source is far back."""
     line: float | None
+    """Recall of lines."""
     line_far: float | None
-    """Recall of all needs together, and of the far ones."""
+    """Recall of lines whose source is far back."""
     ident_mean: float | None
+    """`ident` as the mean over the conversations that have such needs."""
     ident_far_mean: float | None
+    """`ident_far` as the mean over the conversations that have such needs."""
     line_mean: float | None
+    """`line` as the mean over the conversations that have such needs."""
     line_far_mean: float | None
-    """The same, as the mean over the conversations that have such needs."""
+    """`line_far` as the mean over the conversations that have such needs."""
     task: float | None
     """Share of requests that contain the first user message verbatim."""
     latest: float | None
@@ -129,6 +185,7 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
     needs: dict[str, int]
     """Number of needs of each kind."""
     reductions: dict[str, int]
+    """Number of events of each kind that reduces."""
     own_median: float
     """Median of the CPU time of `fit`, in milliseconds."""
     own_p99: float
@@ -140,6 +197,7 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
     sources: list[GroupStatistics] = []
     """The conversations by source."""
     traces: list[Trace] = []
+    """The single calls, one trace for each conversation and window."""
 
     def values(self) -> dict[str, Any]:
         """Return all values except the traces, for JSON."""

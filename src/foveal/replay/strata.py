@@ -30,7 +30,15 @@ TraceFigure = Callable[[Sequence[Trace]], float | None]
 
 
 class FigureSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of a group of conversations. None if no conversation has it."""
+    """A figure of a group of conversations. None if no conversation has it.
+
+    Examples:
+        ```python
+        from foveal.replay import FigureSpread
+
+        spread = FigureSpread(pooled=0.9, mean=0.8, worst=0.5)
+        ```
+    """
 
     pooled: float | None
     """Of all calls or needs together."""
@@ -41,11 +49,27 @@ class FigureSpread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a policy over a group of conversations."""
+    """Statistics of a policy over a group of conversations.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        (stratum,) = rows[1].strata
+        assert stratum.conversations == 1
+        ```
+    """
 
     name: str
+    """The name of the group."""
     conversations: int
+    """Conversations in the group."""
     calls: int
+    """Calls of these conversations."""
     over: int
     """Calls whose request was too large for the window."""
     bill: FigureSpread
@@ -55,10 +79,13 @@ class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
     breaks: FigureSpread
     """Prefix breaks per 100 calls."""
     ident: FigureSpread
+    """Recall of names."""
     ident_far: FigureSpread
+    """Recall of names whose source is far back."""
     line: FigureSpread
+    """Recall of lines."""
     line_far: FigureSpread
-    """Recall of all needs, and of far ones."""
+    """Recall of lines whose source is far back."""
 
     @property
     def recall(self) -> float | None:
@@ -68,7 +95,22 @@ class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pressure(trace: Trace) -> float:
-    """Return the largest request if everything is sent, relative to the input limit."""
+    """Return the largest request if everything is sent, relative to the input limit.
+
+    Args:
+        trace: The trace of a conversation.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.pressure(rows[1].traces[0]) < 1
+        ```
+    """
     largest = max(trace.full_sizes, default=0) * trace.ratio
     return largest / trace.limit if trace.limit else inf
 

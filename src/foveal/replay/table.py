@@ -128,7 +128,21 @@ def group_tables(rows: Sequence[PolicyStatistics], *, sources: bool = False) -> 
 def table(rows: Sequence[PolicyStatistics], *, losses: int = 5, sources: bool = False) -> str:
     """Return the tables and the worst losses as plain text.
 
-    With `sources` there is also a table by source, and one of leaving out each source.
+    Args:
+        rows: The rows that `run` returned.
+        losses: Losses that are listed for each policy.
+        sources: Whether there is a table by source, and one of leaving out each source.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        print(replay.table(rows))
+        ```
     """
     if not rows:
         return "nothing was replayed"
@@ -226,7 +240,23 @@ def _loss_lines_of(hidden: HiddenResult) -> str:
 
 
 def as_json(rows: Sequence[PolicyStatistics], *, losses: int = 20) -> str:
-    """Return all results except those of the single calls."""
+    """Return all results except those of the single calls as JSON.
+
+    Args:
+        rows: The rows that `run` returned.
+        losses: Losses that are listed for each policy.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        text = replay.as_json(rows)
+        ```
+    """
     value = {
         "policies": [row.values() for row in rows],
         "leave_one_source_out": leave_one_source_out(rows),

@@ -20,7 +20,9 @@ from foveal.replay.recall_score import Need
 from foveal.replay.recorded_calls import MessageFact, MessageText, RequestText, make_request
 
 ORACLE: Final = "knows the future: results"
+"""The label of the upper bound that knows which results later calls need."""
 ORACLE_ARGUMENTS: Final = "knows the future: results and arguments"
+"""The label of the upper bound that also cuts the arguments of calls."""
 RESULTS_BETWEEN_CUTS: Final = 10
 MAX_UNCUT_ARGUMENT_CHARS: Final = 60
 """Longer arguments are cut."""

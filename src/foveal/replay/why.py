@@ -168,7 +168,21 @@ def _visible_texts(view: View) -> Iterator[str]:
 
 
 def has_reductions(recording: Transcript) -> bool:
-    """Return whether a recording is a Foveal log that contains reductions."""
+    """Return whether a recording is a Foveal log that contains reductions.
+
+    Args:
+        recording: The recording.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        assert not replay.has_reductions(recording)
+        ```
+    """
     return recording.source in ("foveal", "store") and any(
         isinstance(fact, REDUCTIONS) for fact, _ in recording.facts
     )
@@ -213,7 +227,19 @@ def _later_call(recording: Transcript, text: str) -> int | None:
 
 
 def answer_text(given: WhyAnswer) -> str:
-    """Return the answer as text."""
+    """Return the answer of `foveal why` as text.
+
+    Args:
+        given: The answer.
+
+    Examples:
+        ```python
+        from foveal.replay import answer_text
+        from foveal.replay.why import WhyAnswer
+
+        print(answer_text(WhyAnswer(call=3, calls=8, shown=True)))
+        ```
+    """
     return "\n".join([_verdict(given), *map(_occurrence_line, given.places[-5:])])
 
 

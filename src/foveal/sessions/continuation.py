@@ -60,7 +60,7 @@ from foveal.sessions.log_reader import read_slices
 from foveal.sessions.offload import offload
 
 Carry: TypeAlias = Literal["record", "summary", "rules"] | Sequence[str | int]
-"""What `continue_from` takes over beside pinned rules."""
+"""What `Session.continue_from` takes over beside pinned rules."""
 CARRY_CHOICES: Final = ("record", "summary", "rules")
 CONTINUATION_TOPIC: Final = "continuation"
 """Topic of the note before a record, by which a record differs from a user message that imitates one."""

@@ -66,14 +66,39 @@ def _always() -> bool:
 
 
 class SessionOptions(NamedTuple):
-    """Options of a session that have nothing to do with its window."""
+    """Options of a session that have nothing to do with its window.
+
+    Examples:
+        ```python
+        from collections.abc import Sequence
+
+        import foveal
+        from foveal.sessions.event_writer import SessionOptions
+
+        stored: list[foveal.Event] = []
+
+
+        def add(events: Sequence[foveal.Event]) -> None:
+            stored.extend(events)
+
+
+        async with foveal.stores.MemoryStore() as store:
+            options = SessionOptions(on_stored=add)
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1", options=options)
+        assert len(stored) == 1
+        ```
+    """
 
     redact: Callable[[AnyFact], AnyFact] | None = None
-    """Removes what may not be stored; every fact goes through it before it is appended."""
+    """Removes what may not be stored; every fact goes through it before it is appended. Default: nothing is
+    removed.
+    """
     on_stored: Callable[[Sequence[Event]], None] | None = None
-    """Receives all events that this process stores."""
+    """Receives all events that this process stores. Default: none."""
     prepares_summaries: Callable[[], bool] = _always
-    """Whether `fit` starts a summary that will be needed soon; otherwise the application calls `prepare`."""
+    """Returns whether `fit` starts a summary that will be needed soon; otherwise the application calls `prepare`.
+    Default: always.
+    """
 
 
 DEFAULT_OPTIONS: Final = SessionOptions()

@@ -78,7 +78,29 @@ def events_in_memory(model: Model, caps: Caps | None = None) -> int:
 
 
 class Session:
-    """One session, for use from one event loop; calls are served one after the other."""
+    """A conversation whose log is in a store.
+
+    Use a session from one event loop; calls are served one after the other. `Session.open` creates it; the
+    constructor does not read the store.
+
+    Args:
+        store: The store that keeps the log.
+        id: The id of the session in the store.
+        settings: The resolved settings.
+        clock: Returns the time in seconds since 1970.
+        background: Writes summaries while other calls are served.
+        options: Redaction, a callback for stored events, and when summaries are prepared.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.open_store("chats.db") as store:
+            session = await foveal.Session.open(store, "demo", model="claude-sonnet-4-6")
+            await session.append(foveal.UserSaid(content="Why is CI red?"))
+            messages = (await session.fit()).to_anthropic()
+        ```
+    """
 
     def __init__(
         self,
@@ -90,9 +112,10 @@ class Session:
         *,
         options: SessionOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Use `Session.open`; the constructor does not read the store."""
         self.store = store
+        """The store that has the session."""
         self.id = id
+        """The id of the session."""
         max_events = events_in_memory(settings.model, settings.caps)
         if not settings.caps.max_messages:
             settings = settings._replace(caps=replace(settings.caps, max_messages=max_events * 3 // 4))
@@ -130,12 +153,45 @@ class Session:
         is_new: bool = False,
         **settings: Unpack[SettingArguments],
     ) -> Self:
-        """Open a session, or create it. A change of model or policy is recorded. `summarise` writes summaries: an
-        async callable that receives a request, or several as fallbacks; without it, summaries are written from the
-        log alone. `prompt` is a text, or `file://…`, that replaces Foveal's. `begin` are facts that a new session
-        starts with, stored in the same transaction as its first event, which also names the working `folder`. With
-        `is_new`, no session has this id: nothing is read, and the session is stored with the first `append`. Raises
-        `SessionExists` if the session was erased."""
+        """Open a session, or create it.
+
+        A change of model or policy is recorded in the log.
+
+        Args:
+            store: The store.
+            id: The id of the session.
+            model: The model's name, or a `foveal.Model`.
+            origin: The session that this one continues; recorded in the log. `""` records none.
+            folder: The working folder; recorded with the first event. `""` records none.
+            summarise: The callables, sync or async, that write summaries, in the order in which they are tried.
+                None writes summaries from the log alone.
+            prompt: A text, or `file://…`, that replaces the task of the summary prompt. `""` keeps Foveal's.
+            progress: Called with a `SummaryProgress` while a summary is written. None reports nothing.
+            clock: Returns the time in seconds since 1970. None uses `time.time`.
+            options: Redaction, a callback for stored events, and when summaries are prepared. The default has
+                none of them.
+            begin: Facts that a new session starts with; they are stored together with its first event.
+            is_new: Whether no session has this id. Nothing is read then, and the session is stored with the
+                first `append`.
+            **settings: The settings that `Context` and `Session` share; `SettingArguments` lists them with
+                their defaults.
+
+        Returns:
+            The session, ready for `append` and `fit`.
+
+        Raises:
+            BadSetting: A setting is unknown or outside its range.
+            SessionExists: The session was erased.
+            StoreError: The store cannot be read or written.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.open_store("chats.db") as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1", policy="handoff", window=64_000)
+            ```
+        """
         clock = clock or time.time
         background = BackgroundCompaction(
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
@@ -157,7 +213,28 @@ class Session:
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 
     async def append(self, *facts: AnyFact) -> tuple[Event, ...]:
-        """Store facts; they are durable when this returns."""
+        """Store facts; they are durable when this returns.
+
+        Args:
+            *facts: Facts of `foveal.events`, such as `UserSaid`. They are stored together, or none is.
+
+        Returns:
+            The stored events.
+
+        Raises:
+            BadSetting: An argument is not a fact. Messages of a provider go to `take`.
+            StoreError: The store cannot write.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                (event,) = await session.append(foveal.UserSaid(content="Why is CI red?"))
+                assert event.handle == "e1"
+            ```
+        """
         for fact in facts:
             if not isinstance(fact, Fact | Unknown):
                 raise BadSetting(
@@ -172,12 +249,52 @@ class Session:
             return events
 
     async def take(self, *messages: Any, dialect: Dialect = "") -> tuple[Event, ...]:
-        """Store a provider's messages, dicts or objects of its library; the dialect is detected."""
+        """Store messages of a provider.
+
+        Args:
+            *messages: Dicts, or objects of the provider's client.
+            dialect: The format of the messages. `""` detects it.
+
+        Returns:
+            The stored events.
+
+        Raises:
+            MalformedMessage: A message cannot be read in the dialect.
+            StoreError: The store cannot write.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.take({"role": "user", "content": "Why is CI red?"})
+            ```
+        """
         reader = wire.wire_for(dialect or wire.detect_dialect(messages))
         return await self.append(*(fact for chunk in reader.read(messages) for fact in chunk.facts))
 
     async def equip(self, tools: Sequence[Any]) -> None:
-        """Set the tools that are offered from here on; they are counted. The same tools are not stored again."""
+        """Set the tools that are offered from here on.
+
+        They are counted. The same tools are not stored again.
+
+        Args:
+            tools: The schemas of the tools, in any dialect.
+
+        Raises:
+            BadSetting: JSON cannot hold the tools.
+            StoreError: The store cannot write.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.equip([{"type": "function", "function": {"name": "bash"}}])
+            ```
+        """
         async with self._lock:
             offered = self._writer.redact(Equipped(tools=wire.raw_setting(wire.plain_json(tools), "tools")))
             held = (await self._writer.refresh()).view.tools
@@ -185,9 +302,33 @@ class Session:
                 await self._writer.commit([offered])
 
     async def fit(self, *, may_exceed: bool = False) -> Fitted:
-        """Return what the next request should send: legal, and within the budget, or raise `ContextOverflow`. Waits
-        for a summary only when the request would not fit without it; messages can be appended meanwhile. With
-        `may_exceed`, a request that cannot be reduced further is returned as it is: the provider may accept it."""
+        """Return what the next request should send: legal, and within the budget.
+
+        It waits for a summary only when the request would not fit without it. Messages can be appended
+        meanwhile.
+
+        Args:
+            may_exceed: Whether a request that cannot be reduced further is returned as it is, because the
+                provider may accept it. By default it is an error.
+
+        Returns:
+            The request, which `to_openai`, `to_anthropic` and others write for a provider.
+
+        Raises:
+            ContextOverflow: The request cannot be made to fit; the error has the numbers.
+            StoreError: The store cannot be read or written.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Why is CI red?"))
+                request = await session.fit()
+                assert request.tokens <= request.limit
+            ```
+        """
         waited = False
         while True:
             async with self._lock:
@@ -198,13 +339,38 @@ class Session:
             await self._background.wait()
 
     async def set_reserve(self, tokens: int | None) -> None:
-        """Change the setting `reserve`, the tokens that are kept free for the next answers."""
+        """Change the setting `reserve` for the next requests.
+
+        Args:
+            tokens: Tokens to keep free for the answer. None keeps what the model may write, at most an eighth
+                of the window.
+        """
         async with self._lock:
             self._writer.set_reserve(tokens)
 
     async def observe(self, reported: Any) -> None:
-        """Record the usage that a provider reported for the request of the last `fit`. Raises `BadSetting` for a
-        report that is not understood; warns once of a reply without usage (`UsageMissing`)."""
+        """Record the usage that a provider reported for the last request.
+
+        A reply without usage is a warning (`UsageMissing`), once per conversation.
+
+        Args:
+            reported: The usage as an object or a dict, or the whole reply.
+
+        Raises:
+            BadSetting: The report is not understood.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Why is CI red?"))
+                await session.fit()
+                await session.observe({"prompt_tokens": 14, "completion_tokens": 5})
+                assert (await session.usage()).calls == 1
+            ```
+        """
         async with self._lock:
             requests = self._fitter.requests
             facts = requests.usage_facts(reported, await self._writer.load())
@@ -214,9 +380,19 @@ class Session:
                 warnings.warn(UsageMissing(), stacklevel=2)
 
     async def overflowed(self, error: object) -> bool:
-        """Return whether a provider's error says that the request was too large. If so, its limit is learned and
-        the next `fit` (or `max_tokens`) is smaller: send again. Raises `ContextOverflow` when that has not
-        helped."""
+        """Return whether a provider's error says that the request was too large.
+
+        If so, the session learns the limit, and the next `fit` (or `max_tokens`) is smaller: send again.
+
+        Args:
+            error: The exception of a client, or the body of the response.
+
+        Returns:
+            True if the request should be fitted and sent again; False if the error is about something else.
+
+        Raises:
+            ContextOverflow: Several smaller requests in a row were refused too.
+        """
         async with self._lock:
             engine = await self._writer.refresh()
             fact = engine.refusal(error, sent=self._fitter.requests.last_tokens)
@@ -225,8 +401,13 @@ class Session:
             return fact is not None
 
     async def hide_refused_media(self) -> Event | None:
-        """Show placeholders instead of images and files, because a provider refused a request and they may be the
-        reason: first of those that came after the newest answer. Return None if there is nothing to hide."""
+        """Show placeholders instead of images and files that a provider may have refused.
+
+        The newest ones are hidden first: those that came after the newest answer.
+
+        Returns:
+            The event that records it; None if there is nothing to hide.
+        """
         async with self._lock:
             engine = await self._writer.refresh()
             fact = None if engine.policy.ladder == "off" else mask_refused_media(engine.view)
@@ -245,14 +426,39 @@ class Session:
             return (await self._writer.refresh()).max_tokens
 
     async def report(self) -> Report:
-        """Return what fills the window and why; it lists the events that the view needs, not the whole log."""
+        """Return what fills the window and why.
+
+        The report lists the events that the view needs, not the whole log.
+
+        Returns:
+            A `Report`; `print` shows it as a table.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                print(await session.report())
+            ```
+        """
         async with self._lock:
             requests, engine = self._fitter.requests, await self._writer.refresh()
             work = partial(report, engine, calls=requests.count, breaks=requests.breaks)
             return await offload(work, events=len(engine.log) // REPORTED_PER_FOLDED)
 
     async def why(self, name: str | int) -> EventStatus:
-        """Return how the next request shows one event, and which event is behind that."""
+        """Return how the next request shows one event, and why.
+
+        Args:
+            name: The handle of an event (`"e12"`), or its seq.
+
+        Returns:
+            The level, the tokens, the rule, and the event that recorded the reduction.
+
+        Raises:
+            UnknownHandle: No event has this handle.
+        """
         async with self._lock:
             event = await self._writer.event(name)
             engine = await self._writer.refresh()
@@ -262,33 +468,88 @@ class Session:
             return await self._writer.hidden_status(event)
 
     async def original(self, name: str | int) -> str:
-        """Return the whole text of an event, at whatever level it is shown."""
+        """Return the whole text of an event, at whatever level it is shown.
+
+        Args:
+            name: The handle of an event, or its seq.
+
+        Raises:
+            UnknownHandle: No event has this handle.
+        """
         return wire.original_text((await self._writer.event(name)).fact)
 
     async def event(self, name: str | int) -> Event:
-        """Return the event with this handle; raises `UnknownHandle`."""
+        """Return the event with this handle.
+
+        Args:
+            name: The handle of an event, or its seq.
+
+        Raises:
+            UnknownHandle: No event has this handle.
+        """
         return await self._writer.event(name)
 
     async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
-        """Return the events from `first` to `last`, both included."""
+        """Return the events of a range of the log, oldest first.
+
+        Args:
+            first: The first seq.
+            last: The last seq, included. None reads to the end.
+
+        Raises:
+            UnknownSession: Nothing is stored yet.
+        """
         return await self.store.read(self.id, first=first, last=last)
 
     async def search(self, query: str, limit: int = 50) -> list[Hit]:
-        """Return the events whose text has words of the query, best first."""
+        """Return the events whose text has words of the query, best first.
+
+        Args:
+            query: Any text.
+            limit: Most events to return.
+
+        Raises:
+            UnknownSession: Nothing is stored yet.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="The ticket is OPS-17."))
+                (hit,) = await session.search("ticket")
+                assert hit.seq == 1
+            ```
+        """
         return await self.store.search(self.id, query, limit=limit)
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
-        """Return the events with these seqs; those that do not exist are left out."""
+        """Return the events with these seqs.
+
+        Args:
+            seqs: The seqs. Those that do not exist are left out.
+
+        Raises:
+            UnknownSession: Nothing is stored yet.
+        """
         return await self.store.pick(self.id, seqs)
 
     def visible(self, seq: int) -> bool:
-        """Return whether the current request shows an event in full."""
+        """Return whether the current request shows an event in full.
+
+        Args:
+            seq: The seq of the event.
+        """
         found = self._writer.engine.view.find(seq) if self._writer.engine is not None else None
         return found is not None and found[1].level == "full"
 
     async def needs_recall_tools(self) -> bool:
-        """Return whether recall tools should be offered: something is reduced, or other tools are offered. In the
-        second case they are offered from the start, because a changed tool list moves the prefix."""
+        """Return whether recall tools should be offered.
+
+        They are needed when something is reduced. When other tools are offered, they are offered from the
+        start, because a changed tool list moves the prefix.
+        """
         async with self._lock:
             view = (await self._writer.refresh()).view
             return bool(ReducedCounts.of(view)) or (
@@ -305,7 +566,7 @@ class Session:
 
     @property
     def counter(self) -> Counter:
-        """What counts the tokens of this session."""
+        """Counts the tokens of this session."""
         return self._writer.settings.counter
 
     @property
@@ -314,22 +575,48 @@ class Session:
         return self._writer.engine.next_seq - 1 if self._writer.engine is not None else -1
 
     async def end(self) -> SessionEnd:
-        """Return where the session ends in the store, and whether it was erased."""
+        """Return where the session ends in the store, and whether it was erased.
+
+        Raises:
+            UnknownSession: Nothing is stored yet.
+        """
         return await self.store.end(self.id)
 
     async def info(self) -> SessionInfo:
-        """Return the session's title, times and size."""
+        """Return the session's title, times and size.
+
+        Raises:
+            UnknownSession: Nothing is stored yet.
+        """
         return await self.store.info(self.id)
 
     def redacted(self, fact: AnyFact) -> AnyFact:
-        """Return a fact as it would be stored."""
+        """Return a fact as it would be stored.
+
+        Args:
+            fact: Any fact. `SessionOptions.redact` changes it; without that it is returned as it is.
+        """
         return self._writer.redact(fact)
 
     # ── Changing what is shown ───────────────────────────────────────────────────────────────────────
 
     async def pin(self, text: str = "", *, event: str | int | None = None) -> str:
-        """Keep a rule in every request, or the step of an event: as it is now, or whole if it is hidden or
-        expanded. Returns the pin's handle; raises `ContextOverflow` when there is no room."""
+        """Keep a rule, or the step of an event, in every request.
+
+        A step stays as it is shown now, or whole if it is hidden or expanded.
+
+        Args:
+            text: The rule. `""` pins only the event.
+            event: The handle or seq of an event whose step is kept. None pins only the text.
+
+        Returns:
+            The handle of the pin, for `undo`.
+
+        Raises:
+            BadSetting: There is neither text nor event, or the text does not fit.
+            UnknownHandle: No event has this handle, or the event is no message.
+            ContextOverflow: There is no room for the whole step.
+        """
         async with self._lock:
             target = None if event is None else (await self._writer.event(event)).seq
             engine = await self._writer.refresh()
@@ -339,31 +626,95 @@ class Session:
             return (await self._commit_change(fact)).handle
 
     async def drop(self, name: str | int) -> str:
-        """Hide the step of an event, or a summary with all that it stands for, until `undo`; a notice names it.
-        Returns the handle of the event that records it; raises `NotDropped` for what every request contains."""
+        """Hide the step of an event, or a summary, until `undo`.
+
+        A notice in the request names what is hidden. A summary leaves with all that it stands for.
+
+        Args:
+            name: The handle or seq of an event of the step.
+
+        Returns:
+            The handle of the event that records the drop.
+
+        Raises:
+            UnknownHandle: No event has this handle, or the event is not shown.
+            NotDropped: Every request contains the event: an instruction, a pinned step, the latest user
+                message, an open call.
+        """
         async with self._lock:
             target = (await self._writer.event(name)).seq
             fact = drop_fact(await self._writer.refresh(), target)
             return (await self._commit_change(fact)).handle
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:
-        """Record the application's own state, for example a commit id; it is never sent. Returns its handle."""
+        """Record the state of the application; it is never sent to the model.
+
+        Args:
+            data: Any value that JSON has, for example a commit id.
+            label: A name under which the application finds the snapshot again.
+
+        Returns:
+            The handle of the event.
+
+        Raises:
+            BadSetting: JSON cannot hold the value.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                handle = await session.snapshot({"commit": "4f2a"}, label="workspace")
+                event = await session.event(handle)
+                assert isinstance(event.fact, foveal.events.SnapshotTaken)
+            ```
+        """
         return (await self.append(SnapshotTaken(data=wire.raw_setting(data, "data"), label=label)))[0].handle
 
     async def compact(self, focus: str = "") -> str:
-        """Summarise old turns now; `focus` says what to keep above all. Returns the handle of the event that
-        records the summary; raises `NotCompacted` when there is nothing to summarise or no summary was written."""
+        """Summarise old turns now.
+
+        Args:
+            focus: What the summary must keep above all. `""` sets no focus.
+
+        Returns:
+            The handle of the event that records the summary.
+
+        Raises:
+            NotCompacted: There is nothing to summarise, or no summary was written.
+        """
         return await self._manual.compact(focus)
 
     async def agree(self) -> str:
-        """Answer the `question` of the report with yes, in mode `confirm`: reduce as mode `auto` would now. Returns
-        the handle of the newest reduction; raises `NotCompacted` when there is no question or nothing to reduce."""
+        """Answer the `question` of the report with yes, in mode `confirm`.
+
+        The session then reduces as mode `auto` would.
+
+        Returns:
+            The handle of the newest reduction.
+
+        Raises:
+            NotCompacted: There is no question, or nothing can be reduced.
+        """
         return await self._manual.agree()
 
     async def undo(self, name: str | int | None = None) -> str:
-        """Take back a reduction, a pin or a rewind, by default the newest reduction or rewind, whatever came after
-        it. Returns the handle of what was taken back; raises `ContextOverflow` when there is no room for what it
-        hides. The messages of a rewind return to their places, before what was said since."""
+        """Take back a reduction, an expansion, a pin or a rewind, whatever came after it.
+
+        The messages of a rewind return to their places, before what was said since.
+
+        Args:
+            name: The handle or seq of the event that recorded it. None takes back the newest reduction or
+                rewind.
+
+        Returns:
+            The handle of what was taken back.
+
+        Raises:
+            UnknownHandle: No event has this handle, or there is nothing to take back.
+            ContextOverflow: There is no room for what it hides.
+        """
         async with self._lock:
             engine = await self._writer.refresh()
             target = None if name is None else await self._writer.event(name)
@@ -373,8 +724,18 @@ class Session:
             return handle(fact.target)
 
     async def expand(self, name: str | int) -> str:
-        """Show the range of a reduction, or the step of an event, in full until the user's next message. Returns
-        the handle of the (first) event that records it; raises `ContextOverflow` when there is no room."""
+        """Show a reduced range or step in full until the user's next message.
+
+        Args:
+            name: The handle or seq of a reduction, or of an event whose step is shown.
+
+        Returns:
+            The handle of the first event that records the expansion.
+
+        Raises:
+            UnknownHandle: No event has this handle, or there is nothing to expand.
+            ContextOverflow: There is no room for what is shown.
+        """
         async with self._lock:
             engine = await self._writer.refresh()
             log, seq = await self._writer.whole_log(), (await self._writer.event(name)).seq
@@ -382,8 +743,17 @@ class Session:
             return (await self._writer.commit(facts))[0].handle
 
     async def prepare(self) -> Event | None:
-        """Write the summary that will be needed soon, and return the event that records the outcome; None when no
-        summary will be needed. For applications that turned off `SessionOptions.prepares_summaries`."""
+        """Write the summary that will be needed soon.
+
+        It is for applications that turned off `SessionOptions.prepares_summaries`.
+
+        Returns:
+            The event that records the outcome; None when no summary will be needed soon, or one is being
+            written.
+
+        Raises:
+            NotCompacted: The session was closed or deleted meanwhile.
+        """
         return await self._manual.prepare()
 
     async def needs_summary_soon(self) -> bool:
@@ -392,7 +762,27 @@ class Session:
             return self._fitter.upcoming_summary(await self._writer.refresh()) is not None
 
     async def rewind(self, to: str | int) -> None:
-        """Return to the state after event `to`; later events stay in the log and are not shown until `undo`."""
+        """Return to the state after an event.
+
+        Later events stay in the log and are not shown until `undo`.
+
+        Args:
+            to: The handle or seq of the last event that counts.
+
+        Raises:
+            UnknownHandle: No event has this handle.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Hello."), foveal.UserSaid(content="Why is CI red?"))
+                await session.rewind("e1")
+                assert len((await session.fit()).facts) == 1
+            ```
+        """
         async with self._lock:
             count = (await self._writer.refresh()).next_seq
             await self._commit_change(Rewound(to=seq_of(to, count=count)))
@@ -408,7 +798,29 @@ class Session:
     # ── The session as a whole ───────────────────────────────────────────────────────────────────────
 
     async def fork(self, id: str, *, at: str | int | None = None) -> Session:
-        """Create a session that begins with this one's events up to `at`, by default all of them."""
+        """Create a session that begins with events of this one.
+
+        Args:
+            id: The id of the new session.
+            at: The handle or seq of the last event to take over. None takes over all events.
+
+        Returns:
+            The new session, with the same settings.
+
+        Raises:
+            Conflict: A session with this id exists.
+            UnknownHandle: No event has the handle `at`.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Why is CI red?"))
+                other = await session.fork("demo-2")
+            ```
+        """
         async with self._lock:
             engine = await self._writer.refresh()
             last = engine.next_seq - 1 if at is None else seq_of(at, count=engine.next_seq)
@@ -437,10 +849,44 @@ class Session:
         options: SessionOptions = DEFAULT_OPTIONS,
         **settings: Unpack[SettingArguments],
     ) -> Self:
-        """Create a session that begins with the pinned rules of an earlier one and, as one user message, a record
-        of it: rules, first request, summaries and newest messages within a budget. `carry` chooses what the record
-        has: `"record"`, `"summary"`, `"rules"`, or a list of handles. `begin` are facts that come before that.
-        Raises `SessionExists` if the id is in use."""
+        """Create a session that begins with a record of an earlier one.
+
+        The new session takes over the pinned rules. The record is one user message: rules, first request,
+        summaries and newest messages within a budget.
+
+        Args:
+            store: The store that has the earlier session.
+            origin: The id of the earlier session.
+            id: The id of the new session.
+            model: The model's name, or a `foveal.Model`.
+            carry: What is taken over beside pinned rules: `"record"`, `"summary"`, `"rules"`, or a list of
+                handles.
+            begin: Facts that come before what is taken over.
+            summarise: As in `open`.
+            prompt: As in `open`.
+            progress: As in `open`.
+            clock: As in `open`.
+            options: As in `open`.
+            **settings: As in `open`.
+
+        Returns:
+            The new session.
+
+        Raises:
+            UnknownSession: There is no session `origin`.
+            SessionExists: The id is in use.
+            BadSetting: A setting is unknown or outside its range.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "monday", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Why is CI red?"))
+                await foveal.Session.continue_from(store, "monday", "tuesday", model="gpt-4.1")
+            ```
+        """
         facts = await carried_facts(
             store, origin, resolve_settings(model, **settings), carry=carry, begin=begin
         )
@@ -462,7 +908,14 @@ class Session:
         )
 
     async def rename(self, title: str) -> None:
-        """Set the session's title."""
+        """Set the session's title.
+
+        Args:
+            title: The new title.
+
+        Raises:
+            UnknownSession: Nothing is stored yet.
+        """
         await self.store.rename(self.id, title)
 
     async def close(self) -> None:
@@ -472,8 +925,20 @@ class Session:
             await asyncio.wait([self._discarding])
 
     async def delete(self) -> None:
-        """Erase the text of this session for good; its log stays gapless, with nothing in it. A summary that is
-        being written is cancelled."""
+        """Erase the text of this session for good.
+
+        The log stays gapless, with nothing in it. A summary that is being written is cancelled.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.delete()
+                assert (await store.info("demo")).erased
+            ```
+        """
         async with self._lock:
             await self._background.close()
             await self._writer.erase()

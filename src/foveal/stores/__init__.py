@@ -1,9 +1,9 @@
 """Stores of sessions in memory, in SQLite and in PostgreSQL; `ports.Store` is their contract.
 
-```python
-async with open_store("chats.db") as store:
-    await store.append("demo", [Event(0, UserSaid(content="hello"))])
-```
+`open_store` returns one for `async with`:
+
+    async with open_store("chats.db") as store:
+        await store.append("demo", [Event(0, UserSaid(content="hello"))])
 """
 
 from __future__ import annotations
@@ -51,10 +51,31 @@ def open_store(
     timeout: float = 5.0,
     tenant: str = "default",
 ) -> SqliteStore | PostgresStore:
-    """Return the store in the file `path`, for `async with`; it waits `timeout` seconds for other writers.
+    """Return the store in a file or a PostgreSQL database, for `async with`.
 
-    A URL `postgresql://…` opens the store of a tenant in that database; `timeout` is then the wait for a free
-    connection. With durability `normal`, a crash of the database server may lose the newest appends."""
+    Args:
+        path: The path of a SQLite file, which is created if it does not exist, or a URL `postgresql://…`.
+        durability: `"full"` survives a power cut. With `"normal"`, a power cut or a crash of the database
+            server may lose the newest appends.
+        timeout: Seconds to wait for another writer of the file, or for a free connection to PostgreSQL.
+        tenant: The tenant whose sessions are used, in PostgreSQL only.
+
+    Returns:
+        A `SqliteStore`, or a store with the same methods on PostgreSQL.
+
+    Raises:
+        BadSetting: The URL is not one of PostgreSQL, or another argument is not allowed.
+        StoreUnusable: The package `psycopg` is missing. `async with` also raises it for a file that is not a
+            store.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.open_store("chats.db") as store:
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+        ```
+    """
     if isinstance(path, str) and "://" in path and not is_postgres_url(path):
         raise other_url_error(path, "the path of a file, or a postgresql:// URL")
     if not is_postgres_url(path):
@@ -69,17 +90,53 @@ def open_store(
 
 
 def is_postgres_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether the name of a store is the URL of a PostgreSQL database."""
+    """Return whether the name of a store is the URL of a PostgreSQL database.
+
+    Args:
+        path: The path or URL.
+
+    Examples:
+        ```python
+        from foveal.stores import is_postgres_url
+
+        assert not is_postgres_url("chats.db")
+        ```
+    """
     return isinstance(path, str) and path.startswith(("postgresql://", "postgres://"))
 
 
 def other_url_error(url: str, allowed: str) -> BadSetting:
-    """Return the error for a URL that names no PostgreSQL database. Only its scheme is repeated, because the rest
-    may contain a password."""
+    """Return the error for a URL that names no PostgreSQL database.
+
+    Only the scheme of the URL is repeated, because the rest may contain a password.
+
+    Args:
+        url: The URL.
+        allowed: What is allowed instead, for the message.
+
+    Examples:
+        ```python
+        from foveal.stores import other_url_error
+
+        error = other_url_error("mysql://user:secret@host/db", "a postgresql:// URL")
+        assert "secret" not in str(error)
+        ```
+    """
     return BadSetting("database", f"{url.partition('://')[0]}://…", allowed)
 
 
 def require_postgres() -> None:
-    """Raise `StoreUnusable` if the packages for PostgreSQL are not installed."""
+    """Check that the packages for PostgreSQL are installed.
+
+    Raises:
+        StoreUnusable: `psycopg` or `psycopg_pool` is missing.
+
+    Examples:
+        ```python
+        from foveal.stores import require_postgres
+
+        require_postgres()
+        ```
+    """
     if any(importlib.util.find_spec(name) is None for name in ("psycopg", "psycopg_pool")):
         raise StoreUnusable("a store on PostgreSQL needs psycopg: pip install 'foveal[postgres]'")

@@ -31,7 +31,21 @@ class _StoredSession(msgspec.Struct):
 
 
 class MemoryStore:
-    """A `Store` whose sessions end with the object."""
+    """A `Store` in memory; its sessions end with the object.
+
+    Use it in tests, and as the reference implementation of the protocol. The methods are those of `Store`.
+
+    Args:
+        clock: Returns the time in seconds since 1970, for sessions whose events have none.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+        ```
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -125,29 +125,50 @@ def _piece(place: str, given: Any, known: KnownPieces) -> PromptPiece:
 
 
 class CapturedRequest:
-    """A request to a model."""
+    """One captured request, as the pieces that a provider's prompt cache compares.
+
+    Args:
+        number: The number of the request, from 1.
+        dialect: The dialect of the body.
+        model: The name of the model.
+        body: The body of the request.
+        known: Pieces of earlier requests, which are read only once. None reads all pieces.
+
+    Examples:
+        ```python
+        from foveal.testing import CapturedRequests
+
+        requests = CapturedRequests()
+        requests.record({"model": "gpt-4.1", "messages": [{"role": "user", "content": "Why is CI red?"}]})
+        assert requests[0].model == "gpt-4.1"
+        ```
+    """
 
     def __init__(
         self, number: int, dialect: Dialect, model: str, body: Body, known: KnownPieces | None = None
     ) -> None:
-        """`known` has the pieces of earlier requests, which are shared with this one."""
         fields = _BODY_FIELDS[dialect]
         given = body.get(fields.messages)
         known = {} if known is None else known
         self.number = number
         """Position among the captured requests, from 1."""
         self.dialect: Dialect = dialect
+        """The dialect of the body."""
         self.model = model
+        """The name of the model."""
         said = given if isinstance(given, list) else [{"role": "user", "content": given}]
         system = next((body[name] for name in fields.system if body.get(name) is not None), None)
         setup = (("model", model), ("tools", body.get(fields.tools) or []), ("system", system))
         self.pieces: list[PromptPiece] = [_piece(place, one, known) for place, one in setup]
+        """The model, the tools, the system text and the messages, as a cache compares them."""
         self.pieces += [_piece(f"messages[{at}]", one, known) for at, one in enumerate(said)]
         self.tools, self.system = self.pieces[1].given, self.pieces[2].given
         self.messages = [piece.given for piece in self.pieces[3:]]
+        """The messages as they were sent."""
         self.has_stored_history: bool = any(body.get(name) is not None for name in _STORED_HISTORY_FIELDS)
         """Whether the provider holds a part of the history, which cannot be compared."""
         self.keys: tuple[bytes, ...] = tuple(piece.key for piece in self.pieces)
+        """For each piece, the bytes that are compared."""
         self.said: list[PromptPiece] = [piece for piece in self.pieces[3:] if not piece.is_instruction]
         """The messages without instructions."""
 

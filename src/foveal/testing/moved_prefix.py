@@ -62,7 +62,20 @@ _REMEDY: Final[dict[Code, str]] = {
 
 
 class MovedPrefix(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that does not begin like the request before it."""
+    """A request that does not begin like the request before it.
+
+    Examples:
+        ```python
+        from foveal.testing import CapturedRequests
+
+        requests = CapturedRequests()
+        for time in ("09:00", "09:01"):
+            system = {"role": "system", "content": f"It is {time}."}
+            requests.record({"model": "gpt-4.1", "messages": [system, {"role": "user", "content": "Hello."}]})
+        (moved,) = requests.breaks()
+        print(moved.remedy)
+        ```
+    """
 
     request: int
     """Number of the request among the captured ones, from 1."""
@@ -73,6 +86,7 @@ class MovedPrefix(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""
     """The role of that message in the previous request."""
     code: Code
+    """The cause, for programs."""
     cause: str
     """The cause in words."""
     before: str

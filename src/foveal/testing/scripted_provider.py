@@ -20,27 +20,59 @@ from foveal.core.view.request import Fitted
 from foveal.ports import Reply, ReplyPiece
 
 Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any] | str]]
+"""Tool calls of an answer: the name and the arguments of each."""
 Answer: TypeAlias = str | Calls | tuple[str, Calls] | BaseException
+"""One answer of `Scripted`: a text, calls, a text with calls, or an exception to raise."""
 
 
 class PromptTooLong(Exception):
-    """The error for a request that does not fit."""
+    """The error of `Scripted` for a request that does not fit.
+
+    Examples:
+        ```python
+        from foveal.testing import PromptTooLong
+
+        assert PromptTooLong.status_code == 400
+        ```
+    """
 
     status_code = 400
+    """The HTTP status that providers send for it."""
 
 
 class Scripted:
-    """A `Provider` that returns prepared answers."""
+    """A `Provider` that returns prepared answers.
+
+    Args:
+        *answers: The answers, in order. After the last one, it says that it has nothing more to say.
+        window: Tokens above which a request is refused. 0 means no limit.
+        name: `provider/model`.
+        delay: Seconds to pause before each line of an answer.
+
+    Examples:
+        ```python
+        import foveal
+
+        provider = foveal.testing.Scripted("Because of a bound.", [("read", {"path": "a.py"})])
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "demo", model=provider.model)
+            await session.append(foveal.UserSaid(content="Why is CI red?"))
+            async for item in provider.send(await session.fit(), max_tokens=500):
+                print(item)
+        assert len(provider.requests) == 1
+        ```
+    """
 
     dialect: Dialect = "openai_chat"
+    """The dialect of the answers."""
 
     def __init__(
         self, *answers: Answer, window: int = 0, name: str = "scripted/model", delay: float = 0.0
     ) -> None:
-        """`window` is the window in tokens, whatever the name suggests; 0 means no limit. `delay` is the pause
-        in seconds before each line of an answer."""
         self.name = name
+        """`provider/model`."""
         self.model: Model = model(name, window=window or 128_000)
+        """What is known of the model."""
         self.requests: list[Fitted] = []
         """The requests received so far, refused ones included."""
         self._answers = list(answers)

@@ -39,19 +39,60 @@ _CALLER_CAUSES: Final = frozenset({"", "instructed", "equipped", "opened", "rewo
 
 
 class PrefixMoved(AssertionError):
-    """The beginning of a request changed; `breaks` has the details."""
+    """The beginning of a request changed without a recorded reduction.
+
+    Examples:
+        ```python
+        from foveal.testing import PrefixMoved, assert_stable_prefix
+
+        user = {"role": "user", "content": "Hello."}
+        systems = ({"role": "system", "content": f"It is {time}."} for time in ("09:00", "09:01"))
+        try:
+            assert_stable_prefix([{"model": "gpt-4.1", "messages": [system, user]} for system in systems])
+        except PrefixMoved as error:
+            assert error.breaks[0].code == "changing_text"
+        ```
+    """
 
     def __init__(self, message: str, breaks: Sequence[MovedPrefix]) -> None:
         super().__init__(message)
         self.breaks: tuple[MovedPrefix, ...] = tuple(breaks)
+        """The requests whose beginning changed."""
 
 
 class IllegalRequest(AssertionError):
-    """A provider would refuse the form of a request."""
+    """A provider would refuse the form of a request.
+
+    Examples:
+        ```python
+        from foveal.testing import CapturedRequests, IllegalRequest
+
+        requests = CapturedRequests()
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "2 failed"}
+        requests.record({"model": "gpt-4.1", "messages": [result]})
+        try:
+            requests.check_legal()
+        except IllegalRequest as error:
+            print(error)
+        ```
+    """
 
 
 class NothingCaptured(AssertionError):
-    """No request was captured, so there is nothing to check."""
+    """No request was captured, so there is nothing to check.
+
+    Examples:
+        ```python
+        from foveal.testing import NothingCaptured, capture
+
+        with capture() as requests:
+            pass
+        try:
+            requests.check()
+        except NothingCaptured as error:
+            print(error)
+        ```
+    """
 
 
 class ConversationCost(NamedTuple):
@@ -77,7 +118,19 @@ class _RecordedBreak(NamedTuple):
 
 
 class CapturedRequests(Sequence[CapturedRequest]):
-    """The LLM requests of a test, in the order in which they were sent."""
+    """The LLM requests of a test, in the order in which they were sent.
+
+    It is a sequence of `CapturedRequest`.
+
+    Examples:
+        ```python
+        from foveal.testing import CapturedRequests
+
+        requests = CapturedRequests()
+        requests.record({"model": "gpt-4.1", "messages": [{"role": "user", "content": "Why is CI red?"}]})
+        requests.check()
+        ```
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -101,8 +154,16 @@ class CapturedRequests(Sequence[CapturedRequest]):
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
     def record(self, body: Mapping[str, Any] | bytes | str, *, url: str = "") -> bool:
-        """Add the body of a request that another HTTP client sends. Return whether it is a request to a model. With
-        `url`, its path names the dialect and, for Gemini and Bedrock, the model."""
+        """Add the body of a request that another HTTP client sends.
+
+        Args:
+            body: The body: a mapping, or JSON.
+            url: The URL, whose path names the dialect and, for Gemini and Bedrock, the model. `""` recognises
+                the dialect by the body.
+
+        Returns:
+            Whether it is a request to a model.
+        """
         with self._lock:
             request = read_request(len(self._requests) + 1, url, body, self._known)
             if request is not None:
@@ -110,9 +171,22 @@ class CapturedRequests(Sequence[CapturedRequest]):
             return request is not None
 
     def request_sent(self, url: str, body: bytes | str) -> None:
+        """Add a request that an HTTP client of this process sends.
+
+        Args:
+            url: The URL.
+            body: The body.
+        """
         self.record(body, url=url)
 
     def prefix_break(self, sender: SentRequests, found: PrefixBreak, steps: list[Any]) -> None:
+        """Add a break of the prefix that Foveal recorded.
+
+        Args:
+            sender: The requests of one context or session.
+            found: The break.
+            steps: The steps of the request, as they were sent.
+        """
         if found.why not in _CALLER_CAUSES:
             texts = tuple(_step_texts(steps[-1])) if steps else ()
             event = f"{found.cause} {found.why}"
@@ -122,11 +196,17 @@ class CapturedRequests(Sequence[CapturedRequest]):
     # ── Checks ───────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, *, max_breaks: int = 0, min_lost_tokens: int = 1, min_requests: int = 1) -> None:
-        """Raise `PrefixMoved` if more than `max_breaks` requests do not begin like the request that they continue.
+        """Raise `PrefixMoved` if requests do not begin like those that they continue.
 
-        A break that makes the provider read fewer than `min_lost_tokens` again does not count: a last message that
-        is not sent again costs nothing. Raises `NothingCaptured` if there are fewer
-        than `min_requests` requests."""
+        Args:
+            max_breaks: Requests that may break the prefix.
+            min_lost_tokens: A break that makes the provider read fewer tokens again does not count.
+            min_requests: Requests that are expected at least.
+
+        Raises:
+            PrefixMoved: More than `max_breaks` requests break the prefix.
+            NothingCaptured: There are fewer than `min_requests` requests.
+        """
         __tracebackhide__ = True
         if len(self) < min_requests:
             raise NothingCaptured(
@@ -139,8 +219,13 @@ class CapturedRequests(Sequence[CapturedRequest]):
             raise PrefixMoved(self._breaks_text(found, max_breaks), found)
 
     def check_legal(self) -> None:
-        """Raise `IllegalRequest` if a provider would refuse the form of a request: roles, pairs of calls and
-        results, empty content, cache marks."""
+        """Raise `IllegalRequest` if a provider would refuse the form of a request.
+
+        Roles, pairs of calls and results, empty content and cache marks are checked.
+
+        Raises:
+            IllegalRequest: The message lists the faults.
+        """
         __tracebackhide__ = True
         faults = [f"request {request.number}: {fault}" for request in self for fault in _faults(request)]
         if faults:
@@ -149,7 +234,10 @@ class CapturedRequests(Sequence[CapturedRequest]):
             raise IllegalRequest("a provider would refuse these requests\n" + "\n".join(shown))
 
     def breaks(self) -> list[MovedPrefix]:
-        """Return every request that does not begin like the one that it continues, recorded reductions included."""
+        """Return every request that does not begin like the one that it continues.
+
+        Recorded reductions are included.
+        """
         tokens = PieceTokens()
         return [one for _, _, one in self._compared(tokens) if one is not None]
 
@@ -265,7 +353,24 @@ def _dollars_or_unknown(dollars: float | None) -> str:
 
 @contextmanager
 def capture() -> Iterator[CapturedRequests]:
-    """Record the LLM requests that are sent inside the `with` block, by any thread or task of this process."""
+    """Record the LLM requests that are sent inside the `with` block.
+
+    Requests of any thread or task of this process are recorded.
+
+    Yields:
+        The requests.
+
+    Examples:
+        ```python
+        import foveal
+
+        with foveal.testing.capture() as requests:
+            client.chat.completions.create(
+                model="gpt-4.1", messages=[{"role": "user", "content": "Why is CI red?"}]
+            )
+        requests.check()
+        ```
+    """
     requests = CapturedRequests()
     http_capture.start(requests)
     try:
@@ -280,8 +385,26 @@ def assert_stable_prefix(
     max_breaks: int = 0,
     min_lost_tokens: int = 1,
 ) -> None:
-    """Raise `PrefixMoved` if the beginning of a request changes; `requests` are captured ones, or request bodies in
-    the order in which they were sent."""
+    """Raise `PrefixMoved` if the beginning of a request changes.
+
+    Args:
+        requests: Captured requests, or request bodies in the order in which they were sent.
+        max_breaks: Requests that may break the prefix.
+        min_lost_tokens: A break that makes the provider read fewer tokens again does not count.
+
+    Raises:
+        PrefixMoved: More than `max_breaks` requests break the prefix.
+        NothingCaptured: There is no request.
+
+    Examples:
+        ```python
+        from foveal.testing import assert_stable_prefix
+
+        first = {"role": "user", "content": "Why is CI red?"}
+        second = {"role": "assistant", "content": "Because of a bound."}
+        assert_stable_prefix([{"messages": [first]}, {"messages": [first, second]}])
+        ```
+    """
     __tracebackhide__ = True
     if not isinstance(requests, CapturedRequests):
         bodies, requests = requests, CapturedRequests()

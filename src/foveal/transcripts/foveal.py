@@ -39,7 +39,21 @@ class FileHeader(msgspec.Struct, kw_only=True):
 
 
 def write_events(events: Iterable[Event], session_id: str, title: str = "") -> Iterator[bytes]:
-    """Yield a session as lines, each with its newline."""
+    """Yield a session as lines of Foveal's format, each with its newline.
+
+    Args:
+        events: The events of the session.
+        session_id: The id in the header line.
+        title: The title in the header line.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.transcripts import write_events
+
+        lines = list(write_events(foveal.Context("gpt-4.1").log, "demo", "A short session"))
+        ```
+    """
     header = FileHeader(id=session_id, title=title)
     try:
         yield msgspec.json.encode(header) + b"\n"

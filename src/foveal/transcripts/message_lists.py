@@ -338,17 +338,49 @@ DATASET: Final = TranscriptFormat("data", _matches_dataset, _read_dataset)
 
 
 def write_messages(facts: Iterable[AnyFact], dialect: Dialect) -> list[dict[str, Any]]:
-    """Return the view of these facts, numbered from 0, as a legal list of messages.
+    """Return the view of some facts as a legal list of messages.
 
     Reductions and rewinds apply, and calls without a result get one, as in every view. System text that is sent
     beside the messages comes first among them.
+
+    Args:
+        facts: The facts, numbered from 0.
+        dialect: The dialect of the messages.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.transcripts import write_messages
+
+        messages = write_messages([foveal.UserSaid(content="Hello.")], "openai_chat")
+        assert messages == [{"role": "user", "content": "Hello."}]
+        ```
     """
     log = [Event(seq, fact) for seq, fact in enumerate(facts)]
     return write_view(fold(log, MessageTokens(counter("estimate"))), dialect)
 
 
 def write_view(view: View, dialect: Dialect) -> list[dict[str, Any]]:
-    """Return what a view shows as a legal list of messages, with the system text that is sent beside them."""
+    """Return what a view shows as a legal list of messages.
+
+    System text that is sent beside the messages comes first among them.
+
+    Args:
+        view: The view.
+        dialect: The dialect of the messages.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.core.tokens.counter import counter
+        from foveal.core.tokens.message_tokens import MessageTokens
+        from foveal.core.view.fold import fold
+        from foveal.transcripts import write_view
+
+        events = [foveal.Event(0, foveal.UserSaid(content="Hello."))]
+        messages = write_view(fold(events, MessageTokens(counter("estimate"))), "anthropic")
+        ```
+    """
     target = wire_for(dialect)
     asides = [shown.fact for shown in view.asides.values() if isinstance(shown.fact, Instructed)]
     beside = [message for fact in asides for message in target.write(replace(fact, aside=False))]

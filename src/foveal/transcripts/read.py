@@ -24,6 +24,7 @@ from foveal.transcripts.transcript import Transcript, TranscriptFormat, Unreadab
 FORMATS: Final[dict[str, TranscriptFormat]] = {
     format.name: format for format in (FOVEAL, DATASET, MESSAGE_LIST, CODEX, CLAUDE_CODE, PI)
 }
+"""The formats by name."""
 TRANSCRIPT_SUFFIXES: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """Suffixes of the files that are read from a folder."""
 
@@ -42,7 +43,22 @@ _DETECTION_ORDER: Final = (FOVEAL, CODEX, CLAUDE_CODE, PI, DATASET, MESSAGE_LIST
 
 
 def detect(first_lines: Iterable[bytes | str], *, path: str = "the transcript") -> str:
-    """Return the name of the format of these lines; raises `UnreadableTranscript` if none matches."""
+    """Return the name of the format of some lines.
+
+    Args:
+        first_lines: The first lines of a file.
+        path: The name of the file in the error.
+
+    Raises:
+        UnreadableTranscript: No format matches, or there is no line.
+
+    Examples:
+        ```python
+        from foveal.transcripts import detect
+
+        assert detect(['{"foveal":"session","v":1,"id":"demo"}']) == "foveal"
+        ```
+    """
     empty = True
     for line in first_lines:
         empty = False
@@ -75,10 +91,31 @@ def read(
     progress: Progress | None = None,
     skipped: SkippedCallback | None = None,
 ) -> Iterator[Transcript]:
-    """Yield the transcripts of a file, of all files of a folder, or of a binary stream.
+    """Yield the transcripts of a file, a folder or a binary stream.
 
-    `progress` is called with the bytes read and the total. A file that cannot be read raises
-    `UnreadableTranscript`; in a folder it is skipped and passed to `skipped`.
+    Args:
+        source: The path of a file or folder, or a binary stream.
+        format: The name of a format in `FORMATS`. `"auto"` detects it.
+        progress: Called with the bytes read and the total. None reports nothing.
+        skipped: Called with the error for each file of a folder that cannot be read. None skips it silently.
+
+    Raises:
+        BadSetting: The format is unknown.
+        UnreadableTranscript: The file cannot be read, or no file of the folder can.
+
+    Examples:
+        ```python
+        from pathlib import Path
+
+        import foveal
+        from foveal.transcripts import read, write_events
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        Path("demo.jsonl").write_bytes(b"".join(write_events(ctx.log, "demo")))
+        (transcript,) = read("demo.jsonl")
+        assert transcript.id == "demo"
+        ```
     """
     if format != "auto" and format not in FORMATS:
         raise BadSetting("format", format, f"auto, {', '.join(FORMATS)}")

@@ -46,23 +46,54 @@ TimedFact: TypeAlias = tuple[AnyFact, float | None]
 
 
 class UnreadableTranscript(FovealError, ValueError):
-    """A file that is not a transcript; names the file, the line and the problem."""
+    """A file is not a transcript; names the file, the line and the problem.
+
+    Examples:
+        ```python
+        from pathlib import Path
+
+        from foveal.transcripts import UnreadableTranscript, read
+
+        Path("notes.jsonl").write_text("no JSON")
+        try:
+            list(read("notes.jsonl"))
+        except UnreadableTranscript as error:
+            assert error.path == "notes.jsonl"
+        ```
+    """
 
     def __init__(self, path: str, line: int, problem: str) -> None:
         super().__init__(f"{path}, line {line}: {problem}" if line else f"{path}: {problem}")
         self.path = path
+        """The file."""
         self.line = line
+        """The number of the line; 0 for the whole file."""
         self.problem = problem
+        """What is wrong, in words."""
 
 
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation read from a file or stream."""
+    """One conversation read from a file or stream.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.transcripts import Transcript
+
+        facts = ((foveal.UserSaid(content="Why is CI red?"), None),)
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        assert [event.seq for event in recording.events(first=10)] == [10]
+        ```
+    """
 
     id: str
+    """The id of the conversation."""
     source: str
     """The format's name."""
     facts: tuple[TimedFact, ...]
+    """The facts in order, each with its time."""
     title: str = ""
+    """The title; "" if there is none."""
     path: str = ""
     """The file; "" for a stream."""
     model: str = ""
@@ -77,7 +108,11 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens in the model's window, if the format records them; else 0."""
 
     def events(self, *, first: int = 0) -> Iterator[Event]:
-        """Yield the facts as events from seq `first` on, with their positions shifted accordingly."""
+        """Yield the facts as events, with their positions shifted accordingly.
+
+        Args:
+            first: The seq of the first event.
+        """
         by = first - self.first
         for seq, (fact, at) in enumerate(self.facts, first):
             yield Event(seq, shift_seqs(fact, by=by) if by else fact, at)

@@ -30,33 +30,135 @@ ClientT = TypeVar("ClientT")
 
 
 def httpx(conversations: ConversationPool | None = None, **options: Any) -> _httpx.Client:
-    """Return an `httpx.Client` that fits requests; `options` are those of `httpx.Client`."""
+    """Return an `httpx.Client` that fits requests.
+
+    Args:
+        conversations: The pool of conversations, with the settings. None creates one with the defaults.
+        **options: The options of `httpx.Client`.
+
+    Raises:
+        BadSetting: An option belongs to the pool, or `conversations` is not a pool.
+
+    Examples:
+        ```python
+        import foveal
+
+        with foveal.transport.httpx(foveal.transport.ConversationPool(window=32_000), timeout=60) as http:
+            assert http.timeout.read == 60
+        ```
+    """
     return cast("_httpx.Client", make_client("httpx", conversations, options))
 
 
 def httpx_async(conversations: ConversationPool | None = None, **options: Any) -> _httpx.AsyncClient:
-    """Return an `httpx.AsyncClient` that fits requests; `options` are those of `httpx.AsyncClient`."""
+    """Return an `httpx.AsyncClient` that fits requests.
+
+    Args:
+        conversations: The pool of conversations, with the settings. None creates one with the defaults.
+        **options: The options of `httpx.AsyncClient`.
+
+    Raises:
+        BadSetting: An option belongs to the pool, or `conversations` is not a pool.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.transport.httpx_async() as http:
+            assert not http.is_closed
+        ```
+    """
     return cast("_httpx.AsyncClient", make_async_client("httpx", conversations, options))
 
 
 def httpx2(conversations: ConversationPool | None = None, **options: Any) -> _httpx2.Client:
-    """Return an `httpx2.Client` that fits requests; `options` are those of `httpx2.Client`."""
+    """Return an `httpx2.Client` that fits requests.
+
+    Args:
+        conversations: The pool of conversations, with the settings. None creates one with the defaults.
+        **options: The options of `httpx2.Client`.
+
+    Raises:
+        BadSetting: An option belongs to the pool, or `conversations` is not a pool.
+
+    Examples:
+        ```python
+        import foveal
+        import openai
+
+        fitted = openai.OpenAI(http_client=foveal.transport.httpx2())
+        ```
+    """
     return cast("_httpx2.Client", make_client("httpx2", conversations, options))
 
 
 def httpx2_async(conversations: ConversationPool | None = None, **options: Any) -> _httpx2.AsyncClient:
-    """Return an `httpx2.AsyncClient` that fits requests; `options` are those of `httpx2.AsyncClient`."""
+    """Return an `httpx2.AsyncClient` that fits requests.
+
+    Args:
+        conversations: The pool of conversations, with the settings. None creates one with the defaults.
+        **options: The options of `httpx2.AsyncClient`.
+
+    Raises:
+        BadSetting: An option belongs to the pool, or `conversations` is not a pool.
+
+    Examples:
+        ```python
+        import foveal
+        import openai
+
+        fitted = openai.AsyncOpenAI(http_client=foveal.transport.httpx2_async())
+        ```
+    """
     return cast("_httpx2.AsyncClient", make_async_client("httpx2", conversations, options))
 
 
 def wrap(transport: TransportT, conversations: ConversationPool | None = None) -> TransportT:
-    """Return a transport that fits requests and sends them through `transport`, of either library, sync or
-    async. Closing it closes `transport`."""
+    """Return a transport that fits requests and sends them through another one.
+
+    Closing it closes the other one.
+
+    Args:
+        transport: A transport of httpx or httpx2, sync or async.
+        conversations: The pool of conversations, with the settings. None creates one with the defaults.
+
+    Raises:
+        BadSetting: `transport` is not a transport of either library, or `conversations` is not a pool.
+
+    Examples:
+        ```python
+        import foveal
+        import httpx
+
+        transport = foveal.transport.wrap(httpx.HTTPTransport(retries=2))
+        with httpx.Client(transport=transport) as http:
+            assert not http.is_closed
+        ```
+    """
     return cast(TransportT, wrap_transport(transport, conversations))
 
 
 def botocore(client: ClientT, conversations: ConversationPool | None = None) -> ClientT:
-    """Let a `bedrock-runtime` client of boto3 fit the requests of `converse` and `converse_stream`, and return
-    it."""
+    """Let a `bedrock-runtime` client fit the requests of `converse` and `converse_stream`.
+
+    Args:
+        client: A client of boto3.
+        conversations: The pool of conversations, with the settings. None creates one with the defaults.
+
+    Returns:
+        The same client.
+
+    Raises:
+        BadSetting: `client` is not a `bedrock-runtime` client, or `conversations` is not a pool.
+
+    Examples:
+        ```py
+        import boto3
+
+        import foveal
+
+        bedrock = foveal.transport.botocore(boto3.client("bedrock-runtime", region_name="eu-west-1"))
+        ```
+    """
     ConverseHooks(client, checked_pool(conversations)).register()
     return client

@@ -130,10 +130,29 @@ class Continued(NamedTuple):
 
 
 class ConversationPool:
-    """The conversations of one or more transports.
+    """The conversations of one or more transports, in memory.
 
-    `settings` are those of `Context`: `window`, `policy`, `summarise` and others. `model` replaces the name in the
-    requests, for a provider whose names say nothing about the model."""
+    It can be used from any thread.
+
+    Args:
+        model: Replaces the name of the model in the requests, for a provider whose names say nothing about the
+            model. None uses the names in the requests.
+        limit: Conversations that are kept; above it, those that were not used for longest are forgotten.
+        **settings: The settings of `Context`: `window`, `policy`, `summarise` and others, as in
+            `ContextArguments`.
+
+    Raises:
+        BadSetting: A setting is unknown or outside its range.
+
+    Examples:
+        ```python
+        import foveal
+
+        pool = foveal.transport.ConversationPool(window=32_000, limit=64)
+        with foveal.transport.httpx(pool) as http:
+            assert pool.contexts == []
+        ```
+    """
 
     def __init__(
         self,
@@ -142,7 +161,6 @@ class ConversationPool:
         limit: int = MAX_CONVERSATIONS,
         **settings: Unpack[ContextArguments],
     ) -> None:
-        """Raises `BadSetting` for a setting that no context takes: a request that meets one is sent unfitted."""
         check_arguments(model, settings)
         self.request_cache: RequestCache = RequestCache()
         self._model = model
@@ -170,13 +188,34 @@ class ConversationPool:
             return [conversation.context for conversation in self._open.values()]
 
     def context(self, name: str) -> Context | None:
-        """Return the context of the conversation with this name."""
+        """Return the context of the conversation with a name.
+
+        Args:
+            name: The name that the client sends in the header `X-Foveal-Session`.
+
+        Returns:
+            The context; None if no conversation has this name.
+        """
         with self._lock:
             found = self._named.get(name)
             return None if found is None else found.context
 
     def add(self, name: str, context: Context) -> None:
-        """Let requests with this name continue a context, for example one that `Context.load` returned."""
+        """Let requests with a name continue a context.
+
+        Args:
+            name: The name of the conversation; one that has it before is forgotten.
+            context: The context, for example one that `Context.load` returned.
+
+        Examples:
+            ```python
+            import foveal
+
+            pool = foveal.transport.ConversationPool()
+            pool.add("ci", foveal.Context("gpt-4.1"))
+            assert pool.context("ci") is not None
+            ```
+        """
         with self._lock:
             before = self._named.get(name)
             if before is not None:

@@ -27,20 +27,32 @@ CompactionOutcome: TypeAlias = Compacted | CompactionFailed
 
 
 class CompactionMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one compaction went. The field names are part of the log."""
+    """How one compaction went. The field names are part of the log.
+
+    Examples:
+        ```python
+        from foveal.core.compaction.health import CompactionMetrics
+
+        assert CompactionMetrics(before=2_000, after=500).ratio == 0.25
+        ```
+    """
 
     turns: int = 0
     """User requests in the range."""
     events: int = 0
+    """Events in the range."""
     before: int = 0
     """Tokens that the range took in the request, as shown."""
     after: int = 0
     """Tokens of the summary."""
     seconds: float = 0.0
+    """Seconds that it took."""
     input: int = 0
     """Tokens that the model read, cached ones included."""
     cached: int = 0
+    """Tokens of `input` that came from the cache."""
     output: int = 0
+    """Tokens that the model wrote."""
     cost: float | None = None
     """Dollars for these tokens; None when a price is unknown."""
     asked: int = 0
@@ -48,6 +60,7 @@ class CompactionMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     form: str = ""
     """`shared` when the conversation's own cached prefix was used, `cold` when not; "" when no model was asked."""
     chunks: int = 0
+    """Chunks that were summarised one by one."""
     checks: tuple[str, ...] = ()
     """Faults of rejected drafts and errors of providers, in order."""
     score: float | None = None

@@ -46,7 +46,21 @@ from foveal.errors import BadSetting
 
 
 class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a summary that is being written."""
+    """Progress of a summary that is being written.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.core.compaction.summariser import SummaryProgress
+
+
+        def show(progress: SummaryProgress) -> None:
+            print(progress.stage, progress.tokens)
+
+
+        ctx = foveal.Context("gpt-4.1", summarise=lambda request: "…", progress=show)
+        ```
+    """
 
     stage: str
     """What the current request is for: the summary, a part of it, or the merge of parts."""
@@ -57,7 +71,23 @@ class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to send to a model, in the conversation's dialect."""
+    """The request to send to a model, in the conversation's dialect.
+
+    Examples:
+        ```python
+        import foveal
+
+
+        def write(request: foveal.SummaryRequest) -> str:
+            reply = client.chat.completions.create(
+                model="gpt-4.1-mini", messages=request.messages, max_tokens=request.max_tokens
+            )
+            return reply.choices[0].message.content or ""
+
+
+        ctx = foveal.Context("gpt-4.1", summarise=write)
+        ```
+    """
 
     messages: list[Any]
     """All messages, with the system text among them unless the dialect takes it beside them."""
@@ -66,14 +96,25 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[Any] = []
     """Sent only so that the cached prefix stays the same; the prompt says to call none."""
     max_tokens: int
+    """Most tokens that the summary may take."""
     form: Literal["shared", "cold"]
     """`shared`: the conversation itself and one more message. `cold`: the conversation quoted in one message."""
     stage: str = ""
+    """What the request is for: the summary, a part of it, or the merge of parts."""
     dialect: Dialect = "openai_chat"
+    """The dialect of the messages."""
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments for a client of the dialect, without the model's name: those of
-        `generate_content` for Gemini and of `converse` for Bedrock."""
+        """Return the keyword arguments for a client of the dialect, without the model's name.
+
+        They are those of `generate_content` for Gemini and of `converse` for Bedrock.
+
+        Examples:
+            ```py
+            def write(request):
+                return client.chat.completions.create(model="gpt-4.1-mini", **request.arguments())
+            ```
+        """
         match self.dialect:
             case "openai_responses":
                 beside = self._beside("system", "tools")
@@ -106,7 +147,12 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def cold(cls, request: DraftRequest, dialect: Dialect) -> SummaryRequest:
-        """Build a request of its own, in which the conversation is quoted data."""
+        """Build a request of its own, in which the conversation is quoted data.
+
+        Args:
+            request: What the summary needs.
+            dialect: The dialect of the messages.
+        """
         writer = wire.wire_for(dialect)
         text = writer.write(UserSaid(content=request.text))
         if writer.has_system_beside:
@@ -118,7 +164,15 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     def shared(
         cls, request: DraftRequest, dialect: Dialect, *, messages: list[Json], system: Any, tools: list[Any]
     ) -> SummaryRequest:
-        """Build the conversation's own request with one more message at its end."""
+        """Build the conversation's own request with one more message at its end.
+
+        Args:
+            request: What the summary needs.
+            dialect: The dialect of the messages.
+            messages: The messages of the conversation's request.
+            system: The system text beside them.
+            tools: The tools of the conversation's request.
+        """
         writer = wire.wire_for(dialect)
         joined = writer.join([messages, writer.write(UserSaid(content=request.text))])
         if dialect in ("anthropic", "bedrock"):
@@ -149,7 +203,33 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summariser:
-    """A callable that writes summaries, with its model: the conversation's own model unless you name one."""
+    """A callable that writes summaries, with its model.
+
+    Args:
+        call: Takes a `SummaryRequest` and returns a text, a reply of a provider, or a stream. It may be async
+            where there is an event loop.
+        model: The model that it calls, for limits and prices. None is the conversation's own model.
+        name: The name in reports. `""` uses the name of the model.
+
+    Raises:
+        BadSetting: `call` is not callable.
+
+    Examples:
+        ```python
+        import foveal
+
+
+        def write(request: foveal.SummaryRequest) -> str:
+            reply = client.chat.completions.create(
+                model="gpt-4.1-mini", messages=request.messages, max_tokens=request.max_tokens
+            )
+            return reply.choices[0].message.content or ""
+
+
+        small = foveal.Summariser(write, model="gpt-4.1-mini")
+        ctx = foveal.Context("gpt-4.1", summarise=[small, write])
+        ```
+    """
 
     def __init__(
         self, call: Callable[[SummaryRequest], Any], *, model: str | Model | None = None, name: str = ""
@@ -157,8 +237,11 @@ class Summariser:
         if not callable(call):
             raise BadSetting("summarise", call, "a callable that takes a request")
         self.call: Callable[[SummaryRequest], Any] = call
+        """The callable."""
         self.model: Model | None = _resolve_model(model)
+        """The model that it calls; None is the conversation's own."""
         self.name: str = name or (self.model.name if self.model is not None else "")
+        """The name in reports."""
 
     def __repr__(self) -> str:
         return f"Summariser({self.name or self.call!r})"
@@ -169,6 +252,7 @@ def _resolve_model(given: str | Model | None) -> Model | None:
 
 
 Summarise: TypeAlias = Callable[[SummaryRequest], Any] | Summariser
+"""What `summarise` takes: a callable, or a `Summariser`."""
 
 
 def summariser_chain(given: Summarise | Sequence[Summarise] | None) -> tuple[Summariser, ...]:

@@ -19,13 +19,28 @@ _UNKNOWN_MODEL: Final = "unknown"
 
 
 class ContextArguments(SettingArguments, total=False):
-    """The settings of a `Context` beside its model."""
+    """The keyword arguments of `Context` beside its model and its log.
+
+    `Context.load` and the transports take them. The other fields are those of `SettingArguments`.
+
+    Examples:
+        ```python
+        import foveal
+
+        pool = foveal.transport.ConversationPool(window=32_000, policy="economy", dialect="anthropic")
+        ```
+    """
 
     dialect: Dialect
+    """The format of the messages. Default: detected."""
     summarise: Summarise | Sequence[Summarise] | None
+    """The callables that write summaries. Default: none; the log alone is summarised."""
     prompt: str
+    """A text, or `file://…`, that replaces the task of the summary prompt."""
     progress: Callable[[SummaryProgress], None] | None
+    """Called while a summary is written."""
     clock: Callable[[], float] | None
+    """Returns the time in seconds since 1970. Default: `time.time`."""
 
 
 def check_arguments(model: str | Model | None, arguments: Mapping[str, Any]) -> None:

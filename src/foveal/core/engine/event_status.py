@@ -29,10 +29,23 @@ from foveal.core.view.steps import CoveredRange, Level, hidden_ranges
 
 
 class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of the log, and how the next request shows it."""
+    """One event of the log, and how the next request shows it.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        status = ctx.why("e1")
+        assert (status.kind, status.level) == ("user_said", "full")
+        ```
+    """
 
     handle: str
+    """The handle of the event."""
     kind: str
+    """The kind of its fact."""
     level: Level | str
     """A level of detail, or "-" for an event that is never sent."""
     tokens: int = 0

@@ -20,7 +20,17 @@ from foveal.core.wire import Wire, is_same_message
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where one message of a request comes from."""
+    """Where one message of a request comes from.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        _, (origin,) = ctx.fit_with_origins([{"role": "user", "content": "Why is CI red?"}])
+        assert origin.whole
+        ```
+    """
 
     inputs: tuple[int, ...] = ()
     """Indexes of the given messages that it shows, whole or reduced; none if Foveal wrote it."""

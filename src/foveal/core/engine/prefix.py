@@ -19,7 +19,19 @@ from foveal.core.wire.cache_marks import strip_cache_marks
 
 
 class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request whose beginning differed from the request before, so that the provider had to read it again."""
+    """A request whose beginning differed from the request before it.
+
+    The provider had to read it again from that place on.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        assert ctx.report().breaks == ()
+        ```
+    """
 
     call: int
     """Which request, counted from 1."""

@@ -57,33 +57,79 @@ RECENT_TURNS: Final = 5
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a provider would not have accepted, and how it was repaired."""
+    """Something that a provider would not have accepted, and how it was repaired.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        assert ctx.report().repairs == ()
+        ```
+    """
 
     handle: str
+    """The event that was repaired."""
     problem: str
+    """What was wrong."""
     done: str
+    """What the request shows instead."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One shown summary: its range, its author and its trigger."""
+    """One shown summary: its range, its author and its trigger.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        for part in range(4):
+            ctx.append({"role": "user", "content": f"Look at part {part}."})
+            ctx.append({"role": "assistant", "content": f"Part {part} has a bound that is wrong. " * 60})
+        ctx.compact()
+        (summary,) = ctx.report().summaries
+        assert summary.by == "ledger"
+        ```
+    """
 
     handle: str
+    """The event that records the summary."""
     first: str
+    """The handle of the first event that it replaces."""
     last: str
-    """The range that it replaces, by handles."""
+    """The handle of the last event that it replaces."""
     by: str
     """The summariser, or `ledger`."""
     reason: str
     """What triggered it."""
     measures: CompactionMetrics
+    """How the compaction went."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the context before the next request."""
+    """The state of the context before the next request.
+
+    `print` shows it as a table.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        report = ctx.report()
+        assert sum(report.totals.values()) == report.window
+        ```
+    """
 
     model: str
+    """The name of the model."""
     window: int
+    """Tokens of the model's window."""
     window_source: str
+    """Where that number comes from, as in `Model.sources`."""
     counted_by: str
     """The counter, and the learned ratio of the provider's tokens to its own."""
     measured: bool
@@ -103,14 +149,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`ok`, `warn`, `act` or `over`."""
     policy: str
+    """The name of the policy."""
     mode: str
     """`auto`, `confirm` or `off`: whether the policy reduces by itself."""
     calls: int
+    """Requests that were fitted."""
     cached_share: float | None
     """The share of the last reported prompt that came from the cache."""
     cache_miss: str
     """The provider's reason why its cache did not hold the last prompt, with the tokens; "" if it gave none."""
     turns: int
+    """Turns of the user in view."""
     turns_left: int | None
     """Estimated turns until the next reduction, or until the user is asked."""
     turn_tokens: int | None
@@ -129,7 +178,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reduced: ReducedCounts
     """How many messages are not shown as they were said, by level."""
     breaks: tuple[PrefixBreak, ...]
+    """The requests whose prefix moved."""
     repairs: tuple[Repair, ...]
+    """What had to be repaired so that the provider accepts the request."""
     events: tuple[EventStatus, ...]
     """The events in memory: the whole log, or in a session those that the view needs."""
 
@@ -154,10 +205,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return [*shown, ("over", -free)] if free < 0 else shown
 
     def percent(self, tokens: int) -> str:
-        """Return tokens in percent of the window, such as `67.2 %`."""
+        """Return tokens in percent of the window, such as `67.2 %`.
+
+        Args:
+            tokens: A number of tokens.
+        """
         return window_percent(tokens, self.window)
 
     def json(self) -> str:
+        """Return the report as JSON."""
         return msgspec.json.encode(self).decode()
 
     def __str__(self) -> str:

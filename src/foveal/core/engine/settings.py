@@ -60,28 +60,40 @@ def clips_within(
 
 
 class SettingArguments(TypedDict, total=False):
-    """Keyword arguments that `Context` and `Session` share; each is optional."""
+    """Keyword arguments that `Context` and `Session` share; each is optional.
+
+    None means that a setting is not given.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1", policy="rolling", window=32_000, reserve=4_000, tokenizer="estimate")
+        ```
+    """
 
     policy: PresetName | Mapping[str, Any] | Policy
-    """A preset's name, a table of its values, or a `Policy`."""
+    """The name of a preset, a table of its values, or a `Policy`. Default: `"economy"`."""
     window: int | None
-    """Tokens in the model's window; overrides what is known of the model."""
+    """Tokens in the model's window. Default: what is known of the model."""
     reserve: int | None
-    """Tokens kept free for the answer."""
+    """Tokens kept free for the answer. Default: what the model may write, at most an eighth of the window."""
     margin: float | None
-    """Share of the window that stays unused; None follows the measured error of counting, from 1 to 10 %."""
+    """Share of the window that stays unused. Default: the measured error of counting, from 1 to 10 %."""
     max_input_tokens: int | None
-    """Most tokens that a request may take."""
+    """Most tokens that a request may take. Default: what the model accepts."""
     max_output_tokens: int | None
-    """Most tokens that the model may write; also the reserve, unless that is given."""
+    """Most tokens that the model may write; also the reserve, unless that is given. Default: what is known of the
+    model.
+    """
     max_history_tokens: int
-    """Most tokens for messages other than instructions; 0 means no limit."""
+    """Most tokens for messages other than instructions. Default: 0, no limit."""
     max_images: int
-    """Most images in a request."""
+    """Most images in a request. Default: 100."""
     max_media_bytes: int
-    """Most bytes of images in a request."""
+    """Most encoded bytes of images, audio and files in a request. Default: 20,000,000."""
     tokenizer: str | Counter
-    """A vocabulary's name, "auto", "estimate", or a counter."""
+    """The name of a vocabulary, `"auto"`, `"estimate"`, or a counter. Default: `"auto"`."""
 
 
 class EngineSettings(NamedTuple):

@@ -33,47 +33,99 @@ Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic",
 class Part(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """One part of a message."""
+    """Base class of the parts of a message.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        assert isinstance(events.Text(text="Hello."), events.Part)
+        ```
+    """
 
 
 class Text(Part, frozen=True, tag_field="part", tag="text"):
+    """Text in a message.
+
+    Examples:
+        ```python
+        import foveal
+
+        said = foveal.UserSaid(content=(foveal.events.Text(text="Hello."),))
+        ```
+    """
+
     text: str
+    """The text."""
     extra: Raw | UnsetType = UNSET
     """The other fields of this part as a JSON object: cache marks, citations, annotations."""
 
 
 class Thinking(Part, frozen=True, tag_field="part", tag="thinking"):
-    """A thinking block. It is sent only in the dialect it came in, with its signature."""
+    """A thinking block. It is sent only in the dialect it came in, with its signature.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        block = events.raw({"type": "thinking", "thinking": "A bound?", "signature": "c2ln"})
+        part = events.Thinking(native=block, text="A bound?")
+        ```
+    """
 
     native: Raw
+    """The block as the provider sent it."""
     text: str = ""
+    """The text of the block, as far as it is readable."""
 
 
 class Call(Part, frozen=True, tag_field="part", tag="call"):
-    """A tool call."""
+    """A tool call in a message of the model.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        call = events.Call(id="call_1", name="bash", arguments='{"command": "make test"}')
+        assert call.replaceable
+        ```
+    """
 
     id: str
+    """The id that the result names."""
     name: str
+    """The name of the tool."""
     arguments: str
     """The text that the model wrote; it may be invalid JSON."""
     variety: str = "function"
     """The dialect's name for this kind of call; every dialect has `function`."""
     extra: Raw | UnsetType = UNSET
+    """The other fields of this part as a JSON object."""
     is_masked: bool = False
     """Whether a placeholder replaces the arguments. Only a view sets it; the log has the call as it was made."""
 
     @property
     def replaceable(self) -> bool:
-        """Whether the arguments may be replaced by a placeholder. A provider's own kind of call is sent as it
-        came."""
+        """Whether a placeholder may replace the arguments. A provider's own kind of call is sent as it came."""
         return self.variety in ("function", "function_call", "custom", "custom_tool_call")
 
 
 class Media(Part, frozen=True, tag_field="part", tag="media"):
-    """An image, an audio clip or a file."""
+    """An image, an audio clip or a file.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        image = events.raw({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0="}})
+        part = events.Media(native=image, mime="image/png", size=9)
+        ```
+    """
 
     native: Raw
+    """The part as the provider takes it."""
     mime: str = ""
+    """The media type, such as `image/png`; "" if it is unknown."""
     size: int = 0
     """Encoded bytes inside the request."""
     units: int = 0
@@ -81,13 +133,26 @@ class Media(Part, frozen=True, tag_field="part", tag="media"):
 
 
 class Opaque(Part, frozen=True, tag_field="part", tag="opaque"):
-    """A part that only its provider understands, such as a server-side tool call. It is sent as it came."""
+    """A part that only its provider understands, such as a server-side tool call.
+
+    It is sent as it came.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        part = events.Opaque(native=events.raw({"type": "web_search_call", "id": "ws_1"}))
+        ```
+    """
 
     native: Raw
+    """The part as the provider sent it."""
 
 
 AnyPart: TypeAlias = Text | Thinking | Call | Media | Opaque
+"""One part of a message."""
 Content: TypeAlias = str | tuple[AnyPart, ...]
+"""The content of a message: a text, or its parts in order."""
 
 
 # ── Facts ────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,30 +167,68 @@ class Fact(
     tag_field="kind",
     gc=False,
 ):
-    """Base class of all facts."""
+    """Base class of all facts. Facts never change and are compared whole.
+
+    Examples:
+        ```python
+        import foveal
+
+        assert isinstance(foveal.UserSaid(content="Hello."), foveal.events.Fact)
+        ```
+    """
 
 
 class Opened(Fact, frozen=True, tag="opened"):
-    """A session started, or continued with another model or policy."""
+    """A session started, or continued with another model or policy.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Opened(model="gpt-4.1", policy="economy")
+        ```
+    """
 
     model: str
+    """The name of the model."""
     policy: str = ""
+    """The name of the policy."""
     settings: Raw | UnsetType = UNSET
+    """The working folder and the window, as far as the caller set them."""
     origin: str = ""
     """The session this one continues, if any."""
 
 
 class Equipped(Fact, frozen=True, tag="equipped"):
-    """The tools offered to the model changed to these."""
+    """The tools offered to the model changed to these.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Equipped(tools=events.raw([{"type": "function", "function": {"name": "bash"}}]))
+        ```
+    """
 
     tools: Raw
+    """The schemas of the tools as a JSON list."""
 
 
 class Instructed(Fact, frozen=True, tag="instructed"):
-    """System text or project instructions. They are never reduced."""
+    """System text or project instructions. They are never reduced.
+
+    Examples:
+        ```python
+        import foveal
+
+        fact = foveal.Instructed(content="You are careful.")
+        ```
+    """
 
     content: Content
+    """The text."""
     role: Literal["system", "developer"] = "system"
+    """The role of the message."""
     source: str = ""
     """Where the text comes from: "" for the caller's own messages, a path for an instructions file."""
     aside: bool = False
@@ -134,63 +237,139 @@ class Instructed(Fact, frozen=True, tag="instructed"):
     replaces: int | None = None
     """The event that this text replaces, in the same place."""
     dialect: Dialect = ""
+    """The dialect of the opaque fields; "" when there are none."""
     extra: Raw | UnsetType = UNSET
+    """The other fields of the message as a JSON object."""
 
 
 class UserSaid(Fact, frozen=True, tag="user_said"):
+    """A message of the user.
+
+    Examples:
+        ```python
+        import foveal
+
+        fact = foveal.UserSaid(content="Why is CI red?")
+        ```
+    """
+
     content: Content
+    """What the user said."""
     dialect: Dialect = ""
+    """The dialect of the opaque fields; "" when there are none."""
     extra: Raw | UnsetType = UNSET
+    """The other fields of the message as a JSON object."""
 
 
 class ModelSaid(Fact, frozen=True, tag="model_said"):
-    """One utterance of the model: text, thinking and calls in their original order."""
+    """One utterance of the model: text, thinking and calls in their original order.
+
+    Examples:
+        ```python
+        import foveal
+
+        call = foveal.events.Call(id="call_1", name="bash", arguments="{}")
+        fact = foveal.ModelSaid(content=(foveal.events.Text(text="I look."), call))
+        ```
+    """
 
     content: Content
+    """What the model said."""
     listed: bool = False
-    """The content came as a list of parts although the dialect allows a plain string."""
+    """Whether the content came as a list of parts although the dialect allows a plain string."""
     dialect: Dialect = ""
+    """The dialect of the opaque fields; "" when there are none."""
     extra: Raw | UnsetType = UNSET
+    """The other fields of the message as a JSON object."""
 
 
 class ToolReturned(Fact, frozen=True, tag="tool_returned"):
-    """The complete result of one call. Other facts record what the view shows of it."""
+    """The complete result of one call. Other facts record what the view shows of it.
+
+    Examples:
+        ```python
+        import foveal
+
+        fact = foveal.ToolReturned(call_id="call_1", name="bash", content="2 failed")
+        ```
+    """
 
     call_id: str
+    """The id of the call."""
     content: Content
+    """The whole result."""
     name: str = ""
+    """The name of the tool; "" if the dialect does not send it."""
     error: bool = False
+    """Whether the tool failed."""
     variety: str = "function"
+    """The dialect's name for this kind of result."""
     dialect: Dialect = ""
+    """The dialect of the opaque fields; "" when there are none."""
     extra: Raw | UnsetType = UNSET
+    """The other fields of the message as a JSON object."""
 
 
 class Pinned(Fact, frozen=True, tag="pinned"):
-    """A rule that every request contains, or an event (`target`) that is not reduced further."""
+    """A rule that every request contains, or an event that is not reduced further.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Pinned(text="Answer in French.")
+        ```
+    """
 
     text: str = ""
+    """The rule; "" if only an event is pinned."""
     target: int | None = None
+    """The seq of the pinned event; None if only a rule is pinned."""
     whole: bool = False
     """Whether the step that begins with `target` is shown as it was said, whatever reduced or hid it before."""
 
 
 class Noted(Fact, frozen=True, tag="noted"):
-    """A note for readers of the log. It is never sent to the model."""
+    """A note for readers of the log. It is never sent to the model.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Noted(text="deployed", topic="release")
+        ```
+    """
 
     text: str
+    """The text of the note."""
     topic: str = ""
+    """What the note is about."""
 
 
 class Used(Fact, frozen=True, tag="used"):
-    """Usage that a provider reported for one call, by kind of input."""
+    """Usage that a provider reported for one call, by kind of input.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        used = events.Used(input=1_200, cache_read=8_000, output=150)
+        assert used.prompt == 9_200
+        ```
+    """
 
     input: int
     """Tokens read at the full (uncached) price."""
     cache_read: int = 0
+    """Tokens read from the cache."""
     cache_write: int = 0
+    """Tokens written to the cache."""
     output: int = 0
+    """Tokens that the model wrote."""
     reasoning: int = 0
+    """Tokens of `output` that were reasoning."""
     model: str = ""
+    """The model that answered; "" for that of the session."""
     units: int = 0
     """Units counted locally for the same request, before calibration."""
     predicted: int = 0
@@ -213,14 +392,37 @@ class Used(Fact, frozen=True, tag="used"):
 
 
 class SnapshotTaken(Fact, frozen=True, tag="snapshot_taken"):
-    """State of the application, such as a commit id. It is never sent and never reduced."""
+    """State of the application, such as a commit id.
+
+    It is never sent and never reduced.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.SnapshotTaken(data=events.raw({"commit": "4f2a"}), label="workspace")
+        assert events.unraw(fact.data) == {"commit": "4f2a"}
+        ```
+    """
 
     data: Raw
+    """The state as JSON."""
     label: str = ""
+    """The name of the snapshot."""
 
 
 class Erased(Fact, frozen=True, tag="erased"):
-    """The fact at this place was erased on request. Its text is gone from the store."""
+    """The fact at this place was erased on request.
+
+    Its text is gone from the store.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Erased(was="user_said")
+        ```
+    """
 
     was: str
     """The kind of the erased fact."""
@@ -230,53 +432,112 @@ class Erased(Fact, frozen=True, tag="erased"):
 
 
 class Clipped(Fact, frozen=True, tag="clipped"):
-    """The view shows only these pieces of the result `target`: spans of its text, and markers between them."""
+    """The view shows only some pieces of a result, with markers between them.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Clipped(target=4, pieces=((0, 80), "[foveal: …]"), kept_tokens=20, total_tokens=900)
+        ```
+    """
 
     target: int
+    """The seq of the result."""
     pieces: tuple[tuple[int, int] | str, ...]
+    """Spans of its text, and markers, in the order in which they are shown."""
     part: int = -1
     """Index of the content part; -1 when the content is plain text."""
     kept_tokens: int = 0
+    """Tokens of the shown text."""
     total_tokens: int = 0
+    """Tokens of the whole text."""
     kept_lines: int = 0
+    """Lines that are shown, whole or in part."""
     total_lines: int = 0
+    """Lines of the whole text."""
     strategy: str = ""
+    """The strategy of the limits: `head`, `tail`, `both` or `smart`."""
     rule: str = ""
+    """The rule that decided it."""
     sources: tuple[int, ...] = ()
     """Events that show the lines which a marker refers to instead of repeating them."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The extra fields of one part; part -1 is the message itself."""
+    """The extra fields of one part.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        mark = events.Mark(part=-1, extra=events.raw({"cache_control": {"type": "ephemeral"}}))
+        ```
+    """
 
     part: int
+    """Index of the part; -1 is the message itself."""
     extra: Raw | UnsetType = UNSET
+    """The fields as a JSON object."""
 
 
 class Marked(Fact, frozen=True, tag="marked"):
-    """The message `target` came again with the same text and other fields, such as moved cache marks."""
+    """A message came again with the same text and other fields.
+
+    Moved cache marks are such fields.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Marked(target=3, marks=(events.Mark(part=0),))
+        ```
+    """
 
     target: int
+    """The seq of the message."""
     marks: tuple[Mark, ...]
     """All extra fields that it has now."""
 
 
 class Mask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A placeholder `text` for one result or part."""
+    """A placeholder for one result or part.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        mask = events.Mask(target=4, text="[foveal: bash, 900 tokens; whole text: e4]")
+        ```
+    """
 
     target: int
+    """The seq of the event."""
     text: str
+    """The text of the placeholder."""
     part: int = -1
     """Index of the content part (the arguments of a call, an image); -1 for a whole result."""
 
 
 class Masked(Fact, frozen=True, tag="masked"):
-    """These results are shown as placeholders from here on. The event records the placeholder texts, so that a
-    later version of the code renders the same bytes."""
+    """Results are shown as placeholders from here on.
+
+    The event records the texts of the placeholders, so that a later version of the code renders the same bytes.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Masked(masks=(events.Mask(target=4, text="[foveal: whole text: e4]"),))
+        ```
+    """
 
     masks: tuple[Mask, ...]
+    """The placeholders."""
     reason: str = ""
+    """What triggered it."""
     rule: str = ""
+    """The rule that decided it."""
 
 
 LEFT_OUT_BY_CALLER: Final = "caller"
@@ -284,12 +545,25 @@ LEFT_OUT_BY_CALLER: Final = "caller"
 
 
 class Dropped(Fact, frozen=True, tag="dropped"):
-    """Steps that begin in these ranges of seq (both ends included) leave the view, and a notice counts their
-    messages, unless the caller left them out. Instructions and pinned steps inside a range stay."""
+    """Steps that begin in these ranges leave the view.
+
+    A notice counts their messages, unless the caller left them out. Instructions and pinned steps inside a
+    range stay.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Dropped(ranges=((2, 9),), reason="hand")
+        ```
+    """
 
     ranges: tuple[tuple[int, int], ...]
+    """Ranges of seqs, both ends included."""
     reason: str = ""
+    """What triggered it."""
     rule: str = ""
+    """The rule that decided it."""
     names_ranges: bool = False
     """Whether the notice names the ranges. Older logs have drops without it, which must render as they did."""
     users: tuple[int, ...] = ()
@@ -297,12 +571,24 @@ class Dropped(Fact, frozen=True, tag="dropped"):
 
 
 class Compacted(Fact, frozen=True, tag="compacted"):
-    """A summary replaces the steps from `first` to `last`, in the place of the last of them. Pinned steps and
-    those in `keep` stay unchanged in front of it."""
+    """A summary replaces a range of steps, in the place of the last of them.
+
+    Pinned steps and those in `keep` stay unchanged in front of it.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Compacted(first=1, last=20, summary="The bound in parser.py is wrong.", by="ledger")
+        ```
+    """
 
     first: int
+    """The first seq of the range."""
     last: int
+    """The last seq of the range, included."""
     summary: str
+    """The text of the summary."""
     keep: tuple[int, ...] = ()
     """Events in the range that the summary does not cover: the task, the latest request, open calls."""
     chunks: tuple[str, ...] = ()
@@ -316,30 +602,64 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     """The trigger: `tokens`, `turns`, `messages`, `hand` (requested by the user), `overflow`, `model`,
     `merge`, `room` (the request would not fit otherwise) or `price` (a smaller request costs less)."""
     rule: str = ""
+    """The rule that decided it."""
 
 
 class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
-    """A summary of this range was attempted and failed. The view is unchanged."""
+    """A summary of this range was attempted and failed. The view is unchanged.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.CompactionFailed(first=1, last=20, problem="no connection", by="gpt-4.1-mini")
+        ```
+    """
 
     first: int
+    """The first seq of the range."""
     last: int
+    """The last seq of the range, included."""
     problem: str
+    """What failed, in words."""
     by: str = ""
+    """The summariser that failed last."""
     metrics: Raw | UnsetType = UNSET
+    """Measurements of the attempt."""
     reason: str = ""
+    """The trigger, as in `Compacted`."""
 
 
 class Expanded(Fact, frozen=True, tag="expanded"):
-    """The steps of this range are shown in full until the next user message."""
+    """The steps of this range are shown in full until the next user message.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Expanded(first=2, last=9)
+        ```
+    """
 
     first: int
+    """The first seq of the range."""
     last: int
+    """The last seq of the range, included."""
 
 
 class Overflowed(Fact, frozen=True, tag="overflowed"):
-    """A provider refused a request as too large, or silently cut it."""
+    """A provider refused a request as too large, or silently cut it.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Overflowed(model="gpt-4.1", limit=128_000, needed=131_500)
+        ```
+    """
 
     model: str
+    """The model that refused."""
     limit: int = 0
     """Tokens that the provider allows, if reported."""
     needed: int = 0
@@ -351,34 +671,69 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
     limit_kind: Literal["tokens", "bytes", "output", "silent"] = msgspec.field(default="tokens", name="sort")
     """Which limit was exceeded. Logs written since the first version call the field `sort`."""
     problem: str = ""
+    """The provider's message."""
 
 
 class Reverted(Fact, frozen=True, tag="reverted"):
-    """The event `target` (a reduction, a pin or a rewind) is undone."""
+    """A reduction, an expansion, a pin or a rewind is undone.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Reverted(target=12)
+        ```
+    """
 
     target: int
+    """The seq of the event that is undone."""
 
 
 class Rewound(Fact, frozen=True, tag="rewound"):
-    """Events after `to` no longer count. For an edited history, `keep_state` keeps pins, tools and text beside
-    the messages, `keep_reductions` keeps the reductions of the remaining messages, and `show_dropped` shows
-    dropped steps again because there is room for them."""
+    """Events after a place in the log no longer count.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Rewound(to=8)
+        ```
+    """
 
     to: int
+    """The seq of the last event that counts."""
     keep_state: bool = False
+    """Whether pins, tools and text beside the messages stay, after an edit of the history."""
     keep_reductions: bool = False
+    """Whether the reductions of the remaining messages stay."""
     show_dropped: bool = False
+    """Whether dropped steps are shown again, because there is room for them."""
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A fact of a kind that this version does not know. It is kept byte for byte."""
+    """A fact of a kind that this version does not know.
+
+    It is kept byte for byte.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Unknown(kind="voted", raw=events.raw({"kind": "voted"}))
+        assert events.kind(fact) == "voted"
+        ```
+    """
 
     kind: str
+    """The kind as the log has it."""
     raw: Raw
+    """The fact as JSON."""
     version: int = FORMAT
+    """The version of the line format."""
 
 
 Reduction: TypeAlias = Clipped | Masked | Dropped | Compacted
+"""A fact that reduces what the view shows."""
 Known: TypeAlias = (
     Opened
     | Equipped
@@ -402,37 +757,88 @@ Known: TypeAlias = (
     | Reverted
     | Rewound
 )
+"""A fact of a kind that this version knows."""
 AnyFact: TypeAlias = Known | Unknown
+"""A fact of any kind."""
 
 REDUCTIONS: Final = (Clipped, Masked, Dropped, Compacted)
+"""The types of `Reduction`, for `isinstance`."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One fact and its position in the session."""
+    """One fact and its position in the session.
+
+    Examples:
+        ```python
+        import foveal
+
+        event = foveal.Event(0, foveal.UserSaid(content="Hello."))
+        assert event.handle == "e0"
+        ```
+    """
 
     seq: int
+    """The number of the event in its session, from 0, without gaps."""
     fact: AnyFact
+    """What happened."""
     at: float | None = None
     """Unix time of the append, if the writer has a clock."""
 
     @property
     def handle(self) -> str:
+        """The name of the event, such as `e12`."""
         return handle(self.seq)
 
 
 def handle(seq: int) -> str:
-    """Return the name of an event in placeholders, markers and tools, such as `e12`."""
+    """Return the name of an event in placeholders, markers and tools.
+
+    Args:
+        seq: The seq of the event.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        assert events.handle(12) == "e12"
+        ```
+    """
     return f"e{seq}"
 
 
 def parse_handle(name: str | int) -> int | None:
-    """Return the seq that a handle names (`e12`, `#e12` and `12` are accepted), or None for any other text."""
+    """Return the seq that a handle names.
+
+    Args:
+        name: `e12`, `#e12` or `12`, as text or as a number.
+
+    Returns:
+        The seq; None for any other text.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        assert events.parse_handle("#e12") == 12
+        ```
+    """
     found = _HANDLE.fullmatch(str(name).strip())
     return int(found.group(1)) if found else None
 
 
 def kind(fact: AnyFact) -> str:
-    """Return the kind of a fact as the log stores it."""
+    """Return the kind of a fact as the log stores it.
+
+    Args:
+        fact: Any fact.
+
+    Examples:
+        ```python
+        import foveal
+
+        assert foveal.events.kind(foveal.UserSaid(content="Hello.")) == "user_said"
+        ```
+    """
     return fact.kind if isinstance(fact, Unknown) else cast(str, type(fact).__struct_config__.tag)
 
 
@@ -440,7 +846,21 @@ def kind(fact: AnyFact) -> str:
 
 
 def raw(value: Any) -> Raw:
-    """Encode a JSON value as opaque bytes."""
+    """Encode a JSON value as opaque bytes.
+
+    Args:
+        value: Any value that JSON has.
+
+    Raises:
+        TypeError: JSON cannot hold the value.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        data = events.raw({"commit": "4f2a"})
+        ```
+    """
     try:
         return Raw(msgspec.json.encode(value))
     except UnicodeEncodeError:
@@ -448,7 +868,20 @@ def raw(value: Any) -> Raw:
 
 
 def unraw(value: Raw) -> Any:
-    """Decode opaque bytes. Each call returns a new value, so a caller cannot change the log through it."""
+    """Decode opaque bytes.
+
+    Each call returns a new value, so a caller cannot change the log through it.
+
+    Args:
+        value: Bytes that `raw` returned.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        assert events.unraw(events.raw([1, 2])) == [1, 2]
+        ```
+    """
     try:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
@@ -456,7 +889,19 @@ def unraw(value: Raw) -> Any:
 
 
 def extras(value: Raw | UnsetType) -> Mapping[str, Any]:
-    """Return the fields of an `extra`, or an empty mapping."""
+    """Return the fields of an `extra`, or an empty mapping.
+
+    Args:
+        value: The field `extra` of a fact or part.
+
+    Examples:
+        ```python
+        import foveal
+
+        fact = foveal.UserSaid(content="Hello.")
+        assert foveal.events.extras(fact.extra) == {}
+        ```
+    """
     return {} if value is UNSET else cast(Mapping[str, Any], unraw(value))
 
 
@@ -464,19 +909,52 @@ def extras(value: Raw | UnsetType) -> Mapping[str, Any]:
 
 
 def parts(content: Content) -> tuple[AnyPart, ...]:
-    """Return the parts of a content; a plain text is one part."""
+    """Return the parts of a content; a plain text is one part.
+
+    Args:
+        content: The content of a message.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        assert events.parts("Hello.") == (events.Text(text="Hello."),)
+        ```
+    """
     return (Text(text=content),) if isinstance(content, str) else content
 
 
 def text_of(content: Content) -> str:
-    """Return the plain text of a content, without opaque parts."""
+    """Return the plain text of a content, without opaque parts.
+
+    Args:
+        content: The content of a message.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        assert events.text_of((events.Text(text="Hello."),)) == "Hello."
+        ```
+    """
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, Text))
 
 
 def calls_of(content: Content) -> tuple[tuple[int, Call], ...]:
-    """Return the calls of a model message, each with its index among the parts."""
+    """Return the calls of a model message, each with its index among the parts.
+
+    Args:
+        content: The content of the message.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        assert events.calls_of("Hello.") == ()
+        ```
+    """
     if isinstance(content, str):
         return ()
     return tuple((place, part) for place, part in enumerate(content) if isinstance(part, Call))

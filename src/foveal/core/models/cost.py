@@ -9,15 +9,30 @@ from foveal.core.models.model import Model
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Token usage and cost so far. The field names are stored in checkpoints."""
+    """Token usage and cost so far. The field names are stored in checkpoints.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+            assert (await session.usage()).calls == 0
+        ```
+    """
 
     calls: int = 0
     """Calls with reported usage."""
     input: int = 0
+    """Tokens read at the full price."""
     cache_read: int = 0
+    """Tokens read from the cache."""
     cache_write: int = 0
+    """Tokens written to the cache."""
     output: int = 0
+    """Tokens that the model wrote."""
     reasoning: int = 0
+    """Tokens of `output` that were reasoning."""
     spent: float | None = 0.0
     """Dollars by the model's prices; None when a price is unknown."""
     saved: float | None = 0.0
@@ -31,11 +46,21 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.last.cache_read / self.last.prompt if self.last is not None and self.last.prompt else None
 
     def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
-        """Return the totals with the cost of a summary."""
+        """Return the totals with the cost of a summary.
+
+        Args:
+            cost: Dollars of the summary; None when a price is unknown.
+            asked: Requests to models; with 0 nothing is added.
+        """
         return msgspec.structs.replace(self, spent=_plus(self.spent, cost)) if asked else self
 
     def after(self, used: Used, model: Model) -> UsageTotals:
-        """Return the totals with one more call."""
+        """Return the totals with one more call.
+
+        Args:
+            used: The usage that the provider reported.
+            model: The model whose prices apply.
+        """
         actual = _prompt_cost(used, model)
         answer = model.cost(output=used.output)
         ideal = self._ideal(used, model)

@@ -49,20 +49,35 @@ T = TypeVar("T")
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits, prices and cache rules of one model. Prices are dollars per million tokens."""
+    """The limits, prices and cache rules of one model.
+
+    Prices are dollars per million tokens. `foveal.model` returns what is known of a model.
+
+    Examples:
+        ```python
+        import foveal
+
+        known = foveal.model("gpt-4.1")
+        assert known.window > known.max_output
+        ```
+    """
 
     name: str
+    """The name that was asked for."""
     window: int
     """Tokens of input and output together."""
     max_input: int
     """Tokens of input alone; never more than the window."""
     max_output: int
+    """Tokens that the model may write."""
     input_price: float | None
+    """Price of uncached input; None when it is unknown."""
     cached_price: float | None
-    """Price of input read from the cache."""
+    """Price of input read from the cache; None when it is unknown."""
     write_price: float | None
-    """Price of input written to the cache."""
+    """Price of input written to the cache; None when it is unknown."""
     output_price: float | None
+    """Price of output; None when it is unknown."""
     cache_ttl: int
     """Seconds after its last use that a cached prefix survives."""
     cache_minimum: int
@@ -70,10 +85,23 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     token_ratio: float
     """Tokens of this model per o200k token, before calibration."""
     sources: dict[str, str]
-    """The source of each value. Equal lookups share the dict: do not change it."""
+    """The source of each value, such as `yours`, `learned`, `snapshot` or `default`. Equal lookups share the dict:
+    do not change it.
+    """
 
     def input_limit(self, reserve: int) -> int:
-        """Return the input tokens that are left when `reserve` tokens are kept for the answer."""
+        """Return the input tokens that are left when tokens are kept for the answer.
+
+        Args:
+            reserve: Tokens kept for the answer.
+
+        Examples:
+            ```python
+            import foveal
+
+            assert foveal.model("local", window=32_000).input_limit(4_000) == 28_000
+            ```
+        """
         return max(0, min(self.max_input, self.window - reserve))
 
     @property
@@ -99,10 +127,25 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         cache_write_1h: int = 0,
         output: int = 0,
     ) -> float | None:
-        """Return the dollars for one call, or None when a price that it needs is unknown.
+        """Return the dollars for one call, or None when a price is unknown.
 
-        The three kinds of input exclude each other, as in `Used`: a cached token is not in `input` as well.
-        `cache_write_1h` is the part of `cache_write` that is kept for an hour. Reasoning counts as output.
+        The kinds of input exclude each other, as in `Used`: a cached token is not in `input` as well. Reasoning
+        counts as output.
+
+        Args:
+            input: Tokens read at the full price.
+            cache_read: Tokens read from the cache.
+            cache_write: Tokens written to the cache.
+            cache_write_1h: The part of `cache_write` that is kept for an hour.
+            output: Tokens that the model wrote.
+
+        Examples:
+            ```python
+            import foveal
+
+            known = foveal.model("local", input_price=2.0, output_price=8.0)
+            assert known.cost(input=500_000, output=250_000) == 3.0
+            ```
         """
         parts = (
             (input, self.input_price),
@@ -152,8 +195,36 @@ def model(
 ) -> Model:
     """Return what is known of a model; values that you give take precedence.
 
-    `learned_window` is a limit that an overflow error reported. Prices are dollars per million tokens. Raises
-    `BadSetting` for a value out of range.
+    Each value comes from the first source that has it: yours, learned, the bundled table, a pattern in the
+    name, the family, the default. Prices are dollars per million tokens.
+
+    Args:
+        name: The name, such as `"gpt-4.1"` or `"anthropic/claude-sonnet-4-5"`. An unknown name is allowed.
+        window: Tokens of input and output together. None takes the known value, or 128,000.
+        max_input: Tokens of input alone. None takes the known value, at most the window.
+        max_output: Tokens that the model may write. None takes the known value, or 4,096.
+        input_price: Price of uncached input. None takes the known value.
+        cached_price: Price of input read from the cache. None takes the known value.
+        write_price: Price of input written to the cache. None takes the known value.
+        output_price: Price of output. None takes the known value.
+        cache_ttl: Seconds that a cached prefix survives. None takes the rule of the family.
+        cache_minimum: Tokens of the shortest prefix that is cached. None takes the rule of the family.
+        token_ratio: Tokens of this model per o200k token. None takes the known value, or 1.
+        learned_window: A window that an overflow error reported. None if there was none.
+
+    Returns:
+        The model, with the source of each value.
+
+    Raises:
+        BadSetting: The name is empty, or a value is out of range.
+
+    Examples:
+        ```python
+        import foveal
+
+        mine = foveal.model("my-finetune", window=64_000, input_price=0.5)
+        assert mine.sources["window"] == "yours"
+        ```
     """
     if not isinstance(name, str) or not canonical_name(name):
         raise BadSetting("model", name, 'a name such as "gpt-4.1" or "anthropic/claude-sonnet-4-5"')

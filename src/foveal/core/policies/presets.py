@@ -24,10 +24,25 @@ PresetName = Literal[
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings that decide what is shown. Shares are of the room for messages; in mode `confirm`, `warn` and
-    `act` are shares of the window, because a user answers a question about the window."""
+    """The settings that decide what is shown.
+
+    Shares are of the room for messages. In mode `confirm`, `warn` and `act` are shares of the window, because a
+    user answers a question about the window.
+
+    Raises:
+        BadSetting: A value is out of range.
+
+    Examples:
+        ```python
+        import foveal
+
+        mine = foveal.policy("economy", keep_last=4)
+        ctx = foveal.Context("gpt-4.1", policy=mine)
+        ```
+    """
 
     name: str
+    """The name in reports and in the log."""
     ladder: Ladder
     """Which policy uses the values below. A user's own preset builds on one of these."""
     warn: float = 0.8
@@ -120,7 +135,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.mode == "confirm" and self.ladder != "off"
 
     def values(self) -> dict[str, Any]:
-        """Return the settings as a TOML file contains them."""
+        """Return the settings as a TOML file contains them.
+
+        Examples:
+            ```python
+            import foveal
+
+            assert foveal.policy("rolling").values()["keep_first"] == 2
+            ```
+        """
         plain: dict[str, Any] = msgspec.to_builtins(self)
         base = policy({"ladder": self.ladder, "mode": self.mode})
         # `plain` leaves out defaults; a default that the base preset changes must be written.
@@ -129,7 +152,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PolicyChanges(TypedDict, total=False):
-    """The keyword arguments of `policy`: the fields of `Policy`, each optional, as they can be written in TOML."""
+    """The keyword arguments of `policy`: the fields of `Policy`, each optional.
+
+    Values may have the form of TOML: a table for limits, a list for names.
+
+    Examples:
+        ```python
+        import foveal
+
+        mine = foveal.policy("economy", clip={"strategy": "tail", "lines": 200}, exempt_tools=["todo"])
+        ```
+    """
 
     name: str
     ladder: Ladder
@@ -240,6 +273,7 @@ PRESETS: Final[Mapping[PresetName, Policy]] = {
     "recent": Policy(name="recent", ladder="recent"),
     "off": Policy(name="off", ladder="off"),
 }
+"""The presets by name; each is a `Policy`."""
 PRESET_MEANINGS: Final[Mapping[PresetName, str]] = {
     "economy": "cuts where it pays",
     "handoff": "one summary, then the newest messages",
@@ -256,8 +290,29 @@ PRESET_MEANINGS: Final[Mapping[PresetName, str]] = {
 def policy(
     name: PresetName | Mapping[str, Any] | Policy = "economy", /, **changes: Unpack[PolicyChanges]
 ) -> Policy:
-    """Return a policy: a preset by name, a table of values as in TOML (with `preset` or `ladder`), or a policy
-    itself, each with `changes` applied. Mode `confirm` has defaults of its own, which other `changes` replace."""
+    """Return a policy from a name, a table or another policy.
+
+    Mode `confirm` has defaults of its own, which other changes replace.
+
+    Args:
+        name: The name of a preset, a table of values as in TOML (with `preset` or `ladder`), or a policy.
+        **changes: Fields of `Policy` that get other values.
+
+    Returns:
+        The policy.
+
+    Raises:
+        BadSetting: The preset or a setting is unknown, or a value is out of range.
+
+    Examples:
+        ```python
+        import foveal
+
+        mine = foveal.policy("economy", target=0.3)
+        same = foveal.policy({"preset": "economy", "target": 0.3})
+        assert mine == same
+        ```
+    """
     given: dict[str, Any]
     if isinstance(name, Policy):
         base, given = name, {**changes}

@@ -71,13 +71,25 @@ _UNLIMITED_SIZE: Final = TextSize(inf, inf, inf)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a text is shown, and which part. `None` is no limit in that unit; 0 shows only the marker."""
+    """How much of a text is shown, and which part.
+
+    Examples:
+        ```python
+        import foveal
+
+        limits = foveal.Limits(strategy="both", bytes=10 * 1024, lines=256)
+        ctx = foveal.Context("gpt-4.1", policy=foveal.policy("economy", clip=limits))
+        ```
+    """
 
     strategy: Strategy = "smart"
+    """Which part is shown: `head`, `tail`, `both`, or `smart`, which adds middle lines that matter."""
     tokens: int | None = None
+    """Most tokens; 0 shows only the marker, None is no limit."""
     bytes: int | None = None
-    """UTF-8 bytes."""
+    """Most UTF-8 bytes; 0 shows only the marker, None is no limit."""
     lines: int | None = None
+    """Most lines; 0 shows only the marker, None is no limit."""
     head_share: float = 0.5
     """For `both` and `smart`: the share that goes to the beginning."""
 
@@ -102,20 +114,41 @@ TOKENS_8K = Limits(strategy="head", tokens=8_000)
 
 
 class Clip(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown instead of a text. A line that is shown in part counts as kept."""
+    r"""What is shown instead of a text. A line that is shown in part counts as kept.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.core.tokens.counter import counter
+
+        cut = foveal.clip("line\n" * 900, foveal.Limits(lines=20), handle="e4", counter=counter("estimate"))
+        assert cut is not None and cut.total_lines == 900
+        ```
+    """
 
     pieces: Pieces
     """Spans of characters of the original, and markers; joined in order, they are the shown text."""
     strategy: Strategy
+    """The strategy of the limits."""
     kept_tokens: int
+    """Tokens of the shown spans."""
     total_tokens: int
+    """Tokens of the whole text."""
     exact: bool
     """Whether `total_tokens` was counted with an exact counter rather than estimated."""
     kept_lines: int
+    """Lines that are shown, whole or in part."""
     total_lines: int
+    """Lines of the whole text."""
 
     def to_fact(self, target: int, part: int, *, rule: str) -> Clipped:
-        """Return the clip as a fact about one part of the result `target`."""
+        """Return the clip as a fact about one part of a result.
+
+        Args:
+            target: The seq of the result.
+            part: The index of the part; -1 when the content is plain text.
+            rule: The rule that decided it.
+        """
         return Clipped(
             target=target,
             pieces=self.pieces,
@@ -144,8 +177,30 @@ def choose_limits(
 def clip(
     text: str, limits: Limits, *, handle: str, counter: Counter, keep: Sequence[Span] = ()
 ) -> Clip | None:
-    """Cut one text to its limits; None when it is within all of them. The spans to `keep` in the middle come before
-    head and tail, as far as `MAX_MIDDLE_SHARE` of the limit holds them."""
+    r"""Cut one text to its limits.
+
+    Args:
+        text: The text.
+        limits: The limits and the strategy.
+        handle: The name of the whole text in the marker, such as `e4`.
+        counter: Counts tokens; `foveal.core.tokens.counter.counter` returns one.
+        keep: Spans in the middle that are shown before head and tail, as far as 40 % of the limit holds them.
+
+    Returns:
+        What is shown; None when the text is within all limits.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.core.reduction.truncation import join_pieces
+        from foveal.core.tokens.counter import counter
+
+        text = "line\n" * 900
+        cut = foveal.clip(text, foveal.Limits(lines=20), handle="e4", counter=counter("estimate"))
+        assert cut is not None
+        print(join_pieces(text, cut.pieces))
+        ```
+    """
     whole = room_for(limits)
     parts = counter_for_parts(text, counter, limits.tokens)
     tokens, exact = total_tokens(text, parts) if whole.tokens < inf else (0, False)

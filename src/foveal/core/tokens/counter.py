@@ -60,7 +60,18 @@ _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 class Counter(Protocol):
-    """Counts the tokens of texts in one vocabulary, or estimates them."""
+    """Counts the tokens of texts in one vocabulary, or estimates them.
+
+    Pass your own as `Context(tokenizer=…)`.
+
+    Examples:
+        ```python
+        from foveal.core.tokens.counter import Counter, counter
+
+        count: Counter = counter("estimate")
+        assert not count.exact
+        ```
+    """
 
     name: str
     """The vocabulary: "o200k_base", "estimate", …"""
@@ -68,19 +79,37 @@ class Counter(Protocol):
     """Whether a real vocabulary is used."""
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text."""
+        """Return the tokens of a text.
+
+        Args:
+            text: The text.
+        """
         ...
 
     def count_all(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, in order."""
+        """Return the tokens of each text, in order.
+
+        Args:
+            texts: The texts.
+        """
         ...
 
     def head(self, text: str, tokens: int) -> int:
-        """Return how many characters from the start take at most `tokens`."""
+        """Return how many characters from the start take at most so many tokens.
+
+        Args:
+            text: The text.
+            tokens: Most tokens.
+        """
         ...
 
     def tail(self, text: str, tokens: int) -> int:
-        """Return how many characters at the end take at most `tokens`."""
+        """Return how many characters at the end take at most so many tokens.
+
+        Args:
+            text: The text.
+            tokens: Most tokens.
+        """
         ...
 
 
@@ -210,9 +239,22 @@ class Estimate(FunctionCounter):
 
 
 def counter(name: str = "auto", *, model: str = "") -> Counter:
-    """Return the counter of that name; `model` selects the vocabulary where a family has several (qwen).
+    """Return the counter of a vocabulary. Loaded vocabularies are shared.
 
-    Loaded vocabularies are shared, so calling this often is cheap.
+    Args:
+        name: The vocabulary, `"estimate"`, or `"auto"`: o200k if `foveal[exact]` is installed, else the
+            estimate.
+        model: The name of the model, where a family has several vocabularies (qwen).
+
+    Raises:
+        BadSetting: The vocabulary is unknown, or its package is not installed.
+
+    Examples:
+        ```python
+        from foveal.core.tokens.counter import counter
+
+        assert counter("estimate").count("Why is CI red?") > 0
+        ```
     """
     if name == "auto":
         return _load_counter("o200k_base", "") if _is_installed("toktok") else _load_counter("estimate", "")

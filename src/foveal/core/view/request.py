@@ -51,16 +51,36 @@ def copy_json(value: Any) -> Any:
 
 
 class ReducedCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many messages a request does not show as they were said."""
+    """How many messages a request does not show as they were said.
+
+    It is true if there are any.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}])
+        assert not ctx.report().reduced
+        ```
+    """
 
     clipped: int = 0
+    """Results of which a part is shown."""
     masked: int = 0
+    """Results and arguments that a placeholder replaces."""
     dropped: int = 0
+    """Messages that left the request."""
     summarised: int = 0
+    """Messages that a summary replaces."""
 
     @classmethod
     def of(cls, view: View) -> ReducedCounts:
-        """Count the reduced messages of a view."""
+        """Count the reduced messages of a view.
+
+        Args:
+            view: The view.
+        """
         levels = Counter(
             shown.level
             for step in view.steps
@@ -86,13 +106,26 @@ _NO_REDUCTIONS: Final = ReducedCounts()
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that fits: the facts to send, its size, and methods that write it for a provider."""
+    """A request that fits, with methods that write it for a provider.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+            await session.append(foveal.UserSaid(content="Why is CI red?"))
+            request = await session.fit()
+            reply = client.chat.completions.create(model="gpt-4.1", messages=request.to_openai())
+        ```
+    """
 
     facts: tuple[AnyFact, ...]
     """The messages as facts: reductions applied, every call answered."""
     aside: tuple[Instructed, ...]
     """System text that is sent beside the messages."""
     tools: list[Any]
+    """The tools that are offered."""
     tokens: int
     """Tokens that the provider is expected to count."""
     limit: int
@@ -100,6 +133,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     whole: int = 0
     """Tokens that the request would take without any reduction."""
     reduced: ReducedCounts = _NO_REDUCTIONS
+    """How many messages are not shown as they were said, by level."""
     intact: bool = False
     """Whether the request shows everything that was said, and nothing else."""
     seqs: tuple[int, ...] = ()
@@ -107,7 +141,14 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, view: View, *, tokens: int = 0, limit: int = 0, whole: int = 0) -> Fitted:
-        """Return the request that a view stands for."""
+        """Return the request that a view stands for.
+
+        Args:
+            view: The view.
+            tokens: Tokens that the provider is expected to count.
+            limit: Tokens that the request may take at most.
+            whole: Tokens that the request would take without any reduction.
+        """
         aside = (shown.fact for shown in view.asides.values())
         reduced = ReducedCounts.of(view)
         return cls(
@@ -123,24 +164,39 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_openai(self) -> list[Any]:
-        """Return messages for OpenAI's chat completions and compatible APIs. The system text comes first."""
+        """Return messages for OpenAI's chat completions and compatible APIs.
+
+        The system text comes first.
+        """
         return self._write("openai_chat", [*map(_inline, self.aside), *self.facts])
 
     def to_responses(self) -> list[Any]:
-        """Return items for OpenAI's Responses API. The system text comes first."""
+        """Return items for OpenAI's Responses API.
+
+        The system text comes first.
+        """
         return self._write("openai_responses", [*map(_inline, self.aside), *self.facts])
 
     def to_anthropic(self) -> list[Any]:
-        """Return messages for Anthropic; the system text at the beginning is in `system`."""
+        """Return messages for Anthropic.
+
+        The system text at the beginning is in `system`.
+        """
         return self._write("anthropic", self.facts[len(self._leading_instructions()) :])
 
     def to_gemini(self) -> list[Any]:
-        """Return contents for Gemini; the system text at the beginning is in `system`, for `systemInstruction`."""
+        """Return contents for Gemini.
+
+        The system text at the beginning is in `system`, for `systemInstruction`.
+        """
         return self._write("gemini", self.facts[len(self._leading_instructions()) :])
 
     def to_bedrock(self) -> list[Any]:
-        """Return messages for Bedrock Converse; the system text at the beginning is in `system`, which you send as
-        `system=[{"text": …}]`. Images of other dialects are `bytes`, as boto3 takes them."""
+        """Return messages for Bedrock Converse.
+
+        The system text at the beginning is in `system`, which you send as `system=[{"text": …}]`. Images of
+        other dialects are `bytes`, as boto3 takes them.
+        """
         return self._write("bedrock", self.facts[len(self._leading_instructions()) :])
 
     @property

@@ -86,8 +86,7 @@ def _advice(problem: apsw.Error) -> str:
 # ── Opening ──────────────────────────────────────────────────────────────────────────────────────────────
 
 Durability: TypeAlias = Literal["full", "normal"]
-"""`full`: appended events survive a power cut. `normal`: they survive the end of the process; after a power cut the
-newest appends may be missing, as if they had not been made."""
+"""What survives a power cut: `"full"` everything, `"normal"` all but the newest appends."""
 
 _MAX_WAL_FILE_BYTES: Final = 8 << 20
 """Size to which SQLite shortens the file of the write-ahead log after a checkpoint."""

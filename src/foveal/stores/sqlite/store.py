@@ -30,9 +30,29 @@ _INDEX_BATCH_EVENTS: Final = 64
 
 
 class SqliteStore:
-    """A `Store` in the file `path`, which is created if it does not exist; its folder must exist.
+    """A `Store` in one SQLite file, for several processes.
 
-    `async with` opens the file; without it the first call does."""
+    The file is created if it does not exist; its folder must exist. `async with` opens the file; without it the
+    first call does. The methods are those of `Store`.
+
+    Args:
+        path: The path of the file.
+        durability: `"full"` survives a power cut. With `"normal"`, a power cut may lose the newest appends.
+        timeout: Seconds to wait for another process that writes.
+        clock: Returns the time in seconds since 1970.
+        files: Shares threads and connections with other stores. None opens the file for this store alone.
+
+    Raises:
+        BadSetting: The durability is not `"full"` or `"normal"`.
+
+    Examples:
+        ```python
+        from foveal.stores import SqliteStore
+
+        async with SqliteStore("chats.db", durability="normal") as store:
+            assert await store.sessions() == []
+        ```
+    """
 
     def __init__(
         self,
@@ -43,8 +63,6 @@ class SqliteStore:
         clock: Callable[[], float] = time.time,
         files: StoreFiles | None = None,
     ) -> None:
-        """`timeout`: seconds to wait for another process that writes. `files`: share threads and connections with
-        other stores."""
         if durability not in ("full", "normal"):
             raise BadSetting("durability", durability, "`full` or `normal`")
         full_path = os.path.abspath(os.fspath(path))
@@ -80,8 +98,10 @@ class SqliteStore:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for the calls before this one, then close the file; closing twice is allowed. A file that the store
-        shares stays open until `StoreFiles` closes it."""
+        """Wait for the calls before this one, then close the file.
+
+        Closing twice is allowed. A file that the store shares stays open until `StoreFiles` closes it.
+        """
         await self._writer.run(self._readers.wait_until_empty)
         if self._files is None:
             await self._writer.run(self._file.close)
@@ -172,7 +192,11 @@ class SqliteStore:
         await self._write(lambda db: queries.rename(db.connection, session, title))
 
     async def restore_info(self, info: SessionInfo) -> None:
-        """Set the title, the times and the erasure of a copied session as the store has them that it came from."""
+        """Set the title, the times and the erasure of a copied session.
+
+        Args:
+            info: What the store that it came from knows of the session.
+        """
         with self._last_seqs.invalidating():
             await self._write(lambda db: queries.restore_info(db.connection, info))
 

@@ -47,6 +47,10 @@ def openapi_document(operations: Sequence[Operation[Any, Any]]) -> Json:
     ref_of = dict(zip(structs, refs, strict=True))
     for struct, fields in EXACTLY_ONE_OF.items():
         schemas[struct.__name__]["oneOf"] = [{"required": [field]} for field in fields]
+    for schema in schemas.values():
+        # The rest of a docstring is about Python: parameters and examples.
+        if "description" in schema:
+            schema["description"] = schema["description"].partition("\n\n")[0]
     _add_field_docs(schemas, structs)
     paths: dict[str, Json] = {}
     for operation in operations:
