@@ -1,7 +1,8 @@
 """Takes the pictures of the inspector in docs/screens, in a real Chromium.
 
 `python tools/docs/inspector_pictures.py [NAME …]` records the sessions of a made-up coding agent, the same on
-every run, and takes a picture of each page. It needs the packages of the tests, and Chromium.
+every run, and takes a picture of each page. It needs the packages of the tests, and Chromium. Each file has the
+text that it shows in it, so that a test can compare it with the page, whatever fonts the machine has.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import struct
 import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -35,7 +41,23 @@ HIDE_PATHS = """
 for (const place of document.querySelectorAll(".session-place")) place.textContent = "~/shop/sessions.db";
 """
 """The sessions are in a folder for this run only."""
+VISIBLE_TEXT = """part => {
+  const texts = [], lists = [...part.querySelectorAll(".virtual-list")];
+  for (const list of lists) {
+    const box = list.getBoundingClientRect();
+    const places = [...list.querySelectorAll(".virtual-body > *")].map((row) => [row.getBoundingClientRect(), row]);
+    const seen = places.filter(([place]) => place.height && place.top >= box.top && place.bottom <= box.bottom);
+    texts.push(...seen.sort((one, other) => one[0].top - other[0].top).map(([, row]) => row.innerText));
+  }
+  for (const list of lists) list.style.display = "none";
+  texts.unshift(part.innerText);
+  for (const list of lists) list.style.display = "";
+  return texts.join("\\n");
+}"""
+"""A long list has elements for the rows around those that are seen, in any order."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
+TEXT_HEAD = b"Visible text\0\1\0\0\0"
+"""Of an `iTXt` part: keyword, compressed, method 0, no language, no other keyword."""
 
 
 class Picture(NamedTuple):
@@ -77,46 +99,69 @@ def main(names: list[str]) -> None:
 
 def take(browser: Chromium, server: InspectedServer, picture: Picture) -> bytes:
     """Return one picture as a PNG file."""
-    settings: dict[str, Any] = {"color_scheme": picture.theme, "reduced_motion": "reduce"}
-    with browser.page(size=picture.size, **settings) as watched:
-        page = watched.page
-        page.clock.set_fixed_time(TAKEN_AT)
-        InspectedPage(watched, server).open(picture.title, picture.fragment)
-        page.wait_for_timeout(SETTLE_MS)
-        page.evaluate(HIDE_PATHS)
-        shown = page.locator(picture.part) if picture.part else page
-        data = smaller(shown.screenshot())
+    with shown(browser, server, picture) as part:
+        part.page.wait_for_timeout(SETTLE_MS)
+        text = visible_text(part)
+        data = smaller(part.screenshot() if picture.part else part.page.screenshot(), text)
         assert len(data) <= MAX_BYTES, f"{picture.name} has {len(data):,} bytes"
         return data
+
+
+@contextmanager
+def shown(browser: Chromium, server: InspectedServer, picture: Picture) -> Iterator[Locator]:
+    """Open the page of a picture, and yield the part of it that the picture shows."""
+    settings: dict[str, Any] = {"color_scheme": picture.theme, "reduced_motion": "reduce"}
+    with browser.page(size=picture.size, **settings) as watched:
+        watched.page.clock.set_fixed_time(TAKEN_AT)
+        InspectedPage(watched, server).open(picture.title, picture.fragment)
+        yield watched.page.locator(picture.part or "body")
+
+
+def visible_text(part: Locator) -> str:
+    """Return the words of a part of a page. The picture has them too, so that a test can compare them."""
+    part.page.evaluate(HIDE_PATHS)
+    return " ".join(part.evaluate(VISIBLE_TEXT).split())
 
 
 # ── Smaller files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def smaller(png: bytes) -> bytes:
-    """Return a PNG file with fewer colours."""
-    width, height, channels, data = _read_chunks(png)
+def smaller(png: bytes, text: str) -> bytes:
+    """Return a PNG file with fewer colours, and with a text in it."""
+    width, height, channels, data = _read_pixels(png)
     rows = _unfiltered(data, width * channels, height, channels)
     table = bytes((value & KEPT_BITS) | (value >> 5) for value in range(256))
     plain = b"".join(b"\0" + bytes(row).translate(table) for row in rows)
     header = struct.pack(">IIBBBBB", width, height, 8, 6 if channels == 4 else 2, 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(plain, 9)), (b"IEND", b"")]
+    parts = [
+        (b"IHDR", header),
+        (b"iTXt", TEXT_HEAD + zlib.compress(text.encode(), 9)),
+        (b"IDAT", zlib.compress(plain, 9)),
+        (b"IEND", b""),
+    ]
     return SIGNATURE + b"".join(_chunk(name, content) for name, content in parts)
 
 
-def _read_chunks(png: bytes) -> tuple[int, int, int, bytes]:
-    """Return width, height, bytes per pixel and the filtered rows."""
-    place, data, width, height, channels = len(SIGNATURE), b"", 0, 0, 3
+def read_text(png: bytes) -> str:
+    """Return the text in a picture; "" if it has none."""
+    found = dict(_chunks(png)).get(b"iTXt", b"")
+    return zlib.decompress(found.removeprefix(TEXT_HEAD)).decode() if found else ""
+
+
+def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the names and contents of the parts of a PNG file."""
+    place = len(SIGNATURE)
     while place < len(png):
         (size,) = struct.unpack_from(">I", png, place)
-        name, content = png[place + 4 : place + 8], png[place + 8 : place + 8 + size]
-        if name == b"IHDR":
-            width, height, _, kind = struct.unpack_from(">IIBB", content)
-            channels = 4 if kind == 6 else 3
-        elif name == b"IDAT":
-            data += content
+        yield png[place + 4 : place + 8], png[place + 8 : place + 8 + size]
         place += 12 + size
-    return width, height, channels, zlib.decompress(data)
+
+
+def _read_pixels(png: bytes) -> tuple[int, int, int, bytes]:
+    """Return width, height, bytes per pixel and the filtered rows."""
+    width, height, _, kind = struct.unpack_from(">IIBB", dict(_chunks(png))[b"IHDR"])
+    data = b"".join(content for name, content in _chunks(png) if name == b"IDAT")
+    return width, height, 4 if kind == 6 else 3, zlib.decompress(data)
 
 
 def _unfiltered(data: bytes, length: int, height: int, channels: int) -> list[bytearray]:

@@ -1,0 +1,127 @@
+"""The pictures show what the programs show today.
+
+1. The captures of the chat are drawn again from a run in a pseudo-terminal, and compared exactly.
+2. A picture of the inspector has the text that it shows in it. The page is opened again, and its text compared.
+   Pixels depend on the fonts of the machine.
+3. `test_pages.py` draws the picture of the demo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.chromium import Chromium
+from support.coding_agent import AGENT_WINDOW, record_shop
+from support.doc_pages import DOCS, PAGES, pictures
+from support.inspected_server import InspectedServer
+from support.paths import ROOT
+from support.sandbox_here import needs_sandbox
+from support.terminal import Terminal
+from support.waiting import wait_until
+
+sys.path.insert(0, str(ROOT / "tools/docs"))
+
+import chat_captures
+import drawings
+import inspector_pictures
+from inspector_pictures import PICTURES, Picture
+
+SUFFIXES: Final = {".svg", ".png", ".jpg", ".gif", ".webp"}
+SETTLE_S: Final = 20.0
+"""Seconds that a screen or a page gets until it shows what the picture shows."""
+AGAIN: Final = "the program shows something else now: run .venv/bin/python tools/docs/"
+Captures = Callable[[], Iterator[tuple[str, str, Terminal]]]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        pytest.param(chat_captures.take_captures, marks=needs_sandbox),
+        chat_captures.take_first_steps,
+    ],
+)
+def test_a_capture_is_what_the_chat_shows(take: Captures) -> None:
+    for name, title, terminal in take():
+        wanted = (chat_captures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+
+        def is_shown(terminal: Terminal, title: str = title, wanted: str = wanted) -> bool:
+            return chat_captures.draw(title, terminal) == wanted
+
+        with suppress(AssertionError):
+            terminal.see(is_shown, seconds=SETTLE_S)
+        drawn = chat_captures.draw(title, terminal)
+        assert words(drawn) == words(wanted), f"{name}: {AGAIN}chat_captures.py"
+        assert drawn == wanted, f"{name}: {AGAIN}chat_captures.py"
+
+
+def words(drawing: str) -> list[str]:
+    """Return the texts of a drawing, which show a difference better than its tags do."""
+    return re.findall(r">([^<>\n]+)<", drawing.replace("&#160;", " "))
+
+
+def test_a_picture_of_the_inspector_has_the_text_of_its_page(tmp_path: Path) -> None:
+    browser = Chromium()
+    browser.start()
+    path = tmp_path / "sessions.db"
+    asyncio.run(record_shop(path))
+    try:
+        with InspectedServer(path, window=AGENT_WINDOW) as server:
+            for picture in PICTURES:
+                if picture.theme == "light" or picture.size != PICTURES[0].size:
+                    wanted, shown = browser.run(lambda picture=picture: words_of(browser, server, picture))
+                    assert wanted == shown, f"{picture.name}: {AGAIN}inspector_pictures.py"
+    finally:
+        browser.close()
+
+
+def words_of(browser: Chromium, server: InspectedServer, picture: Picture) -> tuple[list[str], list[str]]:
+    """Return the words in a picture, and those of its page once they agree or the time is over. They are sorted,
+    because sessions of the same time have no order."""
+    wanted = sorted(recorded_text(picture).split())
+    with inspector_pictures.shown(browser, server, picture) as part:
+
+        def shown() -> list[str]:
+            return sorted(inspector_pictures.visible_text(part).split())
+
+        with suppress(AssertionError):
+            wait_until(lambda: shown() == wanted, seconds=SETTLE_S)
+        return wanted, shown()
+
+
+def recorded_text(picture: Picture) -> str:
+    return inspector_pictures.read_text((inspector_pictures.FOLDER / f"{picture.name}.png").read_bytes())
+
+
+def test_a_picture_in_dark_colours_shows_the_same_page() -> None:
+    light, dark = PICTURES[:2]
+    assert (dark.theme, dark._replace(name=light.name, theme=light.theme)) == ("dark", light)
+    assert recorded_text(dark) == recorded_text(light)
+    assert "e47" in recorded_text(light)
+
+
+def test_every_picture_is_used_and_made_by_a_script() -> None:
+    used = {(page.parent / picture.text).resolve() for page in PAGES for picture in pictures(page)}
+    files = {path.resolve() for path in DOCS.rglob("*") if path.suffix in SUFFIXES}
+    captures = re.findall(r'yield "([\w-]+)"', Path(chat_captures.__file__).read_text(encoding="utf-8"))
+    made = {chat_captures.FOLDER / f"{name}.svg" for name in captures}
+    made |= {inspector_pictures.FOLDER / f"{picture.name}.png" for picture in PICTURES}
+    made.add(drawings.PICTURE)
+    assert files == {path.resolve() for path in made}
+    assert files == used
+
+
+def test_the_text_of_a_picture_is_read_back() -> None:
+    row = b"\0" + bytes(3 * 2)
+    header = inspector_pictures.struct.pack(">IIBBBBB", 2, 1, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", inspector_pictures.zlib.compress(row)), (b"IEND", b""))
+    plain = inspector_pictures.SIGNATURE + b"".join(inspector_pictures._chunk(*part) for part in parts)
+    assert inspector_pictures.read_text(plain) == ""
+    assert inspector_pictures.read_text(inspector_pictures.smaller(plain, "Log · e47 …")) == "Log · e47 …"
