@@ -282,7 +282,7 @@ PRESET_MEANINGS: Final[Mapping[PresetName, str]] = {
     "confirm": "asks before it summarises",
     "rolling": "masks old results",
     "recent": "the newest messages only",
-    "off": "only what would not fit",
+    "off": "reduces nothing; too large a request is an error",
 }
 """What each preset does, for a list of choices."""
 
