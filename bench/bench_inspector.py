@@ -32,6 +32,7 @@ LOG_BYTES: Final = 50_000_000
 MESSAGES_PER_FIT: Final = 40
 WINDOW: Final = 200_000
 MAX_PAINT_S: Final = 1.0
+MAX_LEVELS_S: Final = 2.0
 MAX_STEP_S: Final = 0.050
 MAX_PAGE_MB: Final = 300
 STEPS: Final = 200
@@ -46,8 +47,13 @@ new MutationObserver((_, observer) => {
   observer.disconnect();
   requestAnimationFrame(() => { window.rowsShownAt = performance.now(); });
 }).observe(document, { childList: true, subtree: true });
+new MutationObserver((_, observer) => {
+  if (!document.querySelector(".event-slider:enabled")) return;
+  observer.disconnect();
+  requestAnimationFrame(() => { window.historyShownAt = performance.now(); });
+}).observe(document, { childList: true, subtree: true, attributes: true });
 """
-"""Notes when the rows with their levels are there."""
+"""Notes when the rows with their levels are there, and when sizes and earlier views are."""
 SCRUB: Final = """
 async (steps) => {
   const slider = document.querySelector(".event-slider");
@@ -183,29 +189,33 @@ def _load_rows(page: Any, url: str, server: int, when: str) -> Iterator[Row]:
     progress(f"inspector: {when} load …")
     before = cpu_seconds(server)
     page.goto(url)
-    page.locator(".log-body .log-row").first.wait_for()
+    page.locator(".event-slider:enabled").wait_for()
     page.wait_for_timeout(500)
     painted = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    paint, shown = page.evaluate(f"[{painted}, window.rowsShownAt]")
+    paint, levels, history = page.evaluate(f"[{painted}, window.rowsShownAt, window.historyShownAt]")
     yield Row(
         f"{when} load: first paint", paint / 1000, limit=MAX_PAINT_S, note="the newest events as plain rows"
     )
+    yield Row(f"{when} load: until all rows have their levels", levels / 1000, limit=MAX_LEVELS_S)
     note = f"{cpu_seconds(server) - before:.1f} s of CPU of the server"
-    yield Row(f"{when} load: until all rows have their levels", shown / 1000, note=note)
+    yield Row(f"{when} load: until sizes and earlier views are there", history / 1000, note=note)
 
 
 def _motion_rows(page: Any) -> Iterator[Row]:
     progress("inspector: scrubbing …")
     page.evaluate(SCRUB, 20)  # compiles what the steps run
-    before = _busy_s(page)
+    meter = _meter(page)  # one for both: durations count from where it begins
+    before = _busy_s(meter)
     times = [each / 1000 for each in page.evaluate(SCRUB, STEPS)]
-    note = f"to any other event; {(_busy_s(page) - before) / STEPS * 1000:.0f} ms of CPU of the page's thread"
+    note = (
+        f"to any other event; {(_busy_s(meter) - before) / STEPS * 1000:.0f} ms of CPU of the page's thread"
+    )
     yield Row(f"step of the scrubber: median of {STEPS}", median(times), limit=MAX_STEP_S, note=note)
     yield Row(f"step of the scrubber: longest of {STEPS}", max(times), limit=MAX_STEP_S)
     progress("inspector: scrolling …")
-    before = _busy_s(page)
+    before = _busy_s(meter)
     frames = page.evaluate(SCROLL, SCROLL_PX)
-    cpu_ms = (_busy_s(page) - before) / len(frames) * 1000
+    cpu_ms = (_busy_s(meter) - before) / len(frames) * 1000
     slow = sum(each > MAX_STEP_S * 1000 for each in frames)
     note = f"of {len(frames):,} with {SCROLL_PX:,} px; longest {max(frames):.0f} ms, CPU {cpu_ms:.0f} ms each"
     yield Row("scrolling through all rows: frames over 50 ms", slow, "frames", limit=0, note=note)
@@ -222,25 +232,29 @@ def _memory_row(page: Any, browser: Any) -> Row:
         page.keyboard.press("k")
         page.keyboard.press("Enter")
         page.wait_for_timeout(150)
-    metrics = _metrics(page)
+    metrics = _metrics(_meter(page))
     processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
     private = max(_private_mb(each["id"]) for each in processes if each["type"] == "renderer")
     note = f"script heap {metrics['JSHeapUsedSize'] / 1e6:,.0f} MB, {metrics['Nodes']:,.0f} nodes"
     return Row("memory of the page after a walk through it", private, "MB", MAX_PAGE_MB, note)
 
 
-def _metrics(page: Any) -> dict[str, float]:
-    """Return what the browser knows of a page; durations are CPU time, which other processes do not change."""
+def _meter(page: Any) -> Any:
+    """Return a connection that measures a page; durations are CPU time, which other processes do not change."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    found = session.send("Performance.getMetrics")["metrics"]
-    session.detach()
+    return session
+
+
+def _metrics(meter: Any) -> dict[str, float]:
+    """Return what the browser knows of a page."""
+    found = meter.send("Performance.getMetrics")["metrics"]
     return {each["name"]: each["value"] for each in found}
 
 
-def _busy_s(page: Any) -> float:
+def _busy_s(meter: Any) -> float:
     """Return the CPU time that the thread of the page has used for tasks."""
-    return _metrics(page)["TaskDuration"]
+    return _metrics(meter)["TaskDuration"]
 
 
 def _private_mb(pid: int) -> float:

@@ -271,10 +271,12 @@ async def test_sub_agents_of_claude_code_belong_to_their_session(tmp_path: Path)
     folder = tmp_path / "s-1" / "subagents"
     folder.mkdir(parents=True)
     (folder / "agent-a7.jsonl").write_text(json.dumps(line) + "\n")
+    (folder / "agent-a7.meta.json").write_text('{"agentType": "general-purpose"}')  # is no transcript
     sessions = SessionCollection([TranscriptSource(tmp_path)])
     await sessions.rows()  # a file with several conversations lists them once it has been read
     await asyncio.sleep(0.6)
-    rows = (await sessions.rows()).rows
+    rows, _, problems, _ = await sessions.rows()
+    assert problems == ()
     parent = transcript_handle(str(path))
     assert {row.key: row.origin for row in rows} == {
         parent: "",

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from foveal import Context
-from foveal.core.log.events import handle
+from foveal.apps.inspector.open_logs import OpenLog
+from foveal.core.engine.report import ReducedCounts, Report
+from foveal.core.log.events import ModelSaid, UserSaid, handle
 from foveal.errors import FovealError
+from foveal.inspection.session_collection import SessionCollection
+from foveal.inspection.session_source import SessionRow
 from foveal.inspection.timeline import Timeline
 from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
+from foveal.recall.archive.session_places import given_sources
+from foveal.sessions import Session
+from foveal.stores import open_store
 
 MODELS = ("gpt-5", "anthropic/claude-sonnet-4-5", "gpt-4.1-mini")
 PRESETS = ("economy", "rolling", "sliding-summary", "handoff", "recent")
+CATEGORIES = (
+    "system", "instructions", "pinned", "user", "assistant", "results", "summaries", "placeholders",
+)  # fmt: skip
 TOO_LARGE = (
     "This model's maximum context length is 7000 tokens. However, your messages resulted in 9000 tokens."
 )
@@ -113,3 +125,50 @@ def test_the_figures_are_those_of_the_report(seed: int) -> None:
     assert shown(made) == {
         each.handle: (each.level, each.rule) for each in report.events if each.level in in_view
     }
+
+
+def test_the_inspector_of_a_store_has_the_figures_of_the_session(tmp_path: Path) -> None:
+    async def record() -> tuple[Report, Timeline, SessionRow]:
+        place = tmp_path / "sessions.db"
+        async with open_store(str(place)) as store:
+            session = await Session.open(store, "demo", model="gpt-5", window=6_000, policy="economy")
+            for number in range(40):
+                await session.append(UserSaid(content=f"Question {number}: " + f"word{number} " * 60))
+                request = await session.fit()
+                cached = {"cached_tokens": request.tokens // 2}
+                usage = {"prompt_tokens": request.tokens + 30, "completion_tokens": 50}
+                await session.observe({**usage, "prompt_tokens_details": cached})
+                await session.append(ModelSaid(content=f"Answer {number}."))
+            await session.append(UserSaid(content="One more."))
+            await session.fit()
+            report = await session.report()
+            await session.close()
+        collection = SessionCollection(given_sources([str(place)]), settings={"window": 6_000})
+        row = (await collection.rows()).rows[0]
+        timeline = await OpenLog(await collection.open(row.key)).timeline()
+        await collection.close()
+        return report, timeline, row
+
+    report, made, row = asyncio.run(record())
+    assert report.reduced != ReducedCounts()
+    assert (made.spent, made.saved) == pytest.approx((report.spent, report.saved))
+    assert row.spent == pytest.approx(report.spent)
+    assert (made.window, made.limit, row.window) == (report.window, report.limit, report.window)
+    answered = report.calls - 1  # the report counts the newest request too, which has no answer
+    assert (made.requests[-1].number, row.requests) == (answered, answered)
+    shown = totals(made)
+    expected = {name: report.totals[name] for name in CATEGORIES}
+    assert shown.keys() <= expected.keys()
+    # Each side rounds in its own place.
+    assert {name: shown.get(name, 0) for name in expected} == pytest.approx(expected, abs=4)
+
+
+def totals(timeline: Timeline) -> dict[str, int]:
+    """The tokens of the newest request by category, as the composition of the page adds them up."""
+    last = {change.key: change for change in timeline.changes}
+    sums: dict[str, float] = {}
+    ratio = timeline.requests[-1].ratio
+    for change in last.values():
+        if change.level in ("full", "clipped", "masked"):
+            sums[change.category] = sums.get(change.category, 0.0) + change.units * ratio
+    return {name: round(tokens) for name, tokens in sums.items()}

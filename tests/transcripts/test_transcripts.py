@@ -459,6 +459,16 @@ def test_older_rollouts_have_bare_items() -> None:
     ]
 
 
+def test_records_of_codex_about_its_own_state_are_notes() -> None:
+    written = lines(
+        rollout("session_meta", {"id": "s"}),
+        rollout("world_state", {"full": True}),
+        rollout("response_item", item("user", "hello")),
+        rollout("token_usage_record", {"turn_id": "t"}),
+    )
+    assert unknown_lines(single(written)) == []
+
+
 def test_usage_is_the_difference_of_running_totals() -> None:
     def total(n: int) -> dict[str, Any]:
         return rollout(
@@ -551,6 +561,19 @@ def test_a_new_root_rewinds_to_before_the_first_message() -> None:
 def test_a_parent_that_is_not_in_the_file_changes_nothing() -> None:
     transcript = single(lines(*BEFORE, claude_line("user", "u9", "elsewhere", "more")))
     assert len(view_of(transcript)) == 3
+
+
+def test_the_file_of_a_subagent_is_one_conversation_without_unknown_lines() -> None:
+    """Claude Code 2.1.325 writes lines about requests that name the agent and not `isSidechain`."""
+    written = lines(
+        claude_line("user", "x1", None, "look", isSidechain=True, agentId="a1"),
+        {"type": "api-request-shape", "sessionId": "s", "agentId": "a1", "shapeHash": "h"},
+        {"type": "api-request", "sessionId": "s", "agentId": "a1", "id": "r1"},
+        claude_line("assistant", "x2", "x1", "done", isSidechain=True, agentId="a1"),
+    )
+    transcript = single(written)
+    assert [message.partition(":")[0] for message in view_of(transcript)] == ["user", "assistant"]
+    assert unknown_lines(transcript) == []
 
 
 def test_subagents_without_an_id_are_identified_by_their_root() -> None:
@@ -666,6 +689,14 @@ def test_every_line_identifies_its_format(name: str, format: str) -> None:
 def test_damaged_first_lines_do_not_prevent_detection() -> None:
     assert detect([b"\xff", "?", json.dumps(CHAT[0])]) == "openai"
     assert detect(["5", exported().splitlines()[1]]) == "foveal"
+
+
+def test_a_folder_leaves_out_the_descriptions_of_subagents(tmp_path: Path) -> None:
+    (tmp_path / "agent-a1.jsonl").write_bytes(lines(claude_line("user", "x1", None, "look")))
+    (tmp_path / "agent-a1.meta.json").write_text('{"agentType": "Explore"}')
+    skipped: list[object] = []
+    assert len(list(read(tmp_path, skipped=skipped.append))) == 1
+    assert skipped == []
 
 
 def test_a_file_that_is_no_transcript_is_an_error(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from foveal.core.compaction.health import read_metrics
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked
 from foveal.core.models.model import Model
+from foveal.core.view.steps import hidden_ranges
 from foveal.core.wire.safe_print import one_line
 from foveal.inspection.event_sentences import reason_text
 from foveal.inspection.request_rows import RequestSize, key_seq
@@ -113,6 +114,7 @@ def _card(event: Event) -> ReductionCard | None:
                 why=reason_text(dropped.reason),
                 first=min((first for first, _ in dropped.ranges), default=-1),
                 last=max((last for _, last in dropped.ranges), default=-1),
+                ranges=hidden_ranges(dropped),
             )
         case Compacted() as summary:
             return _summary_card(event.seq, summary)
@@ -136,6 +138,7 @@ def _summary_card(seq: int, fact: Compacted) -> ReductionCard:
     return replace(
         _metrics_card(seq, "compacted", fact),
         rule=fact.rule,
+        ranges=hidden_ranges(fact),
         chars=len(fact.summary),
         checked=checked,
         unchecked=unchecked,

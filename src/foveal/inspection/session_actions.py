@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, Unpack, cast
@@ -22,6 +21,7 @@ from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.errors import UnknownHandle
 from foveal.inspection.event_sentences import event_sentence
 from foveal.inspection.session_source import ActionResult, NotWritable, OfferedWriter, SessionAction
+from foveal.inspection.writable_sources import store_refusal
 from foveal.ports import Store
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
 from foveal.sessions.log_reader import last_opened
@@ -87,23 +87,6 @@ def _recorded_policy(opened: Opened) -> Policy:
     """Return the policy that the session was opened with; one of the application's own is replaced by the default
     one under the same name, so that no change of policy is recorded."""
     return PRESETS.get(cast(PresetName, opened.policy)) or replace(PRESETS["economy"], name=opened.policy)
-
-
-def store_refusal(source: ArchiveSource) -> str:
-    """Return why the sessions of a source cannot be changed; "" if it is a store that can be written."""
-    match source:
-        case StoreSource() | PostgresSource():
-            return ""
-        case SqliteSource():
-            folder = os.path.dirname(source.name)
-            if os.access(source.name, os.W_OK) and os.access(folder, os.W_OK):
-                return ""
-            return f"{source.name} cannot be written by this user"
-        case _:
-            return (
-                "a transcript of another program can only be read: what its model sees is decided there; "
-                "`foveal import` copies it into a store, where you can change it"
-            )
 
 
 @asynccontextmanager

@@ -12,15 +12,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import count
-from typing import Any, Final
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from foveal.core.log.events import Event, Opened
 from foveal.core.tokens.counter import counter
 from foveal.errors import FovealError
-from foveal.inspection.session_actions import SessionActor, StoreActor
 from foveal.inspection.session_list import ListedSession, SessionList
 from foveal.inspection.session_reader import POLL_S, REST_PER_WORK, ArchivedSession
 from foveal.inspection.session_rows import SessionRows, bare_row
@@ -35,6 +34,9 @@ from foveal.inspection.session_source import (
     SessionRow,
 )
 from foveal.recall.archive import Archive, ArchiveSource, TranscriptSource
+
+if TYPE_CHECKING:
+    from foveal.inspection.session_actions import SessionActor
 
 MAX_PAGE_ROWS: Final = 200
 SEARCH_WORK_S: Final = 0.3
@@ -51,6 +53,12 @@ MAX_ABOUT_AGE_S: Final = 5.0
 """Age of what is known of a session that is used again."""
 
 
+def _store_actor() -> SessionActor:
+    from foveal.inspection.session_actions import StoreActor  # loads the engine
+
+    return StoreActor()
+
+
 class SessionCollection:
     """The sessions of several sources, for one event loop."""
 
@@ -63,7 +71,7 @@ class SessionCollection:
     ) -> None:
         """`settings` are those of Foveal's own sessions that their logs do not record, such as `window`; the actor
         has its own."""
-        self._actor = actor or StoreActor()
+        self._actor = actor or _store_actor()
         self._settings = settings or {}
         # It only searches here, so nothing is counted exactly: loading a vocabulary takes long.
         self._archive = Archive(sources, counting=counter("estimate"))
@@ -200,6 +208,12 @@ class SessionCollection:
             if len(self._readers) > MAX_KEPT_READERS:
                 self._readers.popitem(last=False)
             return reader
+
+    async def newest_keys(self, limit: int) -> list[str]:
+        """Return the keys of the most recently active sessions, without reading them."""
+        async with self._lock:
+            await self._sessions.refresh()
+            return [each.entry.handle for each in islice(self._sessions, limit)]
 
     async def key_of(self, name: str) -> str:
         """Return the key of a session by its key, id or the beginning of its id; raises `SessionMissing`."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.health import read_metrics
-from foveal.core.engine.settings import recorded_window
 from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,
@@ -62,6 +60,8 @@ class SessionFigures:
         fact = event.fact
         match fact:
             case Opened():
+                from foveal.core.engine.settings import recorded_window  # loads the engine
+
                 self.model = fact.model or self.model
                 self.origin = fact.origin or self.origin
                 self._recorded_window = recorded_window(fact) or 0
@@ -70,6 +70,8 @@ class SessionFigures:
             case ModelSaid():
                 self._answers += 1
             case Compacted() | CompactionFailed():
+                from foveal.core.compaction.health import read_metrics  # loads the engine
+
                 metrics = read_metrics(fact)
                 self._totals = self._totals.with_summary(metrics.cost, asked=metrics.asked)
             case _:
@@ -84,7 +86,7 @@ class SessionFigures:
         if known is not None:
             self._totals = self._totals.after(used, known)
         else:
-            self._totals = replace(self._totals.after(used, _UNPRICED), spent=None)
+            self._totals = replace(self._totals.after(used, _unpriced()), spent=None)
         window = self.window
         if window:
             self._shares.append(used.prompt / window)
@@ -118,8 +120,10 @@ class SessionFigures:
         )
 
 
-_UNPRICED: Final = model("unknown")
-"""Stands for a model without a name: usage is summed, prices are unknown."""
+@cache
+def _unpriced() -> Model:
+    """Return what stands for a model without a name: usage is summed, prices are unknown."""
+    return model("unknown")
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,8 @@ whole texts one by one.
    counted beyond the messages (`overhead`), so sizes add up to what it reported.
 4. A document can begin at any event: `TimelineBuilder.document(first)` has the rows from there on and the changes
    since, so a page that follows a session appends it to what it has.
+5. An *outline* shows the newest request of a long log before its history is known. It has the rows, and one change
+   for each message, without sizes. The timeline that follows replaces it.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class ViewChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     units: int = 0
     """Units as it is shown; 0 for what is not in the request."""
     by: int = -1
-    """The event that put it at this level; -1 if it is shown as it was said."""
+    """The event that put it at this level; -1 if it is shown as it was said. If the `ReductionCard.ranges` of later
+    reductions have the message too, the newest of them hides it, as `Session.why` says."""
     rule: str = ""
     preview: str = ""
     """What is shown instead, in one line, if that is not the whole text."""
@@ -163,6 +166,8 @@ class ReductionCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     first: int = -1
     """The range of events that it covers."""
     last: int = -1
+    ranges: tuple[tuple[int, int], ...] = ()
+    """The events that it hides, also those that an earlier reduction has hidden before."""
     by: str = ""
     """The author of a summary: a model, or `ledger`."""
     chars: int = 0
@@ -219,6 +224,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The seq after the newest event."""
     generation: int = 0
     """Changes when earlier events of a transcript are others now; a continuation has to be of the same one."""
+    outline: bool = False
+    """Whether this is an outline: sizes, requests, reductions and earlier views are not known yet."""
     rows: tuple[TimelineRow, ...] = ()
     changes: tuple[ViewChange, ...] = ()
     requests: tuple[RequestRow, ...] = ()

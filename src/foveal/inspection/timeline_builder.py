@@ -10,30 +10,21 @@ from typing import Final, cast
 import msgspec
 
 from foveal.core.compaction.health import read_metrics
-from foveal.core.compaction.ledger.call_reader import read_call
 from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.overflow import ProviderLimits, available_tokens
 from foveal.core.engine.settings import recorded_window
 from foveal.core.log.events import (
-    AnyFact,
     Clipped,
     Compacted,
     CompactionFailed,
     Dropped,
     Event,
-    Expanded,
     Masked,
     ModelSaid,
     Opened,
     Overflowed,
-    Pinned,
-    Reverted,
-    Rewound,
-    ToolReturned,
     Used,
-    calls_of,
     handle,
-    kind,
 )
 from foveal.core.models.budget import Caps, plan_budget
 from foveal.core.models.cost import UsageTotals
@@ -42,16 +33,13 @@ from foveal.core.models.vocabulary import counter_for, first_calibration
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
-from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
+from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import needs_refold
-from foveal.core.view.text_facts import reports_failure
-from foveal.core.wire.event_text import original_text
-from foveal.core.wire.safe_print import one_line
-from foveal.inspection.event_sentences import event_sentence
 from foveal.inspection.reduction_cards import ReductionCards
 from foveal.inspection.request_rows import RequestRows, RequestSize, key_seq
 from foveal.inspection.timeline import Prices, Timeline, TimelineRow, ViewChange
-from foveal.inspection.view_tracker import ViewTracker, fact_category
+from foveal.inspection.timeline_rows import TimelineRows
+from foveal.inspection.view_tracker import ViewTracker
 
 _at = attrgetter("at")
 _CARDS: Final = (Clipped, Masked, Dropped, Compacted, CompactionFailed)
@@ -76,9 +64,16 @@ class InspectedSettings(msgspec.Struct, frozen=True, kw_only=True):
 class TimelineBuilder:
     """The timeline of one session."""
 
-    def __init__(self, settings: InspectedSettings, *, counter: Counter | None = None) -> None:
-        """Without `counter`, the vocabulary of the model counts."""
+    def __init__(
+        self,
+        settings: InspectedSettings,
+        *,
+        counter: Counter | None = None,
+        row_maker: TimelineRows | None = None,
+    ) -> None:
+        """Without `counter`, the vocabulary of the model counts; `row_maker` may have rows of this log."""
         self._settings = settings
+        self._row_maker = row_maker if row_maker is not None else TimelineRows()
         self._given_counter = counter
         self._window = settings.window
         self._provider_limits = ProviderLimits()
@@ -93,8 +88,6 @@ class TimelineBuilder:
         self._size = RequestSize(0, 0, 0, 1.0)
         self._answered_at = -1
         """The newest answer: what came after it is in no request yet."""
-        self._calls: dict[str, tuple[int, str, str]] = {}
-        """The newest calls by id: the event, the tool and the file."""
 
     @property
     def log(self) -> list[Event]:
@@ -118,7 +111,7 @@ class TimelineBuilder:
         changes = tracker.add(event)
         before, self._size = self._size, self._measure()
         self._changes += changes
-        self._rows.append(self._row(event))
+        self._rows.append(self._row_maker.sized_row(event, tracker.view.meter))
         if folds_again:
             self._cards.take_back(event, tracker.effective)
         if isinstance(fact, _CARDS) and not (isinstance(fact, Clipped) and fact.target > self._answered_at):
@@ -246,56 +239,3 @@ class TimelineBuilder:
         view = self._tracker.view
         first = min(change.place if change.place >= 0 else key_seq(change.key) for change in changes)
         return sum(view.units_of(step) for step in view.steps if step.seq > first)
-
-    # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def _row(self, event: Event) -> TimelineRow:
-        fact = event.fact
-        tool, path, call = "", "", -1
-        if isinstance(fact, ModelSaid):
-            tool, path = self._note_calls(event.seq, fact)
-        elif isinstance(fact, ToolReturned):
-            call, tool, path = self._calls.get(fact.call_id, (-1, one_line(fact.name), ""))
-        text = original_text(fact)
-        units = 0
-        if isinstance(fact, CountedFact):
-            units = self._tracker.view.meter.message(event.seq, fact)
-        return TimelineRow(
-            seq=event.seq,
-            kind=kind(fact),
-            category=fact_category(fact),
-            at=event.at,
-            preview=event_sentence(fact),
-            chars=len(text),
-            units=units,
-            tool=tool,
-            path=path,
-            call=call,
-            failed=isinstance(fact, ToolReturned) and (fact.error or reports_failure(text)),
-            target=_target(fact),
-        )
-
-    def _note_calls(self, seq: int, fact: ModelSaid) -> tuple[str, str]:
-        """Remember the calls of an answer; return the tool and the file of the first one."""
-        first = ("", "")
-        for _, call in calls_of(fact.content):
-            touched = read_call(call).touched
-            path = one_line(touched[0][0]) if touched else ""
-            tool = one_line(call.name)
-            self._calls[call.id] = (seq, tool, path)
-            first = first if first[0] else (tool, path)
-        return first
-
-
-def _target(fact: AnyFact) -> int:
-    match fact:
-        case Reverted(target=target) | Clipped(target=target):
-            return target
-        case Rewound(to=to):
-            return to
-        case Pinned(target=target) if target is not None:
-            return target
-        case Expanded(first=first):
-            return first
-        case _:
-            return -1

@@ -2,8 +2,8 @@
 
 1. `add` folds one event and returns the changes that it made, so that all of them in order give the view at any
    point of the log.
-2. Messages that are already hidden get no further change when a newer reduction covers them too: the first one that
-   hid them leads to the next, because it is hidden itself then.
+2. Messages that are already hidden get no further change when a newer reduction covers them too: a log that is
+   reduced often would have as many changes as messages times reductions. `ReductionCard.ranges` has them.
 3. An event that adds or replaces single messages costs O(1), a reduction of ranges O(view), and one that changes
    which earlier events are effective O(log), as the fold itself does.
 """
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from msgspec import UNSET, Raw, UnsetType
@@ -44,8 +45,10 @@ from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
 from foveal.core.wire.event_text import original_text
 from foveal.inspection.event_sentences import preview_text
+from foveal.inspection.request_rows import key_seq
 from foveal.inspection.timeline import ViewChange
 
+_at = attrgetter("at")
 _IN_VIEW: Final = ("full", "clipped", "masked")
 _MESSAGES: Final = (UserSaid, ModelSaid, ToolReturned, Instructed)
 
@@ -98,6 +101,23 @@ class ViewTracker:
         if touched is None:
             return self._compare(event)
         return [change for key in touched if (change := self._change(event.seq, key)) is not None]
+
+    def fold_all(self, events: Sequence[Event]) -> list[ViewChange]:
+        """Fold a whole log at once, and return how the newest request shows each of its messages.
+
+        A change has the place of its message as `at`. What took a message out of the conversation is not known.
+        """
+        self.log = list(events)
+        self._refold()
+        now = dict(self._items())
+        changes = [_view_change(key_seq(key), key, state) for key, state in now.items()]
+        for event in events:
+            key = handle(event.seq)
+            if key not in now and isinstance(event.fact, _MESSAGES):
+                state = self._hidden(event.seq)
+                by = -1 if state.level == "removed" else state.by
+                changes.append(_view_change(event.seq, key, state._replace(by=by)))
+        return sorted(changes, key=_at)
 
     def _refold(self) -> None:
         effective = EffectiveLog.of(self.log)
@@ -222,13 +242,13 @@ class ViewTracker:
         category = ((before := self._shown.get(handle(seq))) and before.category) or fact_category(event.fact)
         if seq not in self.effective:
             return _Shown("removed", category, 0, self.log[-1].seq, "taken back")
+        if seq in self.view.orphan_results:
+            return _Shown("dropped", category, 0, rule="a result that no call waits for")
         cover = self.view.cover_of(seq)
         if cover is not None:
             return _Shown(cover.level, category, 0, cover.owner, cover.rule)
         if isinstance(event.fact, ToolReturned):
-            orphan = seq in self.view.orphan_results
-            rule = "a result that no call waits for" if orphan else "its call is not shown"
-            return _Shown("dropped", category, 0, rule=rule)
+            return _Shown("dropped", category, 0, rule="its call is not shown")
         return _Shown("removed", category, 0, self.log[-1].seq, "replaced by a newer one")
 
     def _compare(self, event: Event, *, folded_again: bool = False) -> list[ViewChange]:
@@ -275,11 +295,12 @@ class ViewTracker:
         before = self._shown[key]
         if key[0] != "e":
             return _gone(before)
-        is_removed = before.level == "removed" and int(key[1:]) not in self.effective
+        seq = int(key[1:])
+        is_removed = before.level == "removed"
+        if seq not in self.effective:
+            return before if is_removed else self._hidden(seq)
         is_covered = before.level not in _IN_VIEW and (before.by < 0 or before.by in self.effective)
-        if is_removed or (is_covered and before.level != "removed"):
-            return before
-        return self._hidden(int(key[1:]))
+        return before if is_covered and not is_removed else self._hidden(seq)
 
     def _items(self) -> Iterator[tuple[str, _Shown]]:
         """Yield everything in the request but the tools."""

@@ -5,7 +5,7 @@
 2. Three things look like branches and are not: an utterance spans several lines with one `message.id`; the result
    of each parallel call has its own call as parent; a compaction starts a new root. Therefore an utterance, its
    results and the notes between them are collected into one group before they are added.
-3. Lines of subagents (`isSidechain`) are conversations of their own.
+3. Lines of subagents (`isSidechain`, or an `agentId` where that is missing) are conversations of their own.
 4. The other fields of a line (cwd, version, the `toolUseResult` beside a result) are not imported.
 """
 
@@ -33,7 +33,8 @@ from foveal.transcripts.transcript import (
 _MESSAGE_TYPES: Final = ("user", "assistant")
 _NOTE_TYPES: Final = frozenset(
     {"system", "attachment", "progress", "summary", "custom-title", "ai-title", "file-history-snapshot", "tag",
-     "queue-operation", "last-prompt", "agent-name", "agent-color", "pr-link", "permission-mode", "mode"}
+     "queue-operation", "last-prompt", "agent-name", "agent-color", "pr-link", "permission-mode", "mode",
+     "api-request", "api-request-blob", "api-request-shape", "atis-latch", "tools-used", "cost-state"}
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def _read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcrip
         entry = line.parse_object()
         if entry is None:
             main.add_unknown(line)
-        elif entry.get("isSidechain") is True:
+        elif entry.get("isSidechain", bool(text_or_empty(entry.get("agentId")))) is True:
             side = text_or_empty(entry.get("agentId")) or side_of.get(text_or_empty(entry.get("parentUuid")))
             side = side or text_or_empty(entry.get("uuid")) or "side"
             side_of[text_or_empty(entry.get("uuid"))] = side

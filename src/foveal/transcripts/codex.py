@@ -86,6 +86,8 @@ class _Rollout:
                 self.builder.describe(model=text_or_empty(payload.get("model")) or self.builder.model)
             case "session_meta":
                 self._add_header(payload)
+            case "world_state" | "token_usage_record":  # the usage is in the event `token_count` too
+                pass
             case _:
                 return False
         self._note(str(line["type"]), payload)

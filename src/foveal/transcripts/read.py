@@ -155,12 +155,15 @@ def _read_stream(
         raise UnreadableTranscript(name, 0, problem.strerror or str(problem)) from None
 
 
+def _is_transcript_name(name: str) -> bool:
+    """Return whether a file of a folder can be a transcript; Claude Code describes a subagent in `.meta.json`."""
+    return name.endswith(TRANSCRIPT_SUFFIXES) and not name.endswith(".meta.json")
+
+
 def _read_folder(
     folder: Path, format: str, progress: Progress | None, skipped: SkippedCallback | None
 ) -> Iterator[Transcript]:
-    paths = sorted(
-        path for path in folder.rglob("*") if path.name.endswith(TRANSCRIPT_SUFFIXES) and path.is_file()
-    )
+    paths = sorted(path for path in folder.rglob("*") if _is_transcript_name(path.name) and path.is_file())
     sizes = list(map(_file_size, paths))
     done = read = 0
     for path, size in zip(paths, sizes, strict=True):

@@ -71,7 +71,7 @@ TAGS = frozenset(
         "main",
         "section",
         "aside",
-        "footer",
+        "div",
         "nav",
         "h1",
         "p",

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from foveal.core.engine.settings import SettingArguments
 from foveal.errors import BadSetting, FovealError
-from foveal.inspection.session_actions import StoreActor, store_refusal
 from foveal.inspection.session_source import ActionResult, OfferedWriter, SessionAction
+from foveal.inspection.writable_sources import store_refusal
 from foveal.ports import Provider
 from foveal.recall.archive import ArchiveSource
+
+if TYPE_CHECKING:
+    from foveal.core.engine.settings import SettingArguments
 
 LEDGER_WRITER: Final = OfferedWriter(name="ledger", title="from the log, without a model (at once)")
 MODEL_WRITER_NAME: Final = "model"
@@ -30,7 +32,7 @@ class ConfiguredActor:
     """A `SessionActor` with the user's configuration, which is read when something is summarised."""
 
     def __init__(self, *, window: int | None = None) -> None:
-        self._settings = SettingArguments() if window is None else SettingArguments(window=window)
+        self._settings: SettingArguments = {} if window is None else {"window": window}
 
     def refusal(self, source: ArchiveSource) -> str:
         return store_refusal(source)
@@ -45,6 +47,8 @@ class ConfiguredActor:
         return (LEDGER_WRITER, writer) if _is_local(provider) else (writer, LEDGER_WRITER)
 
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
+        from foveal.inspection.session_actions import StoreActor  # loads the engine
+
         provider = await _chosen_provider(action.writer) if action.action == "compact" else None
         if provider is None:
             return await StoreActor(**self._settings).act(source, session, action)

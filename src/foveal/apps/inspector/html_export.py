@@ -65,7 +65,7 @@ def export_html(
             element("section", {"id": "log-view", "aria-label": "Log and view"}, events_table(log.redacted)),
             element("aside", {"id": "panels", "aria-label": "Details"}),
         ),
-        element("footer", {"id": "status", "role": "status", "aria-live": "polite"}),
+        element("div", {"id": "status", "role": "status", "aria-live": "polite"}),
         Html(f'<script type="application/json" id="foveal-data">{data}</script>'),
         Html(f'<script type="module">{script}</script>'),
     ]

@@ -113,7 +113,7 @@ async def _meant_session(source: SessionCollection, sessions: list[str], *, is_p
     problems = await source.check() if is_place_given else []
     keys = [await _session_key(source, name) for name in sessions]
     if not keys and is_place_given:
-        keys = [row.key for row in (await source.rows(limit=2)).rows]
+        keys = await source.newest_keys(2)
         if not keys and problems:
             raise FovealError("; ".join(problems))
     _print_problems(problems)
@@ -157,12 +157,20 @@ async def _serve(args: Namespace) -> int:
                 get_running_loop().add_signal_handler(number, stop.set)
             async with server.running():
                 print(f"foveal inspect: {server.url(session=session)} (Ctrl-C ends it)", flush=True)
+                loading = get_running_loop().run_in_executor(None, _load_engine)
                 if not args.no_open and _has_display():
                     _open_browser(server.url(session=session, is_single_use=True))
                 await stop.wait()
+                await loading
     finally:
         await source.close()
     return 0
+
+
+def _load_engine() -> None:
+    """Load what the first timeline needs, while the browser opens."""
+    import foveal.inspection.timeline_builder
+    import foveal.inspection.timeline_outline  # noqa: F401
 
 
 async def _export(args: Namespace) -> int:

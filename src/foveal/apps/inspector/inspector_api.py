@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,7 +33,13 @@ from foveal.apps.inspector.inspector_streams import (
     session_stream,
     sessions_stream,
 )
-from foveal.apps.inspector.open_logs import LogSnapshot, OpenLog, OpenLogs, inspected_settings
+from foveal.apps.inspector.open_logs import (
+    MIN_OUTLINE_EVENTS,
+    LogSnapshot,
+    OpenLog,
+    OpenLogs,
+    inspected_settings,
+)
 from foveal.apps.inspector.running_compactions import RunningCompactions
 from foveal.core.log.events import handle
 from foveal.errors import UnknownHandle
@@ -46,10 +53,12 @@ from foveal.web.request_structs import JSON_TYPE, read_body, read_query
 if TYPE_CHECKING:
     from foveal.inspection.request_diff import RequestDiff
     from foveal.inspection.sent_request import InspectedRequest
+    from foveal.inspection.timeline import Timeline
 
 MIN_GZIP_BYTES: Final = 100_000
 GZIP_LEVEL: Final = 1
 """The fastest: pages wait for a timeline, mostly on the same machine."""
+LOG: Final = logging.getLogger("foveal.inspector")
 _UNREAD_SESSIONS: Final = "some sessions cannot be read now; the server's log has the reason"
 
 
@@ -84,6 +93,22 @@ class InspectorApi:
         self._logs = OpenLogs()
         self._replays = Replays()
         self._compactions = RunningCompactions()
+        self._expected: set[asyncio.Future[Timeline]] = set()
+
+    def expect_outline(self, tenant: str, reader: SessionReader, events: int) -> None:
+        """Begin to read a long log: its page asks for the outline as soon as its script runs."""
+        if events < MIN_OUTLINE_EVENTS:
+            return
+        work = asyncio.ensure_future(self._logs.of(tenant, reader).outline())
+        self._expected.add(work)  # the event loop keeps weak references only
+        work.add_done_callback(self._forget)
+
+    def _forget(self, work: asyncio.Future[Timeline]) -> None:
+        self._expected.discard(work)
+        if not work.cancelled() and (problem := work.exception()) is not None:
+            LOG.info(
+                "the outline of a session was not made: %s", problem
+            )  # the page gets it with its own request
 
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -103,7 +128,8 @@ class InspectorApi:
         query = read_query(call.request, InspectTimelineQuery)
         log = await self._log(call, query)
         accepts_gzip = "gzip" in call.request.headers.get("accept-encoding", "")
-        return await log.encoded_timeline(query.first, lambda made: _json(made, accepts_gzip=accepts_gzip))
+        made = await log.outline() if query.outline else await log.timeline(query.first)
+        return await asyncio.to_thread(_json, made, accepts_gzip=accepts_gzip)
 
     async def act(self, call: InspectCall) -> Response:
         reader = await self._reader(call, read_query(call.request, InspectQuery))

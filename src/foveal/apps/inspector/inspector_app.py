@@ -30,7 +30,8 @@ from foveal.apps.inspector.inspector_pages import (
     session_page,
 )
 from foveal.apps.inspector.inspector_queries import InspectQuery
-from foveal.apps.inspector.static_files import static_file
+from foveal.apps.inspector.script_bundle import main_script
+from foveal.apps.inspector.static_files import MAIN_SCRIPT, static_file
 from foveal.errors import FovealError, StoreError, UnknownHandle
 from foveal.inspection.session_source import NotWritable, SessionMissing, SessionSource
 from foveal.web.http_errors import HttpError, error_response, http_error_of
@@ -127,6 +128,7 @@ class Inspector:
         reader = await call.source.open(read_query(request, InspectQuery).id)
         end = (await reader.end()).next_seq
         events = await reader.read(max(0, end - FIRST_LOG_ROWS), max(0, end - 1))
+        self._api.expect_outline(call.tenant, reader, end)
         return _html(session_page(reader.about, events, self._frame(request)))
 
     async def _login(self, request: Request) -> Response:
@@ -226,7 +228,8 @@ async def _to_overview(request: Request) -> Response:
 
 
 async def _static(request: Request) -> Response:
-    found = static_file(request.path_params["name"])
+    name = request.path_params["name"]
+    found = main_script() if name == MAIN_SCRIPT else static_file(name)
     if found is None:
         raise HttpError(404, "there is no such file")
     # Checked on each load: a new version of Foveal must not run with the scripts of the one before.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from foveal.apps.inspector.html_elements import Html, element, escaped, joined
-from foveal.apps.inspector.static_files import MAIN_SCRIPT, style_names
+from foveal.apps.inspector.static_files import LOGIN_SCRIPT, MAIN_SCRIPT, style_names
 from foveal.core.log.events import Event, handle, kind
-from foveal.core.policies.presets import PRESET_MEANINGS
 from foveal.core.wire.safe_print import one_line
 from foveal.inspection.event_sentences import event_sentence
 from foveal.inspection.session_source import SessionAbout, SessionPage, SessionRow
@@ -34,8 +34,13 @@ _EMPTY_OVERVIEW: Final = (
     "There are no sessions here: start one with foveal chat, or name a file, as in foveal inspect PATH."
 )
 
-_POLICIES: Final = json.dumps(list(PRESET_MEANINGS.items()))
-"""The preset policies of what-if, each with what it does."""
+
+@cache
+def _policies() -> str:
+    """Return the preset policies of what-if, each with what it does."""
+    from foveal.core.policies.presets import PRESET_MEANINGS  # loads the engine
+
+    return json.dumps(list(PRESET_MEANINGS.items()))
 
 
 class PageFrame(NamedTuple):
@@ -65,7 +70,7 @@ def overview_page(page: SessionPage, frame: PageFrame) -> str:
 def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame) -> str:
     """Return the page of a session with its newest events."""
     title = session_title(about)
-    body = {"data-page": "session", "data-id": about.key, "data-policies": _POLICIES}
+    body = {"data-page": "session", "data-id": about.key, "data-policies": _policies()}
     if not about.writable:
         body["data-read-only"] = about.reason or "this session can only be read"
     notes = [element("p", {"class": "muted"}, one_line(each, width=400)) for each in about.problems]
@@ -138,7 +143,8 @@ def login_page(hint: str, *, has_form: bool, problem: str = "", session: str = "
                 element("button", {"type": "submit"}, "Log in"),
             )
         )
-    return _document("Log in", element("main", {"id": "main", "class": "notice"}, *parts), body={})
+    main = element("main", {"id": "main", "class": "notice"}, *parts)
+    return _document("Log in", main, body={}, script=LOGIN_SCRIPT)
 
 
 def error_page(title: str, detail: str) -> str:
@@ -156,7 +162,10 @@ def error_page(title: str, detail: str) -> str:
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _document(title: str, *parts: str, body: dict[str, str], frame: PageFrame | None = None) -> str:
+def _document(
+    title: str, *parts: str, body: dict[str, str], frame: PageFrame | None = None, script: str = ""
+) -> str:
+    script = script or (MAIN_SCRIPT if frame else "")
     head = [
         element("meta", {"charset": "utf-8"}),
         element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
@@ -165,7 +174,7 @@ def _document(title: str, *parts: str, body: dict[str, str], frame: PageFrame | 
         element("title", {}, f"{title} – Foveal"),
         element("link", {"rel": "icon", "href": "static/icon.svg", "type": "image/svg+xml"}),
         *(element("link", {"rel": "stylesheet", "href": f"static/{name}"}) for name in style_names()),
-        *([element("script", {"type": "module", "src": f"static/{MAIN_SCRIPT}"})] if frame else []),
+        *([element("script", {"type": "module", "src": f"static/{script}"})] if script else []),
     ]
     page = element("html", {"lang": "en"}, element("head", {}, *head), element("body", body, *parts))
     return f"<!doctype html>\n{page}\n"
@@ -174,7 +183,8 @@ def _document(title: str, *parts: str, body: dict[str, str], frame: PageFrame | 
 def _footer() -> list[Html]:
     return [
         element("noscript", {}, _NO_SCRIPT),
-        element("footer", {"id": "status", "role": "status", "aria-live": "polite"}),
+        # Not a footer: the role would replace the landmark that a footer is.
+        element("div", {"id": "status", "role": "status", "aria-live": "polite"}),
     ]
 
 

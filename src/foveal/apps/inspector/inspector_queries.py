@@ -34,6 +34,8 @@ class InspectSessionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 class InspectTimelineQuery(InspectQuery, frozen=True, kw_only=True):
     first: _Seq = 0
+    outline: bool = False
+    """Whether an outline of all events will do; the answer may be the whole timeline."""
 
 
 class InspectTextQuery(InspectQuery, frozen=True, kw_only=True):

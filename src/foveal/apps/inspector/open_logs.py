@@ -1,15 +1,15 @@
 """Logs of the sessions that the pages show, each with its timeline.
 
 A log is read once, in parts. Reading and folding happen in a thread, one at a time per session, because a long log
-takes longer than other requests may wait.
+takes longer than other requests may wait. The outline of a long log is ready before its timeline.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -19,12 +19,17 @@ from foveal.core.wire.event_text import original_text
 from foveal.inspection.log_views import LogViews
 from foveal.inspection.session_source import MAX_PART_EVENTS, LogEnd, SessionAbout, SessionReader
 from foveal.inspection.timeline import Timeline
-from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
+
+if TYPE_CHECKING:  # they load the engine, which the first page does not need
+    from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
+    from foveal.inspection.timeline_rows import TimelineRows
 
 MAX_OPEN_LOGS: Final = 16
 """Logs that stay in memory after their last use."""
 MAX_OPEN_CHARS: Final = 100_000_000
 """Characters of all texts in these logs together, except that the newest one always stays."""
+MIN_OUTLINE_EVENTS: Final = 2_000
+"""Events from which on a page gets an outline first; the timeline of a shorter log takes less than a second."""
 T = TypeVar("T")
 
 
@@ -44,6 +49,11 @@ class OpenLog:
         """The end of what is in memory."""
         self.chars: int = 0
         """Characters of the texts in memory."""
+        self._events: list[Event] = []
+        """What was read; the timeline may not have all of it yet."""
+        self._rows: TimelineRows | None = None
+        self._outline: Timeline | None = None
+        """Kept until the timeline is there: a page is expected to ask for it."""
         self._builder: TimelineBuilder | None = None
         self._views = LogViews()
         self._lock = asyncio.Lock()
@@ -65,48 +75,94 @@ class OpenLog:
         made, generation = await self._read(
             lambda builder: (builder.document(min(first, builder.next_seq)), self.end.generation)
         )
+        return self._described(made, generation)
+
+    async def outline(self) -> Timeline:
+        """Return the outline of a long log; the timeline if that does not take longer."""
+        made = await self._alone(self._outlined)
+        return await self.timeline() if made is None else self._described(made, self.end.generation)
+
+    def _described(self, made: Timeline, generation: int) -> Timeline:
         about = self.reader.about
         return msgspec.structs.replace(
             made,
             title=about.title,
+            format=about.format,
             origin=about.origin or made.origin,
             problems=about.problems,
             generation=generation,
         )
 
-    async def encoded_timeline(self, first: int, encode: Callable[[Timeline], T]) -> T:
-        """Return the timeline as `encode` writes it, in a thread."""
-        return await asyncio.to_thread(encode, await self.timeline(first))
+    async def _outlined(self) -> Timeline | None:
+        """Return the outline; None if the timeline has most events already."""
+        await self._load()
+        known = len(self._builder.log) if self._builder is not None else 0
+        if len(self._events) - known < MIN_OUTLINE_EVENTS:
+            return None
+        if self._outline is None or self._outline.next != self.end.next_seq:
+            self._outline = await asyncio.to_thread(self._make_outline)
+        return self._outline
+
+    def _make_outline(self) -> Timeline:
+        from foveal.inspection.timeline_outline import timeline_outline
+        from foveal.inspection.timeline_rows import TimelineRows
+
+        self._rows = self._rows or TimelineRows()
+        return timeline_outline(self.reader.about.key, self._events, self._rows)
+
+    def _make_builder(self) -> TimelineBuilder:
+        """Return a timeline without events. It loads the vocabulary of the model."""
+        from foveal.inspection.timeline_builder import TimelineBuilder
+
+        return TimelineBuilder(inspected_settings(self.reader.about), row_maker=self._rows)
 
     async def _read(self, make: Callable[[TimelineBuilder], T]) -> T:
         """Return what `make` makes of the log up to now, in a thread."""
 
         async def work() -> T:
+            return await asyncio.to_thread(make, await self._update())
+
+        return await self._alone(work)
+
+    async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work while no other one runs."""
+
+        async def run() -> T:
             async with self._lock:
-                return await asyncio.to_thread(make, await self._update())
+                return await work()
 
         # A thread goes on when its caller is cancelled. The lock stays until it ends, so that no other one begins.
-        return await asyncio.shield(work())
+        return await asyncio.shield(run())
 
     async def _update(self) -> TimelineBuilder:
+        """Bring the timeline up to date."""
+        await self._load()
+        builder = self._builder
+        if builder is None:
+            builder = await asyncio.to_thread(self._make_builder)
+        new = self._events[len(builder.log) :]
+        for start in range(0, len(new), MAX_PART_EVENTS):
+            await asyncio.to_thread(builder.add, new[start : start + MAX_PART_EVENTS])
+        self._builder, self._outline = builder, None
+        return builder
+
+    async def _load(self) -> None:
         """Read what is new; all of it if earlier events are others now."""
-        end, builder = await self.reader.end(), self._builder
-        if builder is None or end.generation != self.end.generation or end.next_seq < builder.next_seq:
-            # In a thread: it loads the vocabulary of the model.
-            builder = await asyncio.to_thread(TimelineBuilder, inspected_settings(self.reader.about))
-            self._builder, self._views, self.chars = builder, LogViews(), 0
-        while (first := builder.next_seq) < end.next_seq:
+        end = await self.reader.end()
+        if end.generation != self.end.generation or end.next_seq < self.end.next_seq:
+            self._events, self._rows, self._builder, self._outline = [], None, None, None
+            self._views, self.chars = LogViews(), 0
+        while (first := self._events[-1].seq + 1 if self._events else 0) < end.next_seq:
             part = await self.reader.read(first, min(first + MAX_PART_EVENTS, end.next_seq) - 1)
             if not part:
                 break
-            self.chars += await asyncio.to_thread(_add_events, builder, part)
-        self.end = LogEnd(builder.next_seq, end.generation)
-        return builder
+            self._events += part
+            self.chars += await asyncio.to_thread(_text_chars, part)
+        self.end = LogEnd(self._events[-1].seq + 1 if self._events else 0, end.generation)
 
 
-def _add_events(builder: TimelineBuilder, events: list[Event]) -> int:
-    """Add events to a timeline, and return the characters of their texts."""
-    builder.add(events)
+def _text_chars(events: list[Event]) -> int:
+    """Return the characters of the texts of events."""
     return sum(len(original_text(event.fact)) for event in events)
 
 
@@ -136,6 +192,8 @@ class OpenLogs:
 
 def inspected_settings(about: SessionAbout) -> InspectedSettings:
     """Return what a timeline needs to know beside the log."""
+    from foveal.inspection.timeline_builder import InspectedSettings
+
     settings: dict[str, Any] = about.settings
     return InspectedSettings(
         id=about.key,

@@ -1,4 +1,4 @@
-"""One script made of all modules that the pages load, for exported files.
+"""One script made of all modules, for the pages and for exported files.
 
 Modules have only static named imports, and no top-level name occurs twice (a test checks both). So the bundle is
 their text in the order of their imports, without the import lines and the word `export`.
@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
-from foveal.apps.inspector.static_files import MAIN_SCRIPT, static_file, style_names
+from foveal.apps.inspector.static_files import (
+    MAIN_SCRIPT,
+    StaticFile,
+    static_body,
+    static_file,
+    style_names,
+)
 from foveal.errors import FovealError
 
 _IMPORT: Final = re.compile(r'^import\s[^;"]*"\./([\w.-]+)";?[ \t]*\n?', re.MULTILINE)
@@ -38,6 +45,12 @@ def script_bundle(main: str = MAIN_SCRIPT, read: Callable[[str], str] | None = N
 
     visit(main)
     return inline_safe("\n".join(done.values()))
+
+
+@cache
+def main_script() -> StaticFile:
+    """Return the script of the pages as one file: a request for each module would take longer than the rest."""
+    return static_body(script_bundle().encode("utf-8"), MAIN_SCRIPT)
 
 
 def style_bundle() -> str:

@@ -12,6 +12,8 @@ STATIC_TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 MAIN_SCRIPT: Final = "main.js"
+LOGIN_SCRIPT: Final = "login_form.js"
+"""Keeps the point of the address; the form works without it."""
 
 
 class StaticFile(NamedTuple):
@@ -25,7 +27,11 @@ def static_file(name: str) -> StaticFile | None:
     """Return a file; None if there is none. Only names of the folder are known, so no path leads out of it."""
     if name not in static_names():
         return None
-    body = files("foveal.apps.inspector").joinpath("static", name).read_bytes()
+    return static_body(files("foveal.apps.inspector").joinpath("static", name).read_bytes(), name)
+
+
+def static_body(body: bytes, name: str) -> StaticFile:
+    """Return bytes as the file of this name."""
     return StaticFile(body, STATIC_TYPES[_suffix(name)], f'"{sha256(body).hexdigest()[:32]}"')
 
 

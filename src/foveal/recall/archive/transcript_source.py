@@ -60,6 +60,12 @@ class FileVersion(NamedTuple):
     inode: int
 
 
+def _is_transcript_name(name: str) -> bool:
+    """Return whether a file in a folder can be a transcript. Claude Code describes each of its sub-agents in a file
+    beside its transcript, `agent-a1b2.meta.json`."""
+    return name.endswith(TRANSCRIPT_SUFFIXES) and not name.endswith(".meta.json")
+
+
 class LoadedFile(NamedTuple):
     """The conversations of a file."""
 
@@ -145,7 +151,7 @@ class TranscriptSource:
         found = (
             (str(path), version)
             for path in paths
-            if not is_folder or path.name.endswith(TRANSCRIPT_SUFFIXES)
+            if not is_folder or _is_transcript_name(path.name)
             if (version := _file_version(path)) is not None
         )
         yield from nlargest(MAX_SOURCE_SESSIONS, found, key=lambda file: file[1])

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from foveal.core.log.events import AnyFact, Compacted, ModelSaid, UserSaid
 from support.coding_agent import CUSTOMER
 from support.inspected_pages import ROWS
-from support.inspected_server import InspectedServer
+from support.inspected_server import InspectedServer, write_session
 from support.waiting import wait_until
 
 TITLE = "Orders are shipped twice"
@@ -230,16 +231,37 @@ def test_the_composition_adds_up_to_the_request(opener: Any, shop: Any, timeline
     panel.locator("tbody tr.depth-2").first.wait_for()
 
 
-def test_a_reduction_card_lists_what_the_summary_lost(opener: Any, shop: Any, summary: Any) -> None:
-    inspected = opener(shop, TITLE, f"#e{summary['seq']}&panel=reductions")
-    panel = inspected.open_panel("Reductions")
-    lost = panel.get_by_role("region", name="Not in the summary").first
-    lost.locator(".lost-list li, .panel-note.is-empty").first.wait_for()
-    key = shop.keys()[TITLE]
-    found = shop.client().get("/inspect/api/lost", params={"id": key, "event": summary["seq"]}).json()
-    for detail in found.get("details", [])[:5]:
-        assert detail["key"] in lost.inner_text()
-    no_summary = shop.client().get("/inspect/api/lost", params={"id": key, "event": 1})
+@pytest.fixture(scope="module")
+def lossy_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A session whose summary lacks a rule."""
+    path = tmp_path_factory.mktemp("lossy") / "sessions.db"
+    facts: list[AnyFact] = [
+        UserSaid(content="Never change the file src/billing/tax_table.py, it is generated."),
+        ModelSaid(content="I will not change src/billing/tax_table.py."),
+        UserSaid(content="Fix the rounding."),
+        ModelSaid(content="Done."),
+        Compacted(first=2, last=5, summary="The rounding was fixed.", by="ledger"),
+        UserSaid(content="Go on."),
+    ]
+    write_session(path, "lossy", facts, title="A rule is lost")
+    return path
+
+
+def test_a_reduction_card_lists_what_the_summary_lost(opener: Any, serve: Any, lossy_store: Path) -> None:
+    server: InspectedServer = serve(lossy_store)
+    lost = (
+        opener(server, "A rule is lost", "#e6&panel=reductions")
+        .open_panel("Reductions")
+        .get_by_role("region", name="Not in the summary")
+    )
+    lost.locator(".lost-list li").nth(1).wait_for()
+    listed = lost.locator(".lost-list li").all_inner_texts()
+    assert len(listed) == 2
+    assert "Never change the file src/billing/tax_table.py, it is generated." in listed[0]
+    assert "e2" in listed[0]
+    assert "src/billing/tax_table.py" in listed[1]
+    key = server.keys()["A rule is lost"]
+    no_summary = server.client().get("/inspect/api/lost", params={"id": key, "event": 1})
     assert (no_summary.status_code, no_summary.json()["error"]["message"]) == (
         404, "no compaction has the handle 'e1'",
     )  # fmt: skip

@@ -42,3 +42,18 @@ def test_a_page_says_that_its_login_has_ended(chromium: Chromium, tmp_path: Path
         page.get_by_text("Your login has ended", exact=True).wait_for()
         page.get_by_role("link", name="Log in again").click()
         page.get_by_label("Token").wait_for()
+
+
+def test_the_point_of_an_address_is_kept_at_the_login(chromium: Chromium, tmp_path: Path) -> None:
+    with ApiServer(tmp_path) as server, chromium.page() as watched:
+        token, page = server.token("amber"), watched.page
+        with server.client(token) as client:
+            client.post("/api/sessions", json={"id": "one", "title": "Talk of amber"})
+            address = str(client.base_url).rstrip("/")
+            key = client.get("/inspect/api/sessions").json()["sessions"][0]["key"]
+        page.goto(f"{address}/inspect/session?id={key}#e0&panel=reductions")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("tab", name="Reductions", selected=True).wait_for()
+        assert page.url.endswith("#e0&panel=reductions")
+        watched.check(address.removeprefix("http://"))

@@ -78,6 +78,14 @@ export class DataSource {
   }
 
   /**
+   * Return the outline of a long session, which is ready sooner; the whole timeline of any other.
+   * @returns {Promise<Timeline>}
+   */
+  outline() {
+    return this.get("timeline", { id: this.id, outline: "true" });
+  }
+
+  /**
    * Return the original text of a message, or a window of it.
    * @param {string} key such as `e12`
    * @param {number} [from] the first character

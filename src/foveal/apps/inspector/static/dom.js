@@ -70,13 +70,17 @@ export function on(node, type, listener, options) {
 }
 
 /**
- * Set the text of a node unless it is the same already, which would cost a layout.
+ * Set the text of a node unless it is the same already, which would cost a layout. A text node that is there is kept:
+ * a new one would cost more than its text.
  * @param {Node} node
  * @param {string} text
  * @returns {void}
  */
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const only = node.firstChild;
+  if (only instanceof Text && !only.nextSibling) {
+    if (only.data !== text) only.data = text;
+  } else if (node.textContent !== text) node.textContent = text;
 }
 
 /**

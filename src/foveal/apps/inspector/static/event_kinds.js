@@ -63,6 +63,12 @@ export const LEVELS = {
 };
 
 /**
+ * Levels from the most to the least conspicuous: a pixel of the map that covers several rows shows the first one.
+ * "later" is an event that was not yet said, "" one that is no message.
+ */
+export const LEVEL_ORDER = ["dropped", "summarised", "masked", "clipped", "removed", "full", "later", ""];
+
+/**
  * Return the role of an event.
  * @param {string} kind
  * @returns {Role}

@@ -7,9 +7,7 @@
  */
 
 import { el, on } from "./dom.js";
-
-/** Levels from the most to the least conspicuous: a pixel that covers several rows shows the first one. */
-const LEVEL_ORDER = ["dropped", "summarised", "masked", "clipped", "removed", "full", "later", ""];
+import { LEVEL_ORDER } from "./event_kinds.js";
 
 /**
  * The picture. A click on it scrolls the list.
@@ -42,10 +40,10 @@ export class LevelMap {
   /**
    * Draw the levels of all entries.
    * @param {number} count
-   * @param {(index: number) => string} levelOf
+   * @param {Uint8Array} ranks index in `LEVEL_ORDER` of each entry
    * @returns {void}
    */
-  draw(count, levelOf) {
+  draw(count, ranks) {
     const context = this.canvas.getContext("2d");
     const { width, height } = this.canvas;
     if (!context || !this.height) return;
@@ -53,16 +51,24 @@ export class LevelMap {
     const { colours } = this;
     const lines = Math.min(height, count);
     let shown = LEVEL_ORDER.length - 1;
+    let start = 0;
+    // One rectangle for all lines of one colour: most neighbours are alike.
+    const flush = (/** @type {number} */ end) => {
+      const y = Math.floor((start * height) / lines);
+      context.fillStyle = colours[shown];
+      context.fillRect(0, y, width, Math.ceil((end * height) / lines) - y);
+      start = end;
+    };
     for (let line = 0; line < lines; line++) {
       const first = Math.floor((line * count) / lines);
       const last = Math.max(first + 1, Math.floor(((line + 1) * count) / lines));
-      const found = foremost(first, last, levelOf);
+      const found = foremost(first, last, ranks);
       // An event that is no message continues the colour above it; stripes would say nothing.
-      if (LEVEL_ORDER[found]) shown = found;
-      context.fillStyle = colours[shown];
-      const y = (line * height) / lines;
-      context.fillRect(0, y, width, Math.ceil(height / lines));
+      if (!LEVEL_ORDER[found] || found === shown) continue;
+      if (line > start) flush(line);
+      shown = found;
     }
+    if (lines) flush(lines);
   }
 
   /**
@@ -91,15 +97,12 @@ export class LevelMap {
 /**
  * @param {number} first
  * @param {number} last
- * @param {(index: number) => string} levelOf
- * @returns {number} index in `LEVEL_ORDER`
+ * @param {Uint8Array} ranks
+ * @returns {number} the least of some ranks
  */
-function foremost(first, last, levelOf) {
+function foremost(first, last, ranks) {
   let found = LEVEL_ORDER.length - 1;
-  for (let index = first; index < last && found > 0; index++) {
-    const order = LEVEL_ORDER.indexOf(levelOf(index));
-    if (order >= 0 && order < found) found = order;
-  }
+  for (let index = first; index < last; index++) if (ranks[index] < found) found = ranks[index];
   return found;
 }
 

@@ -6,7 +6,8 @@
  * @module
  */
 
-import { roleOf } from "./event_kinds.js";
+import { coverLevels, isCovered, withNewestCover } from "./covers.js";
+import { LEVEL_ORDER, roleOf } from "./event_kinds.js";
 import { seqOfKey } from "./timeline_state.js";
 
 /** @typedef {import("./types.js").TimelineRow} TimelineRow */
@@ -41,6 +42,8 @@ export class LogEntries {
     this.placed = placedItems(view);
     /** Index of a row, or -1 - index of a placed item. */
     this.codes = new Int32Array(timeline.rows.length + this.placed.length);
+    /** Index in `LEVEL_ORDER` of each entry, for the map: it reads all of them at every step of the scrubber. */
+    this.ranks = new Uint8Array(this.codes.length);
     this.count = 0;
     this.fill(entryFilter(filters));
   }
@@ -57,7 +60,8 @@ export class LogEntries {
       return { key: change.key, row: undefined, change, isPlaced: true };
     }
     const row = this.timeline.rows[code];
-    return { key: `e${row.seq}`, row, change: changeOfRow(this.timeline, this.view, code), isPlaced: false };
+    const change = this.view.byIndex(keysOfRows(this.timeline)[code]);
+    return { key: `e${row.seq}`, row, change: change && withNewestCover(this.timeline, change, this.view.seq), isPlaced: false };
   }
 
   /**
@@ -66,11 +70,7 @@ export class LogEntries {
    * @returns {string}
    */
   level(index) {
-    const code = this.codes[index];
-    if (code < 0) return this.placed[-1 - code].level;
-    if (this.timeline.rows[code].seq > this.view.seq) return "later";
-    const change = changeOfRow(this.timeline, this.view, code);
-    return change && !isElsewhere(change) ? change.level : "";
+    return LEVEL_ORDER[this.ranks[index]];
   }
 
   /**
@@ -104,13 +104,18 @@ export class LogEntries {
    * @returns {void}
    */
   fill(isShown) {
-    const { timeline, placed } = this;
+    const { timeline, placed, view } = this;
+    const keys = keysOfRows(timeline);
+    const levels = coverLevels(timeline, view.seq);
     let next = 0;
     for (let index = 0; index <= timeline.rows.length; index++) {
       const seq = index < timeline.rows.length ? timeline.rows[index].seq : Infinity;
       while (next < placed.length && placeOf(placed[next]) < seq) this.add(-1 - next, undefined, placed[next++], isShown);
       if (index === timeline.rows.length) break;
-      this.add(index, timeline.rows[index], changeOfRow(timeline, this.view, index), isShown);
+      const change = view.byIndex(keys[index]);
+      const level = change && levels?.[index] && isCovered(change) ? levels[index] : change?.level;
+      const own = change && level !== change.level ? withNewestCover(timeline, change, view.seq) : change;
+      this.add(index, timeline.rows[index], own, isShown);
     }
   }
 
@@ -125,8 +130,22 @@ export class LogEntries {
     // A message that stands elsewhere is counted there.
     const own = row && change && isElsewhere(change) ? undefined : change;
     if (own) this.levels[own.level] = (this.levels[own.level] ?? 0) + 1;
-    if (isShown(row, own)) this.codes[this.count++] = code;
+    if (!isShown(row, own)) return;
+    this.ranks[this.count] = row && row.seq > this.view.seq ? LATER : levelRank(own?.level ?? "");
+    this.codes[this.count++] = code;
   }
+}
+
+const LATER = LEVEL_ORDER.indexOf("later");
+/** @type {Map<string, number>} */
+const RANKS = new Map(LEVEL_ORDER.map((level, rank) => [level, rank]));
+
+/**
+ * @param {string} level
+ * @returns {number} index in `LEVEL_ORDER`, that of "" for an unknown level
+ */
+function levelRank(level) {
+  return RANKS.get(level) ?? LEVEL_ORDER.length - 1;
 }
 
 /**
@@ -177,20 +196,18 @@ function placedItems(view) {
 const KEY_INDICES = new WeakMap();
 
 /**
+ * Return the index of the key of each row; -1 for an event that is no message.
  * @param {TimelineState} timeline
- * @param {ViewState} view
- * @param {number} row index of the row
- * @returns {ViewChange | undefined}
+ * @returns {Int32Array}
  */
-function changeOfRow(timeline, view, row) {
+function keysOfRows(timeline) {
   let known = KEY_INDICES.get(timeline);
   if (!known || known.version !== timeline.version) {
     const indices = Int32Array.from(timeline.rows, ({ seq }) => timeline.keyIndex.get(`e${seq}`) ?? -1);
     known = { version: timeline.version, indices };
     KEY_INDICES.set(timeline, known);
   }
-  const index = known.indices[row];
-  return index < 0 ? undefined : view.byIndex(index);
+  return known.indices;
 }
 
 /**

@@ -148,11 +148,27 @@ function renderSeen(parts, entry, change, timeline, point) {
   setText(parts.level, entry.isPlaced ? placedName(change) : levelName(change.level));
   setText(parts.rule, change.rule);
   setLink(parts.by, change.by >= 0 && `e${change.by}` !== entry.key ? change.by : -1);
+  renderSizes(parts, entry, change, timeline, point);
+  setText(parts.seen, isGhost ? ghostText(change) : shorten(change.preview || entry.row?.preview || ""));
+}
+
+/**
+ * @param {RowParts} parts
+ * @param {LogEntry} entry
+ * @param {ViewChange} change
+ * @param {TimelineState} timeline
+ * @param {number} point
+ * @returns {void}
+ */
+function renderSizes(parts, entry, change, timeline, point) {
   const now = timeline.tokens(change.units, point);
   const before = entry.row?.units ? timeline.tokens(entry.row.units, point) : now;
-  setText(parts.sizes, before === now ? formatShort(now) : `${formatShort(before)} → ${formatShort(now)}`);
-  parts.sizes.title = before === now ? formatCount(now, "token") : `${formatNumber(before)} → ${formatCount(now, "token")}`;
-  setText(parts.seen, isGhost ? ghostText(change) : shorten(change.preview || entry.row?.preview || ""));
+  const isSame = before === now;
+  const [short, whole] = isSame
+    ? [formatShort(now), formatCount(now, "token")]
+    : [`${formatShort(before)} → ${formatShort(now)}`, `${formatNumber(before)} → ${formatCount(now, "token")}`];
+  setText(parts.sizes, timeline.isOutline ? "" : short);
+  parts.sizes.title = timeline.isOutline ? "" : whole;
 }
 
 /**

@@ -224,6 +224,11 @@ export class LogView {
     const row = timeline.row(this.point);
     const changes = timeline.changesAt(this.point).filter((change) => change.key !== own);
     const name = row ? `${own} ${kindName(row.kind)}` : "no events yet";
+    if (timeline.isOutline) {
+      this.effect.disabled = true;
+      setText(this.effect, name);
+      return;
+    }
     const effect = changes.length ? `changes ${formatCount(changes.length, "other message")}; show the first, ${changes[0].key}` : "";
     this.effect.disabled = changes.length === 0;
     this.effect.dataset.key = changes[0]?.key ?? "";
@@ -276,7 +281,7 @@ export class LogView {
   drawMap() {
     const entries = this.entries;
     if (!entries) return;
-    this.map.draw(entries.count, (index) => entries.level(index));
+    this.map.draw(entries.count, entries.ranks);
     this.showFrame();
   }
 

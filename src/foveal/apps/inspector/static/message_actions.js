@@ -7,6 +7,7 @@
  * @module
  */
 
+import { coversOf } from "./covers.js";
 import { clear, el, setText } from "./dom.js";
 import { expansionSize, growthSentence, whyTooLarge } from "./expansion_size.js";
 import { formatCount, formatNumber } from "./format.js";
@@ -290,8 +291,20 @@ function undoOf(app, key, change) {
         ? `Later reductions can hide ${key} again.`
         : `All messages that e${target} changed are shown as before it, not only ${key}. To bring back this one alone, use Expand.`,
     ],
-    whyNot: target < 0 ? "No reduction has changed this message." : coveredBy(app, target),
+    whyNot: target < 0 ? "No reduction has changed this message." : pin < 0 && hiddenBefore(app, change) || coveredBy(app, target),
   };
+}
+
+/**
+ * Why it would not show a message to undo the newest reduction that hides it: an earlier one does too. "" if it would.
+ * @param {App} app
+ * @param {ViewChange} change
+ * @returns {string}
+ */
+function hiddenBefore(app, change) {
+  const [newest, earlier] = coversOf(app.timeline, change, app.timeline.last);
+  if (!earlier) return "";
+  return `e${earlier.seq} hid ${change.key} before, so undoing e${newest.seq} alone does not show it. Use Restore or Expand.`;
 }
 
 /**

@@ -83,6 +83,14 @@ export class OfflineData extends DataSource {
 
   /**
    * @override
+   * @returns {Promise<Timeline>}
+   */
+  outline() {
+    return this.timeline();
+  }
+
+  /**
+   * @override
    * @param {string} key
    * @param {number} [from]
    * @returns {Promise<MessageText>}

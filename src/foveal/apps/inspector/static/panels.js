@@ -44,7 +44,8 @@ export class PanelTabs {
     this.bodies = bodies;
     const list = el("div", { class: "panel-tabs", role: "tablist", "aria-label": "Panels" }, this.tabs);
     on(list, "keydown", (event) => this.handleKey(event));
-    this.element = el("div", { class: "panel-frame" }, list, bodies);
+    const loading = el("p", { class: "empty-state panels-loading" }, "Loading the history of the session…");
+    this.element = el("div", { class: "panel-frame" }, list, loading, bodies);
   }
 
   /**
@@ -60,7 +61,10 @@ export class PanelTabs {
       this.tabs[other].tabIndex = isOpen ? 0 : -1;
       this.bodies[other].hidden = !isOpen;
     });
-    this.panels[index].render(state);
+    // Panels say what there is of a session, so they wait until all of it is known.
+    const { isOutline } = this.app.timeline;
+    this.element.classList.toggle("is-loading", isOutline);
+    if (!isOutline) this.panels[index].render(state);
   }
 
   /**

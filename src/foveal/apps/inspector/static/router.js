@@ -22,7 +22,10 @@ const ADDRESS_MS = 350;
  */
 export function connectAddress(app) {
   let timer = 0;
-  const read = () => app.state.set(readFragment(location.hash, app.timeline));
+  const read = () => {
+    // Earlier points are not known yet.
+    if (!app.timeline.isOutline) app.state.set(readFragment(location.hash, app.timeline));
+  };
   app.state.set(readFragment(location.hash, app.timeline));
   on(window, "hashchange", read);
   app.state.subscribe((state) => {

@@ -65,7 +65,8 @@ export class Scrubber {
       this.slider.min = String(timeline.first);
       this.slider.max = String(Math.max(timeline.first, timeline.last));
       this.chart.draw(timeline, state.whatIf);
-      this.empty.hidden = timeline.requests.length > 0;
+      this.empty.hidden = timeline.isOutline || timeline.requests.length > 0;
+      this.slider.disabled = timeline.isOutline;
       this.element.classList.toggle("has-replay", state.whatIf !== null);
     }
     this.slider.value = String(state.point);
@@ -259,6 +260,7 @@ export class Scrubber {
   describe(state) {
     const { timeline } = this.app;
     if (timeline.last < 0) return "no events yet";
+    if (timeline.isOutline) return `event ${formatNumber(state.point)}, the newest; loading the others`;
     const request = timeline.requests[timeline.requestAt(state.point)];
     const event = `event ${formatNumber(state.point)} of ${formatNumber(timeline.last)}`;
     if (!request) return `${event}, before the first request`;

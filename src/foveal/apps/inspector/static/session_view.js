@@ -12,7 +12,7 @@ import { FilterBar } from "./filters.js";
 import { formatDollars, formatNumber, oneLine } from "./format.js";
 import { createHelp } from "./help.js";
 import { connectKeys } from "./keyboard.js";
-import { createLiveControl } from "./live.js";
+import { appendLive, createLiveControl } from "./live.js";
 import { LogView } from "./log_view.js";
 import { PanelTabs } from "./panels.js";
 import { connectAddress } from "./router.js";
@@ -50,10 +50,12 @@ export async function openSession(data, announce) {
   const notice = el("div", { class: "load-notice" }, el("p", { class: "loading" }, "Loading the session…"));
   parts.scrubber.append(notice);
   try {
-    const app = createApp(data, await data.timeline(0), announce);
+    // An address that names a point needs the view of that point, which an outline does not have.
+    const app = createApp(data, await (location.hash ? data.timeline(0) : data.outline()), announce);
     notice.remove();
-    showSession(app, parts);
+    const complete = showSession(app, parts);
     announce("");
+    await retryUntilDone(complete, notice, parts.scrubber, announce);
     return app;
   } catch (error) {
     showLoadProblem(notice, error, () => {
@@ -62,6 +64,27 @@ export async function openSession(data, announce) {
     });
     announce(problemText(error));
     return null;
+  }
+}
+
+/**
+ * Do what can fail; a failure is said with a way to repeat.
+ * @param {() => Promise<void>} work
+ * @param {HTMLElement} notice
+ * @param {HTMLElement} place where the notice stands
+ * @param {import("./types.js").Announce} announce
+ * @returns {Promise<void>}
+ */
+async function retryUntilDone(work, notice, place, announce) {
+  try {
+    await work();
+  } catch (error) {
+    place.append(notice);
+    announce(problemText(error));
+    showLoadProblem(notice, error, () => {
+      notice.remove();
+      void retryUntilDone(work, notice, place, announce);
+    });
   }
 }
 
@@ -84,7 +107,10 @@ export function createApp(data, loaded, announce) {
     shown: () => (state.current.lane === "whatIf" && state.current.whatIf ? state.current.whatIf : timeline),
     select: (key) => state.set({ selected: key }),
     openText: (key) => state.set({ selected: key, panel: "message" }),
-    goTo: (seq) => state.set({ point: clampSeq(timeline, seq), request: -1, follow: seq >= timeline.last }),
+    goTo(seq) {
+      if (timeline.isOutline) announce("The history of this session is still loading.");
+      else state.set({ point: clampSeq(timeline, seq), request: -1, follow: seq >= timeline.last });
+    },
     goToRequest(index) {
       const request = timeline.requests[index];
       if (request) state.set({ point: request.at, request: index, follow: false });
@@ -105,7 +131,7 @@ export function createApp(data, loaded, announce) {
 /**
  * @param {App} app
  * @param {PageParts} parts
- * @returns {void}
+ * @returns {() => Promise<void>} loads what an outline does not have, and follows the session from then on
  */
 function showSession(app, parts) {
   connectAddress(app);
@@ -124,7 +150,7 @@ function showSession(app, parts) {
   clear(parts.scrubber, scrubber.element, lanesBox(lanes.element));
   clear(parts.log, problemNotes(app), filters.element, log.element);
   clear(parts.panels, tabs.element);
-  addHeadTools(app, parts.head, [live.element, createExportButton(app), help.button, theme.element]);
+  addHeadTools(parts.head, [live.element, createExportButton(app), help.button, theme.element]);
   document.body.append(help.element);
   const render = renderer({ scrubber, log, filters, tabs });
   // The first rendering must show the point and the selection of the address as one step.
@@ -133,8 +159,12 @@ function showSession(app, parts) {
   render(app.state.current, null);
   connectSessionKeys(app, { scrubber, log, filters, tabs, help, theme });
   on(matchMedia("(prefers-color-scheme: dark)"), "change", redrawAll);
-  live.start();
   void lanes.load();
+  return async () => {
+    if (app.timeline.isOutline) appendLive(app, await app.data.timeline(0), () => {});
+    addHeadFacts(app, parts.head);
+    live.start();
+  };
 }
 
 /**
@@ -198,14 +228,24 @@ function leave(app, log) {
 }
 
 /**
- * Add what the timeline knows and the tools to the head, in place of the links that need no script.
- * @param {App} app
+ * Add the tools to the head, in place of the links that need no script.
  * @param {HTMLElement} head
  * @param {HTMLElement[]} tools
  * @returns {void}
  */
-function addHeadTools(app, head, tools) {
-  const { timeline } = app;
+function addHeadTools(head, tools) {
+  // The menu replaces the plain link to the exported file.
+  for (const link of head.querySelectorAll('nav a[href^="api/export"]')) link.remove();
+  head.append(el("div", { class: "head-tools" }, tools));
+}
+
+/**
+ * Add what the timeline knows of the model and the costs to the head.
+ * @param {App} app
+ * @param {HTMLElement} head
+ * @returns {void}
+ */
+function addHeadFacts({ timeline }, head) {
   const facts = [
     timeline.window ? `window ${formatNumber(timeline.window)}` : "",
     timeline.spent === null ? "" : `spent ${formatDollars(timeline.spent)}`,
@@ -214,9 +254,6 @@ function addHeadTools(app, head, tools) {
   const about = head.querySelector(".about");
   const known = facts.filter(Boolean).join(" · ");
   if (about && known) about.append(about.textContent ? ` · ${known}` : known);
-  // The menu replaces the plain link to the exported file.
-  for (const link of head.querySelectorAll('nav a[href^="api/export"]')) link.remove();
-  head.append(el("div", { class: "head-tools" }, tools));
 }
 
 /**
@@ -249,14 +286,14 @@ function pageParts() {
     scrubber: pagePart("scrubber", "section"),
     log: pagePart("log-view", "section"),
     panels: pagePart("panels", "aside"),
-    status: pagePart("status", "footer"),
+    status: pagePart("status", "div"),
   };
 }
 
 /**
  * Return a part of the page by its id; one that is missing is added.
  * @param {string} id
- * @param {"header" | "section" | "aside" | "footer"} tag
+ * @param {"header" | "section" | "aside" | "div"} tag
  * @returns {HTMLElement}
  */
 function pagePart(id, tag) {

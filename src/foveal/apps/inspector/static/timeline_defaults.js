@@ -114,6 +114,7 @@ export function completeReduction(card) {
     seconds: 0,
     behind: 0,
     pays_after: null,
+    ranges: [],
     undone: -1,
     problem: "",
     ...card,

@@ -8,6 +8,7 @@
  * @module
  */
 
+import { withNewestCover } from "./covers.js";
 import { completeChange, completeReduction, completeRequest, completeRow } from "./timeline_defaults.js";
 
 /** @typedef {import("./types.js").Timeline} Timeline */
@@ -64,22 +65,23 @@ export class ViewState {
   }
 
   /**
-   * Return the change that is in force for a key; undefined if the message was not yet said.
+   * Return how a message is shown; undefined if it was not yet said.
    * @param {string} key
    * @returns {ViewChange | undefined}
    */
   get(key) {
     const index = this.timeline.keyIndex.get(key);
-    return index === undefined ? undefined : this.byIndex(index);
+    const change = index === undefined ? undefined : this.byIndex(index);
+    return change && withNewestCover(this.timeline, change, this.seq);
   }
 
   /**
    * Return the change that is in force for the key with this index.
-   * @param {number} index
+   * @param {number} index -1 for none
    * @returns {ViewChange | undefined}
    */
   byIndex(index) {
-    const change = index < this.latest.length ? this.latest[index] : -1;
+    const change = index >= 0 && index < this.latest.length ? this.latest[index] : -1;
     return change < 0 ? undefined : this.timeline.changes[change];
   }
 
@@ -143,6 +145,8 @@ export class TimelineState {
     this.requests = [];
     /** @type {ReductionCard[]} */
     this.reductions = [];
+    /** @type {ReductionCard[]} those that hide events, oldest first */
+    this.covers = [];
     /** @type {string[]} */
     this.keys = [];
     /** @type {Map<string, number>} */
@@ -157,6 +161,8 @@ export class TimelineState {
     this.order = null;
     this.version = 0;
     this.generation = 0;
+    /** Whether only the newest view is known yet, without sizes and requests. */
+    this.isOutline = false;
     this.id = timeline.id;
     this.title = "";
     this.format = "";
@@ -200,6 +206,7 @@ export class TimelineState {
     for (const change of timeline.changes ?? []) this.addChange(completeChange(change));
     for (const request of timeline.requests ?? []) this.requests.push(completeRequest(request));
     this.reductions = (timeline.reductions ?? []).map(completeReduction);
+    this.covers = this.reductions.filter((card) => card.ranges.length > 0);
     this.views.clear();
     this.order = null;
     this.version += 1;
@@ -222,8 +229,17 @@ export class TimelineState {
    * @returns {number}
    */
   rowIndex(seq) {
-    const index = lowerBound(this.rows, (row) => row.seq < seq);
+    const index = this.firstRowFrom(seq);
     return index < this.rows.length && this.rows[index].seq === seq ? index : -1;
+  }
+
+  /**
+   * Return the index of the first event from `seq` on.
+   * @param {number} seq
+   * @returns {number}
+   */
+  firstRowFrom(seq) {
+    return lowerBound(this.rows, (row) => row.seq < seq);
   }
 
   /**
@@ -301,6 +317,7 @@ export class TimelineState {
   describe(timeline) {
     this.id = timeline.id;
     this.generation = timeline.generation ?? 0;
+    this.isOutline = timeline.outline ?? false;
     this.title = timeline.title ?? "";
     this.format = timeline.format ?? "foveal";
     this.model = timeline.model ?? "";

@@ -105,6 +105,7 @@
  * @property {number} seconds
  * @property {number} behind
  * @property {number | null} pays_after
+ * @property {[number, number][]} ranges the events that it hides
  * @property {number} undone
  * @property {string} problem
  */
@@ -133,6 +134,7 @@
  * @property {string} [origin]
  * @property {number} [first]
  * @property {number} [next]
+ * @property {boolean} [outline] only the newest view, without sizes; the whole timeline follows
  * @property {number} [generation] changes when earlier events of a transcript are others now
  * @property {Partial<TimelineRow>[]} [rows]
  * @property {Partial<ViewChange>[]} [changes]

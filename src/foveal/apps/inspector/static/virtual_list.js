@@ -3,14 +3,17 @@
  *
  * 1. Row `i` uses element `i` modulo the number of elements, so scrolling by a row renders one row.
  * 2. Height and scroll position are remembered: reading them between two changes would cost a layout each time.
+ * 3. After a jump, the frame shows the visible rows only. The spare rows follow when the list rests.
  *
  * @module
  */
 
-import { el, on } from "./dom.js";
+import { debounce, el, on } from "./dom.js";
 
 /** Rows beyond the visible ones on each side, so that a fast scroll does not show gaps. */
 const SPARE_ROWS = 4;
+/** Time without a jump after which the spare rows are rendered. */
+const REST_MS = 200;
 
 /**
  * @typedef {object} VirtualListOptions
@@ -33,6 +36,8 @@ export class VirtualList {
     this.active = -1;
     this.height = 0;
     this.scrollTop = 0;
+    /** Whether the spare rows wait until the list rests. */
+    this.isSpareLate = false;
     /** @type {{row: HTMLElement, index: number}[]} */
     this.slots = [];
     this.body = el("div", { class: "virtual-body", role: "rowgroup" });
@@ -41,6 +46,7 @@ export class VirtualList {
       { class: "virtual-list", role: "grid", tabindex: 0, "aria-label": options.label, "aria-colcount": 2 },
       this.body,
     );
+    this.renderSpareLater = debounce(() => this.renderSpare(), REST_MS);
     on(this.element, "scroll", () => this.handleScroll(), { passive: true });
     new ResizeObserver(() => this.measure()).observe(this.element);
   }
@@ -136,21 +142,51 @@ export class VirtualList {
    * @returns {void}
    */
   render() {
-    const { rowHeight } = this.options;
-    const visible = Math.ceil(this.height / rowHeight) + 1;
+    const visible = Math.ceil(this.height / this.options.rowHeight) + 1;
     const needed = Math.min(this.count, visible + 2 * SPARE_ROWS);
     if (needed !== this.slots.length) this.resizePool(needed);
-    const start = Math.max(0, Math.min(this.top - SPARE_ROWS, this.count - needed));
-    for (let index = start; index < start + needed; index++) {
-      const slot = this.slots[index % needed];
+    const first = Math.max(0, Math.min(this.top, this.count - visible));
+    const end = Math.min(this.count, first + visible);
+    const rendered = this.renderRows(first, end);
+    if (rendered === end - first) {
+      this.isSpareLate = true;
+      this.renderSpareLater();
+    } else if (rendered > 0 || !this.isSpareLate) {
+      // Nothing to render after a jump is the scroll event of that jump: the list does not rest yet.
+      this.renderSpare();
+    }
+  }
+
+  /**
+   * Render the rows on both sides of the visible ones.
+   * @returns {void}
+   */
+  renderSpare() {
+    this.isSpareLate = false;
+    const start = Math.max(0, Math.min(this.top - SPARE_ROWS, this.count - this.slots.length));
+    this.renderRows(start, start + this.slots.length);
+  }
+
+  /**
+   * Render those of some rows that have no element yet, and return how many these were.
+   * @param {number} start
+   * @param {number} end the row behind the last one
+   * @returns {number}
+   */
+  renderRows(start, end) {
+    let rendered = 0;
+    for (let index = start; index < end; index++) {
+      const slot = this.slots[index % this.slots.length];
       if (slot.index === index) continue;
+      rendered += 1;
       slot.index = index;
       slot.row.id = this.rowId(index);
       slot.row.setAttribute("aria-rowindex", String(index + 1));
-      slot.row.style.setProperty("transform", `translateY(${index * rowHeight}px)`);
+      slot.row.style.setProperty("transform", `translateY(${index * this.options.rowHeight}px)`);
       this.options.renderRow(slot.row, index);
       this.markActive(slot);
     }
+    return rendered;
   }
 
   /**

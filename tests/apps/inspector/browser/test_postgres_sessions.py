@@ -1,0 +1,55 @@
+"""Sessions of a PostgreSQL store in the inspector: the same page and the same actions as with a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from foveal.core.log.events import AnyFact, Compacted, ModelSaid, UserSaid
+from support.inspected_server import InspectedServer, write_session
+from support.postgres_server import drop_database, fresh_database
+
+TITLE = "Rounding"
+FACTS: list[AnyFact] = [
+    UserSaid(content="Fix the rounding of prices."),
+    ModelSaid(content="I look at it."),
+    UserSaid(content="And the tests."),
+    ModelSaid(content="Done."),
+    Compacted(first=2, last=5, summary="The rounding was fixed, and the tests too.", by="ledger"),
+    UserSaid(content="Go on."),
+]
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    url = fresh_database()
+    place: Any = url
+    write_session(place, "rounding", FACTS, title=TITLE)
+    yield url
+    drop_database(url)
+
+
+def test_a_session_in_postgres_is_scrubbed_pinned_and_its_summary_undone(
+    opener: Any, serve: Any, database: str
+) -> None:
+    server: InspectedServer = serve(database)
+    inspected = opener(server, TITLE)
+    inspected.until_where("event 7 of 7")
+    inspected.page.keyboard.press("ArrowLeft")
+    inspected.page.keyboard.press("ArrowLeft")
+    inspected.until_where("event 5 of 7")
+    inspected.page.keyboard.press("End")
+    panel = inspected.panel("Reductions")
+    panel.get_by_role("button", name="Undo").first.click()
+    inspected.confirm("Undo")
+    inspected.until_where("event 8 of 8")
+    inspected.page.evaluate("() => { location.hash = 'message=e2'; }")
+    panel = inspected.open_panel("Message")
+    inspected.page.locator(".message-level", has_text="Full").wait_for()
+    panel.get_by_role("button", name="Pin", exact=True).click()
+    inspected.confirm("Pin")
+    panel.get_by_role("button", name="Unpin").wait_for()
+    timeline = server.client().get("/inspect/api/timeline", params={"id": server.keys()[TITLE]}).json()
+    assert [row["kind"] for row in timeline["rows"]][-2:] == ["reverted", "pinned"]
