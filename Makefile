@@ -81,7 +81,7 @@ $(VENV)/.bench: $(VENV)/.chat $(VENV)/.peers
 $(VENV)/.peers: pyproject.toml bench/peers-constraints.txt $(VENV)/.venv
 	@echo "making an environment for the peers of the benchmark fit …"
 	@$(PYTHON) -m venv $(VENV)/peers
-	@$(VENV)/peers/bin/python -m pip --disable-pip-version-check -q install -c bench/peers-constraints.txt -e '.[peers]'
+	@$(VENV)/peers/bin/python -m pip --disable-pip-version-check -q install -c bench/peers-constraints.txt -e '.[exact,peers]'
 	@touch $@
 
 clean:

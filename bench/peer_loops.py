@@ -37,6 +37,11 @@ TOKENS_PER_MESSAGE: Final = 1_000
 SUMMARY: Final = "The task is in progress; the files that were edited are named above. " * 20
 
 
+def fixed_summary(_messages: Any) -> str:
+    """Return the same text for all messages."""
+    return SUMMARY
+
+
 class PeerLoop(Protocol):
     """An agent loop with a peer's context manager."""
 
@@ -100,7 +105,7 @@ class PydanticLoop:
 
         self.capability = capability
         self.parameters = ModelRequestParameters()
-        self.model = _pydantic_model()
+        self.model = pydantic_model()
         self.context: Any = RunContext(deps=None, model=self.model, usage=RunUsage(), messages=[])
         self.names: dict[str, str] = {}
 
@@ -131,23 +136,24 @@ class PydanticLoop:
         )
 
     def reduce(self) -> None:
-        _wait(self.capability.before_model_request(self.context, self.request))
+        wait_for(self.capability.before_model_request(self.context, self.request))
 
     def shown(self) -> int:
         return len(self.context.messages)
 
 
-def _pydantic_model() -> Any:
+def pydantic_model(write: Callable[[Any], str] = fixed_summary) -> Any:
+    """Return a model that answers with the text that `write` returns for its messages."""
     from pydantic_ai.messages import ModelResponse, TextPart
     from pydantic_ai.models.function import FunctionModel
 
-    return FunctionModel(lambda _messages, _info: ModelResponse(parts=[TextPart(SUMMARY)]))
+    return FunctionModel(lambda messages, _info: ModelResponse(parts=[TextPart(write(messages))]))
 
 
 def _pydantic_sliding(window: int) -> PeerLoop:
     from pydantic_ai_harness.compaction import SlidingWindowCompaction
 
-    most = _trigger(window)
+    most = trigger_tokens(window)
     return PydanticLoop(SlidingWindowCompaction(max_tokens=most, keep_tokens=most // 2))
 
 
@@ -162,11 +168,11 @@ def _pydantic_tiered(window: int) -> PeerLoop:
     def file_key(call: Any) -> str | None:
         return call.args_as_dict().get("path") if call.tool_name == "read_file" else None
 
-    most = _trigger(window)
+    most = trigger_tokens(window)
     tiers = [
         DeduplicateFileReads(file_key=file_key),
         ClearToolResults(max_tokens=1),
-        SummarizingCompaction(model=_pydantic_model(), max_messages=1, keep_tokens=most // 2),
+        SummarizingCompaction(model=pydantic_model(), max_messages=1, keep_tokens=most // 2),
     ]
     return PydanticLoop(TieredCompaction(tiers=tiers, target_tokens=most))
 
@@ -205,7 +211,7 @@ def _langchain_summarising(window: int) -> PeerLoop:
     from langchain.agents.middleware import SummarizationMiddleware
     from langchain_core.language_models import FakeListChatModel
 
-    most = _trigger(window)
+    most = trigger_tokens(window)
     middleware: Any = SummarizationMiddleware(
         FakeListChatModel(responses=[SUMMARY]),
         trigger=("tokens", most),
@@ -227,7 +233,7 @@ def _langchain_trimming(window: int) -> PeerLoop:
         return trim_messages(
             messages,
             strategy="last",
-            max_tokens=_trigger(window),
+            max_tokens=trigger_tokens(window),
             token_counter="approximate",
             start_on=("human", "ai"),
             include_system=True,
@@ -242,10 +248,10 @@ def _langchain_trimming(window: int) -> PeerLoop:
 class StrandsLoop:
     """Calls the hooks of an `Agent` around a model call, as its event loop does."""
 
-    def __init__(self, window: int, **settings: Any) -> None:
+    def __init__(self, window: int, *, write: Callable[[Any], str] = fixed_summary, **settings: Any) -> None:
         from strands import Agent
 
-        self.agent: Any = Agent(model=_strands_model(window), callback_handler=None, **settings)
+        self.agent: Any = Agent(model=_strands_model(window, write), callback_handler=None, **settings)
 
     def convert(self, message: Json) -> Any:
         content = {"text": message["content"]}
@@ -264,7 +270,7 @@ class StrandsLoop:
         self.added = MessageAddedEvent(agent=self.agent, message=converted)
 
     def reduce(self) -> None:
-        _wait(self._before_model_call())
+        wait_for(self._before_model_call())
 
     async def _before_model_call(self) -> None:
         from strands.hooks import BeforeModelCallEvent
@@ -284,11 +290,11 @@ def _strands_call(call: Json) -> Json:
     return {"toolUse": {"toolUseId": call["id"], "name": function["name"], "input": arguments}}
 
 
-def _strands_model(window: int) -> Any:
+def _strands_model(window: int, write: Callable[[Any], str]) -> Any:
     from strands.models import Model
 
     class FixedModel(Model):
-        """Answers every request with the same text."""
+        """Answers with the text that `write` returns for the messages."""
 
         def get_config(self) -> Json:
             return {"context_window_limit": window}
@@ -298,10 +304,10 @@ def _strands_model(window: int) -> Any:
         async def structured_output(self, *_given: Any, **_settings: Any) -> AsyncIterator[Json]:
             yield {}
 
-        async def stream(self, *_given: Any, **_settings: Any) -> AsyncIterator[Json]:
+        async def stream(self, messages: Any, *_given: Any, **_settings: Any) -> AsyncIterator[Json]:
             yield {"messageStart": {"role": "assistant"}}
             yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": SUMMARY}}}
+            yield {"contentBlockDelta": {"delta": {"text": write(messages)}}}
             yield {"contentBlockStop": {}}
             yield {"messageStop": {"stopReason": "end_turn"}}
 
@@ -311,7 +317,7 @@ def _strands_model(window: int) -> Any:
 def _strands_sliding(window: int) -> PeerLoop:
     from strands.agent.conversation_manager import SlidingWindowConversationManager
 
-    size = _trigger(window) // TOKENS_PER_MESSAGE
+    size = trigger_tokens(window) // TOKENS_PER_MESSAGE
     manager = SlidingWindowConversationManager(window_size=size, per_turn=True)
     return StrandsLoop(window, conversation_manager=manager)
 
@@ -367,11 +373,13 @@ def _acts(loop: PeerLoop, following: Iterator[Any]) -> Iterator[Callable[[], Non
         yield loop.reduce
 
 
-def _trigger(window: int) -> int:
+def trigger_tokens(window: int) -> int:
+    """Return the tokens from which a peer reduces, in a window of so many tokens."""
     return int(window * TRIGGER_SHARE)
 
 
-def _wait(act: Coroutine[Any, Any, Any]) -> Any:
+def wait_for(act: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine of a peer."""
     return _EVENT_LOOP.run_until_complete(act)
 
 
