@@ -2,7 +2,8 @@
 
 python -m bench                   run all groups
 python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
-                                  compaction ledger dropin survival redaction server adapters inspector
+                                  compaction ledger dropin survival redaction server adapters inspector peer_recall
+                                  coding_agents
 python -m bench.table             print the stored results as Markdown
 """
 
@@ -22,7 +23,8 @@ from bench.measure import Row, progress
 
 GROUPS: Final = (
     "import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall", "compaction", "ledger",
-    "dropin", "survival", "redaction", "server", "adapters", "inspector",
+    "dropin", "survival", "redaction", "server", "adapters", "inspector", "peer_recall",
+    "coding_agents",
 )  # fmt: skip
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 

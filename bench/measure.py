@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 Unit = Literal[
     "s", "×", "%", "modules", "summaries", "requests", "runs", "events", "MB", "descriptors", "threads",
-    "appends/s", "turns/s", "frames",
+    "appends/s", "turns/s", "frames", "tokens",
 ]  # fmt: skip
 
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

@@ -1,8 +1,9 @@
-"""Claude Code and Codex from npm, run without a terminal against a local server.
+"""Programs from npm and PyPI, run without a terminal against a local server.
 
-`installed` returns the folder of a client's programs. It installs the pinned version on first use, into a folder of
-the user's cache with the name and version of the package, and skips the test where npm or its registry is missing.
+`installed` returns the program of a client. It installs the pinned version on first use, into a folder of the
+user's cache with the name and version of the package, and skips the test where it cannot be installed.
 The clients can reach this machine only: every other address goes to a proxy that does not exist.
+Claude Code and Codex are here, the other coding agents in `coding_clients`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import os
 import shutil
 import subprocess
 import tempfile
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pytest
 
 from foveal.providers.local import download
-from support.provider_stand_in import Answer, Json, StandIn
 
 INSTALL_TIMEOUT_S: Final = 600
 CLIENT_TIMEOUT_S: Final = 600
@@ -29,15 +31,21 @@ NO_PROXY_PORT: Final = 9
 
 
 class Client(NamedTuple):
-    """A package of npm, and the program in it."""
+    """A package of npm or PyPI, and the program in it."""
 
     package: str
     version: str
     program: str
+    source: Literal["npm", "pypi"] = "npm"
 
     @property
     def folder_name(self) -> str:
         return f"{self.package.rpartition('/')[2]}-{self.version}"
+
+    @property
+    def program_path(self) -> Path:
+        """Where the program is, inside of its folder."""
+        return Path("node_modules/.bin" if self.source == "npm" else "bin") / self.program
 
 
 CLAUDE_CODE: Final = Client("@anthropic-ai/claude-code", "2.1.325", "claude")
@@ -49,31 +57,52 @@ def clients_folder() -> Path:
     return download.cache_folder(os.environ).parent / "test-clients"
 
 
+def is_installed(client: Client) -> bool:
+    """Return whether the program of a client is in the cache folder."""
+    return (clients_folder() / client.folder_name / client.program_path).exists()
+
+
+@cache
 def installed(client: Client) -> Path:
     """Return the program of a client; skips the test if it cannot be installed."""
     folder = clients_folder() / client.folder_name
-    program = folder / "node_modules" / ".bin" / client.program
-    if not program.exists():
-        _install(client, folder)
+    program = folder / client.program_path
+    if not is_installed(client):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        install = _install_from_npm if client.source == "npm" else _install_from_pypi
+        install(client, folder)
     shown = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=CLIENT_TIMEOUT_S)
-    if client.version not in shown.stdout:
+    if client.version not in shown.stdout + shown.stderr:  # pi prints it as an error
         pytest.skip(f"{client.program} {client.version} does not run on this machine")
     return program
 
 
-def _install(client: Client, folder: Path) -> None:
+def _install_from_npm(client: Client, folder: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
         named = f"{client.package}@{client.version}"
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", unfinished, named]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_TIMEOUT_S)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            pytest.skip(f"npm cannot install {named}: is its registry reachable?")
+        _install([npm, "install", "--no-audit", "--no-fund", "--prefix", unfinished, named], named)
         shutil.copytree(unfinished, folder, symlinks=True, dirs_exist_ok=True)
+
+
+def _install_from_pypi(client: Client, folder: Path) -> None:
+    """Install a package in a virtual environment of its own, which cannot be moved once it is made."""
+    venv.create(folder, with_pip=True, clear=True)
+    named = f"{client.package}=={client.version}"
+    try:
+        _install([str(folder / "bin/pip"), "install", "-q", named], named)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _install(command: list[str], named: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_TIMEOUT_S)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        pytest.skip(f"{named} cannot be installed: is its registry reachable?")
 
 
 # ── Running a client ─────────────────────────────────────────────────────────────────────────────────────
@@ -91,34 +120,39 @@ def client_home() -> Iterator[Path]:
         yield Path(made)
 
 
-def run_claude_code(home: Path, url: str, prompt: str, *, continued: bool) -> str:
-    """Run one turn of Claude Code and return its last answer."""
+def run_claude_code(
+    home: Path, url: str, prompt: str, *, continued: bool, more: dict[str, str] | None = None
+) -> str:
+    """Run one turn of Claude Code and return its last answer; `more` is added to its environment."""
     environment = {
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": "sk-ant-of-the-client",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         "MCP_TIMEOUT": str(CLIENT_TIMEOUT_S * 1_000),
+        **(more or {}),
     }
     arguments = ["-p", prompt, "--model", "claude-sonnet-4-5", "--output-format", "json"]
     arguments += ["--allowedTools", "Bash,Read", *(["--continue"] if continued else [])]
-    result: dict[str, Any] = json.loads(_run(CLAUDE_CODE, arguments, home, environment))
+    result: dict[str, Any] = json.loads(run_client(CLAUDE_CODE, arguments, home, environment))
     return str(result["result"])
 
 
-def run_codex(home: Path, url: str, prompt: str, *, continued: bool, more: str = "") -> str:
-    """Run one turn of Codex and return its last answer. Its sandbox lets commands read files only; `more` is added
-    to its settings."""
+def run_codex(home: Path, url: str, prompt: str, *, continued: bool, first: str = "", more: str = "") -> str:
+    """Run one turn of Codex and return its last answer. Its sandbox lets commands read files only. `first` and
+    `more` are added at the beginning and at the end of its settings."""
     settings = home / ".codex"
     settings.mkdir(exist_ok=True)
-    (settings / "config.toml").write_text(_CODEX_SETTINGS.format(url=url) + more, "utf-8")
+    (settings / "config.toml").write_text(first + codex_settings(url) + more, "utf-8")
     environment = {"CODEX_HOME": str(settings), "OPENAI_API_KEY": "sk-of-the-client"}
     start = ["exec", "--skip-git-repo-check", "--sandbox", "read-only"]
     arguments = [*start, "resume", "--last", prompt] if continued else [*start, prompt]
-    return _run(CODEX, arguments, home, environment).strip()
+    return run_client(CODEX, arguments, home, environment).strip()
 
 
-_CODEX_SETTINGS: Final = """\
+def codex_settings(url: str) -> str:
+    """Return the settings of Codex; the provider is the one on its page."""
+    return f"""\
 model = "gpt-5.1-codex"
 model_provider = "local"
 check_for_update_on_startup = false
@@ -133,7 +167,16 @@ supports_websockets = false
 """
 
 
-def _run(client: Client, arguments: list[str], home: Path, environment: dict[str, str]) -> str:
+def run_client(
+    client: Client,
+    arguments: list[str],
+    home: Path,
+    environment: dict[str, str],
+    *,
+    typed: str = "",
+    may_fail: bool = False,
+) -> str:
+    """Run a client in the project folder and return its output; `typed` is its input."""
     nowhere = f"http://127.0.0.1:{NO_PROXY_PORT}"
     own = {
         "PATH": os.environ["PATH"],
@@ -147,66 +190,12 @@ def _run(client: Client, arguments: list[str], home: Path, environment: dict[str
         [installed(client), *arguments],
         env=own | environment,
         cwd=home / "work",
-        stdin=subprocess.DEVNULL,
+        input=typed,
         capture_output=True,
         encoding="utf-8",
         timeout=CLIENT_TIMEOUT_S,
     )
-    assert done.returncode == 0, f"{client.program} ended with {done.returncode}: {done.stdout}{done.stderr}"
-    return done.stdout
-
-
-# ── The upstream of the clients ──────────────────────────────────────────────────────────────────────────
-
-
-class AgentUpstream(StandIn):
-    """Lets a client call its own tools for some steps per turn, and writes valid summaries."""
-
-    steps: int = 10
-    """Requests of a turn that are answered with calls; the next one gets the final text."""
-    summaries: int = 0
-    answered: int = 0
-    """Streamed requests that were answered; summaries are not streamed."""
-
-    def next_answer(self, number: int, body: Json) -> Answer:
-        if not body.get("stream"):
-            self.summaries += 1
-            return Answer(text=SUMMARY)
-        tools = {tool.get("name") for tool in body.get("tools") or []}
-        if not tools & {"Bash", "exec_command"}:
-            return Answer(text="A title")
-        self.answered += 1
-        if self.answered % (self.steps + 1) == 0:
-            return Answer(text=f"Turn {self.answered // (self.steps + 1)} is done.")
-        calls = tuple(_calls(self.answered, tools))
-        return Answer(text="I look further.", calls=calls, thought=f"Step {self.answered}.")
-
-
-SUMMARY: Final = """\
-<summary>
-## Goal
-The user wants the parts to be found.
-
-## Decisions
--
-
-## State
-Some files were read.
-
-## Next
-Read further.
-
-## Dead ends
--
-</summary>"""
-
-
-def _calls(number: int, tools: set[Any]) -> Iterator[tuple[str, Json | str]]:
-    """Yield one or two calls: a command with an output of changing size, and a file that is read."""
-    name, field = ("Bash", "command") if "Bash" in tools else ("exec_command", "cmd")
-    yield (
-        name,
-        {field: f"seq -f 'line %g of part {number}' {number * 10} {number * 10 + 40 + number % 7 * 60}"},
+    assert may_fail or done.returncode == 0, (
+        f"{client.program} ended with {done.returncode}: {done.stdout}{done.stderr}"
     )
-    if number % 3 == 0:
-        yield ("Read", {"file_path": "notes.txt"}) if "Read" in tools else (name, {field: "cat notes.txt"})
+    return done.stdout

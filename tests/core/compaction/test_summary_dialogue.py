@@ -25,6 +25,7 @@ from foveal.core.compaction import (
     summary_prompt,
 )
 from foveal.core.compaction.chunks import split_transcript
+from foveal.core.compaction.draft_requests import MIN_COUNTING_MARGIN
 from foveal.core.compaction.ledger.sections import SECTION_HEADINGS
 from foveal.core.compaction.summary_text import END_LINE, author_line
 from foveal.core.log import (
@@ -344,6 +345,26 @@ def test_a_draft_with_wrong_content_is_requested_again_in_the_shared_form() -> N
     )
     assert [request.form for request in requests] == ["shared", "shared"]
     assert "invented_file.py" in requests[1].text
+
+
+def test_the_shared_form_leaves_the_margin_of_the_conversation_free() -> None:
+    """A new session has no reports, and a provider may count a tenth more than Foveal."""
+    small = msgspec.structs.replace(GPT, window=20_000, max_input=20_000)
+    options: dict[str, Any] = {"models": (small,), "shares": True, "shared_total": 12_500}
+    requests, _ = run([reply(valid_text())], **options)
+    assert [request.form for request in requests] == ["shared"]
+    requests, _ = run([reply(valid_text())], **options, margin=0.1)
+    assert [request.form for request in requests] == ["cold"]
+
+
+def test_a_quoted_transcript_leaves_the_margin_of_the_conversation_free() -> None:
+    small = msgspec.structs.replace(GPT, window=20_000, max_input=20_000)
+    events = conversation(400)
+    for margin in (0.0, 0.1):
+        requests, _ = run(always(reply(valid_text())), events, models=(small,), margin=margin)
+        free = small.window * (1 - max(margin, MIN_COUNTING_MARGIN))
+        largest = max(COUNT.count(request.system + request.text) + request.max_tokens for request in requests)
+        assert 0.8 * free < largest <= free
 
 
 def test_the_shared_form_is_not_used_when_the_window_is_too_small() -> None:

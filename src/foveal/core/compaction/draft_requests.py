@@ -41,8 +41,8 @@ MIN_INPUT_UNITS: Final = 256
 """A writer with less than either is not asked."""
 THINKING_TOKENS: Final = 4_000
 """Tokens that a reply may take beyond its text, for the writer's thinking."""
-COUNTING_MARGIN: Final = 0.05
-"""Share of the window that is left free, because counts are estimates."""
+MIN_COUNTING_MARGIN: Final = 0.05
+"""Least share of the window that is left free, because counts are estimates."""
 FAULT_LIST_UNITS: Final = 300
 """Units left free for the list of faults."""
 
@@ -128,7 +128,8 @@ class DraftRequester:
         model = self.writer.model
         wanted = ceil(1.5 * self.rules.max_units * self.ratio) + THINKING_TOKENS
         max_tokens = min(wanted, model.max_output, self._window // 3)
-        free = min(model.max_input, self._window - max_tokens) - int(self._window * COUNTING_MARGIN)
+        margin = int(self._window * max(MIN_COUNTING_MARGIN, self.rules.margin))
+        free = min(model.max_input, self._window - max_tokens) - margin
         room = int(free / self.ratio) - self.rules.counter.count(frame) - FAULT_LIST_UNITS
         if max_tokens < MIN_OUTPUT_TOKENS or room < MIN_INPUT_UNITS:
             self.tally.note(self.writer, f"a window of {self._window:,} tokens is too small for a summary")

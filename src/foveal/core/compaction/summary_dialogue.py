@@ -63,6 +63,7 @@ def summary_dialogue(
     writers: Sequence[SummaryWriter],
     counter: Counter,
     ratio: float = 1.0,
+    margin: float = 0.0,
     prompt: str = "",
     shared_total: int = 0,
     earlier: Sequence[Compacted] = (),
@@ -76,12 +77,13 @@ def summary_dialogue(
 ) -> Dialogue[CompactionOutcome]:
     """Write the summary of a plan's range.
 
-    `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `shared_total` the
-    tokens of the conversation's current request. What models wrote for `earlier` summaries inside the range is used
-    again. Names in `elsewhere` and `lines_elsewhere` are shown outside of the range. So are the texts `beside` it
-    (instructions, newer messages), and a summary may use their names as well. Those that can state rules are the
-    `instructions` and the messages of the user `before` and `after` the range. The events `after` it may also have
-    answered a request or resolved an error inside it. The `index` has what earlier ledgers have read.
+    `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `margin` the share
+    of the window by which counts may be too low, `shared_total` the tokens of the conversation's current
+    request. What models wrote for `earlier` summaries inside the range is used again. Names in `elsewhere` and
+    `lines_elsewhere` are shown outside of the range. So are the texts `beside` it (instructions, newer
+    messages), and a summary may use their names as well. Those that can state rules are the `instructions` and
+    the messages of the user `before` and `after` the range. The events `after` it may also have answered a
+    request or resolved an error inside it. The `index` has what earlier ledgers have read.
     """
     inside = events_within(events, plan.first, plan.last)
     parts = summary_text.reuse_parts(plan, inside, earlier)
@@ -90,7 +92,9 @@ def summary_dialogue(
     user = UserStatements([*before, *inside, *after], also=(*instructions, prompt, plan.focus))
     # Without a writer, the texts of earlier summaries are used again as they are.
     authors = [fact.by for fact in earlier if fact.chunks] if parts and not writers else []
-    work = _SummaryInProgress(plan, inside, parts, known, user, counter, ratio, prompt, after, authors)
+    work = _SummaryInProgress(
+        plan, inside, parts, known, user, counter, ratio, margin, prompt, after, authors
+    )
     work.use_index(index, lines_elsewhere=lines_elsewhere)
     if work.rules.max_units < MIN_SECTION_UNITS and writers:
         work.tally.note_small_room(plan.room)
@@ -152,6 +156,7 @@ class _SummaryInProgress:
         user: UserStatements,
         counter: Counter,
         ratio: float,
+        margin: float,
         prompt: str,
         after: Sequence[Event],
         authors: list[str],
@@ -171,6 +176,7 @@ class _SummaryInProgress:
             max_accepted_units=int(summary_text.max_text_units(plan) * 0.85),
             counter=counter,
             ratio=max(ratio, 0.01),
+            margin=margin,
         )
         self.tally = DraftTally()
         self.merged = ""
@@ -215,6 +221,7 @@ class _SummaryInProgress:
         )
         capacity = requester.capacity("")
         needed = total + ceil((self.counter.count(message) + FAULT_LIST_UNITS) * requester.ratio)
+        needed += int(self.rules.margin * requester.writer.model.window)
         if capacity is None or needed > requester.writer.model.input_limit(capacity.max_tokens):
             return
 

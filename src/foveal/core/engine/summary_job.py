@@ -46,6 +46,8 @@ class SummaryJob(NamedTuple):
     counter: Counter
     ratio: float
     """Tokens per unit."""
+    margin: float
+    """Share of the window by which counts may be too low."""
     model: Model
     after: Sequence[Event]
     """The effective events after the range."""
@@ -71,6 +73,7 @@ class SummaryJob(NamedTuple):
             dialect=dialect or _dialect_of(inside),
             counter=engine.view.meter.counter,
             ratio=engine.calibration.ratio,
+            margin=engine.budget().margin / engine.model.window,
             model=engine.model,
             after=[event for event in events if event.seq > plan.last],
             names_outside=names_outside(engine.view, plan),
@@ -88,6 +91,7 @@ class SummaryJob(NamedTuple):
             writers=[_writer(summariser, self.model) for summariser in summarisers],
             counter=self.counter,
             ratio=self.ratio,
+            margin=self.margin,
             prompt=prompt,
             shared_total=self.fitted.tokens,
             earlier=self.earlier,

@@ -1,0 +1,133 @@
+"""Measures coding agents from npm and PyPI: what they send with and without Foveal.
+
+Each agent has the same conversation three times, with an upstream that lets it call its own tools:
+
+1. directly, in a window without a limit, its own compaction off: the whole history;
+2. directly, in a small window that it is told, its own compaction on;
+3. through `foveal serve`, in the same small window, its own compaction off.
+
+    python -m bench.bench_coding_agents pi aider    only these agents
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from bench.measure import Row, progress
+from bench.processes import cpu_seconds, import_from_tests
+
+TURNS: Final = 4
+STEPS: Final = 9
+REQUESTS: Final = TURNS * (STEPS + 1)
+_MODES: Final = {"whole": "whole history", "own": "its own compaction", "foveal": "Foveal"}
+
+
+class AgentRun(NamedTuple):
+    """What one conversation sent upstream."""
+
+    figures: Any
+    """`UpstreamFigures` of the tests."""
+    answered: int
+    """Steps and final texts that the agent got."""
+    summaries: int
+    """Requests for summaries, of Foveal or of the agent itself."""
+    problem: str
+    seconds: float
+    added_ms: float = 0.0
+    """Median of the time that the server adds to a request."""
+    cpu_s: float = 0.0
+    """CPU time of the server."""
+
+
+def rows(names: list[str] | None = None) -> Iterator[Row]:
+    clients = import_from_tests("support.coding_clients").CODING_CLIENTS
+    for client in clients:
+        if not names or client.client.program in names:
+            yield from _client_rows(client)
+
+
+def _client_rows(client: Any) -> Iterator[Row]:
+    skipped = import_from_tests("pytest").skip.Exception
+    for mode, words in _MODES.items():
+        progress(f"coding_agents: {client.name}, {words} …")
+        what = f"{client.name}, {words}: prompt tokens"
+        try:
+            run = measured_run(client, mode)
+        except skipped as reason:
+            yield Row(what, None, "tokens", note=str(reason))
+            return
+        yield Row(what, run.figures.tokens, "tokens", note=_note(client, mode, run))
+        if mode == "foveal":
+            yield Row(f"{client.name}: added to a request, p50", run.added_ms / 1_000)
+            yield Row(f"{client.name}: CPU time per request", run.cpu_s / max(run.answered, 1))
+
+
+def _note(client: Any, mode: str, run: AgentRun) -> str:
+    figures = run.figures
+    window = "no limit" if mode == "whole" else f"window {client.window:,}"
+    parts = [
+        f"{window}: {figures.uncached:,} uncached",
+        f"cost {figures.cost:,.0f}",
+        f"largest {figures.largest:,}",
+        f"{figures.requests} requests",
+        f"{run.answered} of {REQUESTS} steps",
+        f"{run.summaries} summaries",
+        f"{figures.illegal} illegal, {figures.too_large} too large",
+        f"{run.seconds:.0f} s",
+    ]
+    return ", ".join(parts) + (f"; {run.problem}" if run.problem else "")
+
+
+def measured_run(client: Any, mode: str) -> AgentRun:
+    """Have the conversation once; a client that gives up ends it, and the figures are those until then."""
+    upstreams = import_from_tests("support.agent_upstream")
+    processes = import_from_tests("support.serve_process")
+    npm = import_from_tests("support.npm_clients")
+    npm.installed(client.client)
+    turns = TURNS if client.has_tools else REQUESTS
+    prompts = [f"Find part {turn}." for turn in range(turns)]
+    window = import_from_tests("support.coding_clients").UNLIMITED if mode == "whole" else client.window
+    problem, added, cpu, began = "", [0.0], 0.0, time.perf_counter()
+    with ExitStack() as stack:
+        upstream = stack.enter_context(upstreams.AgentUpstream(window=window))
+        home = stack.enter_context(npm.client_home())
+        upstream.steps, upstream.has_tools = STEPS, client.has_tools
+        (home / "work/notes.txt").write_text("".join(f"note {number}\n" for number in range(200)))
+        url, server = upstream.anthropic, None
+        if mode == "foveal":
+            urls = {"server.openai_url": upstream.openai, "server.anthropic_url": upstream.anthropic}
+            server = stack.enter_context(
+                processes.serving(window=window, settings={**urls, "tokenizer": "auto"})
+            )
+            url = server.url
+        try:
+            client.converse(home, url, prompts, own_window=window if mode == "own" else 0)
+        except AssertionError as error:
+            problem = f"ended early: {' '.join(str(error).split())[-160:]}"
+        if server is not None:
+            added = [line["added_ms"] for line in server.logged if line["event"] == "exchange"] or added
+            cpu = cpu_seconds(server.pid)
+        return AgentRun(
+            upstreams.upstream_figures(upstream),
+            upstream.answered,
+            upstream.summaries + upstream.client_summaries,
+            problem,
+            time.perf_counter() - began,
+            median(added),
+            cpu,
+        )
+
+
+def main(names: list[str]) -> None:
+    """Print the rows of the named agents."""
+    for row in rows(names):
+        print(f"{row.what:<60} {row.measured:>20}  {row.note}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,197 @@
+"""The upstream of coding agents: it lets them call their own tools, and counts what they send.
+
+1. Requests that offer a tool for shell commands are steps of a turn. They are answered with calls of that tool, and
+   after `steps` of them with the final text of the turn.
+2. Requests for a summary, of Foveal or of the client itself, are answered with a summary.
+3. `UpstreamFigures` are counted from the received requests, in the same way for every client.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from support.provider_stand_in import Answer, Json, Request, StandIn, _shared_chars
+
+SHELL_TOOLS: Final = {
+    "Bash": "command",
+    "bash": "command",
+    "exec_command": "cmd",
+    "run_shell_command": "command",
+}
+"""The tools of coding agents that run a command, each with the name of its argument."""
+
+
+class AgentUpstream(StandIn):
+    """Lets a client call its own tools for some steps per turn, and writes valid summaries."""
+
+    steps: int = 10
+    """Requests of a turn that are answered with calls; the next one gets the final text."""
+    has_tools: bool = True
+    """Without tools, every streamed request is a turn and gets a long text."""
+    summaries: int = 0
+    """Summaries that Foveal requested; they are not streamed."""
+    client_summaries: int = 0
+    """Summaries that the client itself requested."""
+    answered: int = 0
+    """Steps and final texts that were answered."""
+
+    def next_answer(self, number: int, body: Json) -> Answer:
+        if not body.get("stream"):
+            self.summaries += 1
+            return Answer(text=SUMMARY)
+        tools = {_tool_name(tool) for tool in body.get("tools") or []}
+        if _asks_for_summary(body):
+            self.client_summaries += 1
+            return Answer(text=SUMMARY)
+        if self.has_tools and not tools & SHELL_TOOLS.keys():
+            return Answer(text="A title")
+        self.answered += 1
+        if not self.has_tools:
+            return Answer(text=_long_text(self.answered))
+        if self.answered % (self.steps + 1) == 0:
+            return Answer(text=f"Turn {self.answered // (self.steps + 1)} is done.")
+        calls = tuple(_calls(self.answered, tools))
+        return Answer(text="I look further.", calls=calls, thought=f"Step {self.answered}.")
+
+    def reply(self, path: str, body: Json) -> tuple[int, Json]:
+        try:
+            return super().reply(path, body)
+        except LookupError:  # an endpoint that only some clients use
+            return 404, {"error": {"message": f"no {path} here", "type": "not_found"}}
+
+
+SUMMARY: Final = """\
+<summary>
+## Goal
+The user wants the parts to be found.
+
+## Decisions
+-
+
+## State
+Some files were read.
+
+## Next
+Read further.
+
+## Dead ends
+-
+</summary>"""
+
+
+def _tool_name(tool: Json) -> str:
+    named: Json = tool.get("function") or tool
+    return str(named.get("name"))
+
+
+def _asks_for_summary(body: Json) -> bool:
+    """Return whether the newest message asks for a summary, as clients do that compact their own history."""
+    newest = (body.get("messages") or body["input"])[-1]
+    if newest.get("role") not in ("user", "system", "developer"):
+        return False
+    content = newest.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    text = str(parts[-1].get("text", ""))
+    return (
+        text.startswith("<conversation>") or _SUMMARY_PROMPT.search(text) is not None
+    )  # the first is pi's form
+
+
+_SUMMARY_PROMPT: Final = re.compile(
+    r"\b(create|write|provide|generate|produce|update)\b[^.]{0,120}(summar|snapshot)", re.IGNORECASE
+)
+"""Matches the prompts with which clients compact, and not the message with which they continue afterwards."""
+
+
+def _calls(number: int, tools: set[str]) -> Iterator[tuple[str, Json | str]]:
+    """Yield one or two calls: a command with an output of changing size, and a file that is read."""
+    name = next(name for name in SHELL_TOOLS if name in tools)
+    field = SHELL_TOOLS[name]
+    command = f"seq -f 'line %g of part {number}' {number * 10} {number * 10 + 40 + number % 7 * 60}"
+    # Clients may insist on a description; those that know none ignore it.
+    more = {} if name == "exec_command" else {"description": "List a part"}
+    yield name, {field: command, **more}
+    if number % 3 == 0:
+        yield (
+            ("Read", {"file_path": "notes.txt"})
+            if "Read" in tools and "Glob" in tools
+            else (name, {field: "cat notes.txt", **more})
+        )
+
+
+def _long_text(number: int) -> str:
+    """Return a text. Every third contains an edit in aider's format, which ends the current turns for aider."""
+    lines = (f"line {line} of part {number}" for line in range(40 + number % 7 * 60))
+    edit = f"\nnotes.txt\n```\n<<<<<<< SEARCH\nnote {number}\n=======\nnote {number}: found\n>>>>>>> REPLACE\n```\n"
+    return f"Turn {number} is done.\n" + "\n".join(lines) + (edit if number % 3 == 0 else "")
+
+
+# ── What was sent ────────────────────────────────────────────────────────────────────────────────────────
+
+CACHE_PRICE: Final = 0.1
+"""Price of a cached token relative to an uncached one."""
+_LAST_REQUESTS: Final = 6
+"""Requests whose prefix a provider still has: the client's side requests and summaries come between."""
+_MIN_CACHED: Final = 1_024
+
+
+class UpstreamFigures(NamedTuple):
+    """What a client sent in a run."""
+
+    requests: int
+    illegal: int
+    """Requests with a form that a provider refuses."""
+    too_large: int
+    """Requests that exceed the window."""
+    tokens: int
+    """Prompt tokens of all requests that were accepted."""
+    uncached: int
+    """Those of them that no earlier request had as its prefix."""
+    largest: int
+
+    @property
+    def cost(self) -> float:
+        """Prompt tokens, weighted by their price."""
+        return self.uncached + CACHE_PRICE * (self.tokens - self.uncached)
+
+
+def upstream_figures(upstream: StandIn) -> UpstreamFigures:
+    """Return what the upstream received."""
+    accepted = [request for request in upstream.requests if not request.faults]
+    texts = [_cache_text(request) for request in accepted]
+    cached = 0
+    for at, (request, text) in enumerate(zip(accepted, texts, strict=True)):
+        before = texts[max(0, at - _LAST_REQUESTS) : at]
+        shared = max((_shared_chars(other, text) for other in before), default=0)
+        tokens = request.prompt * shared // len(text)
+        cached += tokens if tokens >= _MIN_CACHED else 0
+    tokens = sum(request.prompt for request in accepted)
+    return UpstreamFigures(
+        requests=len(upstream.requests),
+        illegal=sum(any("in a window of" not in fault for fault in r.faults) for r in upstream.requests),
+        too_large=sum(any("in a window of" in fault for fault in r.faults) for r in upstream.requests),
+        tokens=tokens,
+        uncached=tokens - cached,
+        largest=max((request.prompt for request in accepted), default=0),
+    )
+
+
+def _cache_text(request: Request) -> str:
+    """Return a request as a provider's cache compares it: without marks, and a text as a list of one block."""
+    body = request.body
+    parts = [body.get(name) for name in ("tools", "system", "instructions", "messages", "input")]
+    return json.dumps(_without_cache_marks(parts))
+
+
+def _without_cache_marks(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_cache_marks(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _without_cache_marks(item) for name, item in value.items() if name != "cache_control"}
+    if "role" in kept and isinstance(kept.get("content"), str):
+        kept["content"] = [{"type": "text", "text": kept["content"]}]
+    return kept
