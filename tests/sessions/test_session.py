@@ -119,6 +119,17 @@ async def test_a_new_session_is_stored_with_its_first_facts(stores: Callable[[],
 
 
 @run
+async def test_tools_and_pins_of_a_new_session_follow_its_first_facts(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", origin="here", is_new=True, **SMALL)
+        await session.equip([{"type": "function", "function": {"name": "bash"}}])
+        await session.pin("Never push to main.")
+        await session.append(UserSaid(content="Hello."))
+        kinds = [type(event.fact).__name__ for event in await store.read("demo")]
+        assert kinds == ["Opened", "Equipped", "Pinned", "UserSaid"]
+
+
+@run
 async def test_a_session_that_is_not_new_after_all_is_continued(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         earlier = await Session.open(store, "demo", **SMALL)

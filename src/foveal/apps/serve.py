@@ -57,7 +57,7 @@ DEFAULT_FOLDER: Final = "~/.local/share/foveal/server"
 EPILOG: Final = """`foveal config` shows all settings and where each was set. The server also reads the API keys and
 addresses of providers from the environment (OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL
 and others), and TELEGRAM_BOT_TOKEN and DISCORD_BOT_TOKEN, each of which starts a bot. Without an API key, a small
-local model answers."""
+local model answers, if the extra `local` is installed."""
 GC_THRESHOLDS: Final = (10_000, 2, 200)
 """New objects before a garbage collection, and collections before one of the next older generation. A collection
 holds up all threads: one of the second generation looks at no more than 30,000 objects, which takes 8 ms."""

@@ -298,7 +298,7 @@ class Context:
             ContextOverflow: The request cannot be made to fit; the error has the numbers.
             MalformedMessage: A message cannot be read in any dialect.
             BadSetting: `messages` or `tools` is not a list, or `system` is not text.
-            Busy: `afit` runs in this event loop and waits for a summary.
+            Busy: `afit` of this context runs with a summariser. Other methods raise it too.
 
         Examples:
             ```python
@@ -643,7 +643,7 @@ class Context:
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Answer a model's call of `recall_search` or `recall_read`.
 
-        It searches the whole log, including what is no longer shown, and needs no event loop.
+        It searches the log of this conversation, including what is no longer shown, and needs no event loop.
         `foveal.recall.tools` returns the schemas for the model.
 
         Args:

@@ -15,7 +15,11 @@ async def append_missing(store: Store, session: str, log: Sequence[Event]) -> No
         end = (await store.end(session)).next_seq
     except UnknownSession:
         end = 0
-    if end and (end > len(log) or (await store.read(session, first=end - 1))[-1].fact != log[end - 1].fact):
+    if end > len(log):
         raise Conflict(session, given=len(log), next_seq=end)
+    # Times are compared too, so that two conversations that end with the same words are told apart.
+    for seq in {0, end - 1} if end else ():
+        if await store.read(session, first=seq, last=seq) != [log[seq]]:
+            raise Conflict(session, given=len(log), next_seq=end)
     if end < len(log):
         await store.append(session, log[end:])

@@ -391,7 +391,7 @@ class LiveSession:
         self, name: str | None = None, *, waits: bool = False, reduces_again: bool = False
     ) -> Event:
         """Take back a reduction, a pin or a rewind; the newest reduction or rewind if none is named. With
-        `reduces_again` also the newest one if the next request must be reduced in another way then."""
+        `reduces_again` also the newest one if the next request must be reduced again then."""
 
         async def undo() -> Event:
             target = name

@@ -241,9 +241,7 @@ class Session:
                     "fact", fact, "a fact of `foveal.core.log.events`; messages of a provider go to `take`"
                 )
         async with self._lock:
-            begin = len(self._unstored)
-            events = tuple(await self._writer.commit((*self._unstored, *facts)))[begin:]
-            self._unstored = ()
+            events = await self._commit(facts)
             if facts and isinstance(facts[-1], ModelSaid) and not calls_of(facts[-1].content):
                 await self._fitter.turn_finished()
             return events
@@ -260,6 +258,7 @@ class Session:
 
         Raises:
             MalformedMessage: A message cannot be read in the dialect.
+            BadSetting: The dialect is unknown.
             StoreError: The store cannot write.
 
         Examples:
@@ -299,7 +298,7 @@ class Session:
             offered = self._writer.redact(Equipped(tools=wire.raw_setting(wire.plain_json(tools), "tools")))
             held = (await self._writer.refresh()).view.tools
             if (held is None and tools) or (held is not None and held[1] != offered):
-                await self._writer.commit([offered])
+                await self._commit([offered])
 
     async def fit(self, *, may_exceed: bool = False) -> Fitted:
         """Return what the next request should send: legal, and within the budget.
@@ -375,7 +374,7 @@ class Session:
             requests = self._fitter.requests
             facts = requests.usage_facts(reported, await self._writer.load())
             if facts:
-                await self._writer.commit(facts)
+                await self._commit(facts)
             elif requests.is_first_without_usage(reported):
                 warnings.warn(UsageMissing(), stacklevel=2)
 
@@ -397,7 +396,7 @@ class Session:
             engine = await self._writer.refresh()
             fact = engine.refusal(error, sent=self._fitter.requests.last_tokens)
             if fact is not None:
-                await self._writer.commit([fact])
+                await self._commit([fact])
             return fact is not None
 
     async def hide_refused_media(self) -> Event | None:
@@ -740,7 +739,7 @@ class Session:
             engine = await self._writer.refresh()
             log, seq = await self._writer.whole_log(), (await self._writer.event(name)).seq
             facts = await offload(partial(expand_facts, engine, log, seq), events=len(log))
-            return (await self._writer.commit(facts))[0].handle
+            return (await self._commit(facts))[0].handle
 
     async def prepare(self) -> Event | None:
         """Write the summary that will be needed soon.
@@ -787,10 +786,17 @@ class Session:
             count = (await self._writer.refresh()).next_seq
             await self._commit_change(Rewound(to=seq_of(to, count=count)))
 
+    async def _commit(self, facts: Sequence[AnyFact]) -> tuple[Event, ...]:
+        """Store facts, after those of a new session that are not stored yet; return the events of `facts`."""
+        begin = len(self._unstored)
+        events = tuple(await self._writer.commit((*self._unstored, *facts)))
+        self._unstored = ()
+        return events[begin:]
+
     async def _commit_change(self, fact: AnyFact) -> Event:
         """Store a fact that may change the range of a summary that is being written; such a summary is discarded,
         which is recorded once it is written. The lock is held."""
-        (event,) = await self._writer.commit([fact])
+        (event,) = await self._commit([fact])
         if self._background.is_outdated((await self._writer.load()).view):
             self._discarding = asyncio.create_task(self._manual.record_outdated())
         return event
@@ -810,6 +816,7 @@ class Session:
         Raises:
             Conflict: A session with this id exists.
             UnknownHandle: No event has the handle `at`.
+            UnknownSession: Nothing is stored in this session yet.
 
         Examples:
             ```python
@@ -874,6 +881,7 @@ class Session:
 
         Raises:
             UnknownSession: There is no session `origin`.
+            UnknownHandle: No event of the session has a handle that `carry` names.
             SessionExists: The id is in use.
             BadSetting: A setting is unknown or outside its range.
 

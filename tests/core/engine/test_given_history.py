@@ -351,6 +351,18 @@ def test_a_context_is_saved_to_a_store_event_by_event() -> None:
     asyncio.run(check())
 
 
+def test_two_conversations_that_end_alike_are_not_mixed_in_a_store() -> None:
+    async def save_both() -> None:
+        async with MemoryStore() as store:
+            for words in (("first", "go on"), ("second", "go on", "more")):
+                ctx = Context("gpt-4.1")
+                ctx.append(*({"role": "user", "content": text} for text in words))
+                await ctx.save_to(store, "a")
+
+    with pytest.raises(Conflict):
+        asyncio.run(save_both())
+
+
 # ── Without blocking ─────────────────────────────────────────────────────────────────────────────────────
 
 

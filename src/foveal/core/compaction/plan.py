@@ -119,7 +119,7 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return the reason as a sentence; `ratio` is tokens per unit."""
         if self.floor <= self.room:
             return "nothing that may be summarised is worth a summary"
-        advice = "shorten or unpin instructions and rules, or raise `window`"
+        advice = "shorten instructions, undo pins, or raise `window`"
         if self.newest * 2 > self.floor:
             advice = (
                 f"the newest message alone takes {round(self.newest * ratio):,} and can be summarised once "

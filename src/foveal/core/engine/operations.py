@@ -142,7 +142,9 @@ def _undo_overflow(problem: ContextOverflow, target: Event, *, is_named: bool) -
         ways = "read what was rewound with the recall tools"
     else:
         ways = "`expand` a single event that it hides, or read what it hides with the recall tools"
-    named = "" if is_named else f', or `undo("{name}")` to have the next request reduced in another way'
+    named = (
+        "" if is_named else f', or `undo("{name}")` to take it back; the next request is then reduced again'
+    )
     return ContextOverflow(
         f"{name} cannot be taken back: the request would take {window_percent(problem.needed, window)} of the "
         f"window ({problem.needed:,} tokens), and at most {window_percent(problem.available, window)} "

@@ -274,7 +274,7 @@ def _too_many_tokens(
     elif sum(_instruction_units(view).values()) * 4 > budget.hard:
         yield _too_much_permanent(view, calibration)
     else:
-        yield "what is left may not be cut: raise `window`, lower `reserve`, or unpin something"
+        yield "what is left may not be cut: raise `window`, lower `reserve`, or undo a pin"
 
 
 def _too_much_permanent(view: View, calibration: Calibration) -> str:
@@ -282,7 +282,7 @@ def _too_much_permanent(view: View, calibration: Calibration) -> str:
     sizes = _instruction_units(view)
     if sum(sizes.values()) * 2 <= view.permanent_units:
         taken = round(view.permanent_units * calibration.ratio)
-        return f"system messages and pinned rules alone take {taken:,}: shorten or unpin some of them"
+        return f"system messages and pinned rules alone take {taken:,}: shorten them, or undo a pin"
     largest = max(sizes, key=lambda source: sizes[source])
     return (
         f"instructions alone take {round(sum(sizes.values()) * calibration.ratio):,}, of which "

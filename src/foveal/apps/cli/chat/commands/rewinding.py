@@ -224,7 +224,7 @@ async def undo(state: ChatState, argument: str) -> list[Row]:
             rows += await _undo_files(state, log, other)
     if report.state == "over":
         sizes = f"{report.percent(report.used)} of the window, and at most {report.percent(report.limit)} fit"
-        rows.append(note(f"the next request is reduced in another way: it takes {sizes}", "fair"))
+        rows.append(note(f"the next request is reduced again: it takes {sizes}", "fair"))
     return rows
 
 
