@@ -22,15 +22,23 @@ const ADDRESS_MS = 350;
  */
 export function connectAddress(app) {
   let timer = 0;
+  let known = location.hash;
   const read = () => {
+    known = location.hash;
     // Earlier points are not known yet.
     if (!app.timeline.isOutline) app.state.set(readFragment(location.hash, app.timeline));
+  };
+  const write = (/** @type {PageState} */ state) => {
+    // The address was changed a moment ago, and its event follows: do not undo that.
+    if (location.hash !== known) return;
+    writeAddress(state, app.timeline);
+    known = location.hash;
   };
   app.state.set(readFragment(location.hash, app.timeline));
   on(window, "hashchange", read);
   app.state.subscribe((state) => {
     clearTimeout(timer);
-    timer = window.setTimeout(() => writeAddress(state, app.timeline), ADDRESS_MS);
+    timer = window.setTimeout(() => write(state), ADDRESS_MS);
   });
 }
 
