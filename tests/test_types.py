@@ -34,7 +34,10 @@ SUBJECTS: Final = TESTS / "type_checks"
 MISTAKES: Final = SUBJECTS / "wrong_names.py"
 PAGES: Final = [ROOT / "README.md", *SITE_PAGES]
 IMPORTS: Final = "import anthropic\nimport openai\n"
-LANGCHAIN: Final = "# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportMissingTypeStubs=false\n"
+LANGCHAIN: Final = (
+    "# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false\n"
+    "# pyright: reportMissingTypeStubs=false\n"
+)
 """Precedes code that uses LangChain, whose functions have partially unknown types, or LangGraph, without types."""
 TYPED_FRAMEWORKS: Final = {"google_adk", "litellm", "strands"}
 """Frameworks in environments of their own that have adapters. smolagents has no types."""
