@@ -29,9 +29,8 @@ async def ask(question: str) -> None:
     """Print the answer as it arrives."""
     message = types.Content(role="user", parts=[types.Part(text=question)])
     config = RunConfig(streaming_mode=StreamingMode.SSE)
-    async for event in runner.run_async(
-        user_id="ann", session_id="ci", new_message=message, run_config=config
-    ):
+    events = runner.run_async(user_id="ann", session_id="ci", new_message=message, run_config=config)
+    async for event in events:
         if event.partial and event.content:
             print("".join(part.text or "" for part in event.content.parts or ()), end="")
 
