@@ -180,18 +180,26 @@ def upstream_figures(upstream: StandIn) -> UpstreamFigures:
 
 
 def _cache_text(request: Request) -> str:
-    """Return a request as a provider's cache compares it: without marks, and a text as a list of one block."""
+    """Return a request as a provider's cache compares it: the prompt that is made of it. Marks, the ids and
+    states of items, empty fields and the order of fields are not in it, and a text is a list of one block."""
     body = request.body
     parts = [body.get(name) for name in ("tools", "system", "instructions", "messages", "input")]
-    return json.dumps(_without_cache_marks(parts))
+    return json.dumps(_in_prompt(parts), sort_keys=True)
 
 
-def _without_cache_marks(value: Any) -> Any:
+_NOT_IN_PROMPT: Final = frozenset({"cache_control", "id", "status"})
+
+
+def _in_prompt(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_cache_marks(item) for item in value]
+        return [_in_prompt(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {name: _without_cache_marks(item) for name, item in value.items() if name != "cache_control"}
+    kept = {
+        name: _in_prompt(item)
+        for name, item in value.items()
+        if item is not None and name not in _NOT_IN_PROMPT
+    }
     if "role" in kept and isinstance(kept.get("content"), str):
         kept["content"] = [{"type": "text", "text": kept["content"]}]
     return kept

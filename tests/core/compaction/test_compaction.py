@@ -970,9 +970,12 @@ def test_a_merged_summary_reuses_chunks_and_never_reads_summaries() -> None:
     seen: list[str] = []
 
     def writer(request: SummaryRequest) -> str:
-        seen.append("\n".join(strings(request.messages)))
-        return GOOD.replace("Half of it", f"Round {'and again ' * len(seen)}of it")
+        if request.form == "cold":  # the shared form says that a summary above is kept elsewhere
+            seen.append("\n".join(strings(request.messages)))
+        asked.append(request.form)
+        return GOOD.replace("Half of it", f"Round {'and again ' * len(asked)}of it")
 
+    asked: list[str] = []
     ctx = context(6_000, {"preset": "recent-summary", "max_summaries": 2}, summarise=writer)
     messages: list[Json] = []
     for turn in range(60):
@@ -980,6 +983,7 @@ def test_a_merged_summary_reuses_chunks_and_never_reads_summaries() -> None:
     made = [event.fact for event in compactions(ctx.log)]
     merges = [f for n, f in enumerate(made) if isinstance(f, Compacted) and len(f.chunks) > 1 and n > 1]
     assert merges
+    assert seen
     chunks = [chunk for fact in made if isinstance(fact, Compacted) for chunk in fact.chunks]
     for fact in merges:
         assert isinstance(fact, Compacted)
@@ -987,6 +991,29 @@ def test_a_merged_summary_reuses_chunks_and_never_reads_summaries() -> None:
     for words in seen:
         assert "[foveal: record of" not in words, "a summary was read into the next one"
         assert "[foveal: end of the record" not in words
+
+
+def test_a_summary_is_requested_after_the_cached_part_of_the_last_request() -> None:
+    """In a small window the whole request and a summary do not fit together; and what is new was never sent, so
+    it is not cached. The request for the summary ends with the range that the summary replaces."""
+    asked: list[tuple[SummaryRequest, list[Json]]] = []
+    sent: list[Json] = []
+
+    def writer(request: SummaryRequest) -> str:
+        asked.append((request, sent))
+        return GOOD
+
+    ctx = Context("gpt-4.1", window=24_000, reserve=4_000, policy="economy", summarise=writer)
+    messages: list[Json] = [{"role": "system", "content": "Be brief. " * 3_000}, user("Find the parts.")]
+    for step in range(20):
+        body = "\n".join(f"line {n} of part {step}" for n in range(40 + step % 7 * 60))
+        messages += [call_message(f"c{step}"), result_message(f"c{step}", body)]
+        sent = ctx.fit(messages)
+    assert len(asked) >= 3
+    assert {request.form for request, _ in asked} == {"shared"}
+    for request, before in asked:
+        assert request.messages[:-1] == before[: len(request.messages) - 1]
+        assert len(request.messages) - 1 < len(before)
 
 
 def test_kept_messages_keep_their_other_fields() -> None:

@@ -350,7 +350,7 @@ def test_a_draft_with_wrong_content_is_requested_again_in_the_shared_form() -> N
 def test_the_shared_form_leaves_the_margin_of_the_conversation_free() -> None:
     """A new session has no reports, and a provider may count a tenth more than Foveal."""
     small = msgspec.structs.replace(GPT, window=20_000, max_input=20_000)
-    options: dict[str, Any] = {"models": (small,), "shares": True, "shared_total": 12_500}
+    options: dict[str, Any] = {"models": (small,), "shares": True, "shared_total": 16_000}
     requests, _ = run([reply(valid_text())], **options)
     assert [request.form for request in requests] == ["shared"]
     requests, _ = run([reply(valid_text())], **options, margin=0.1)

@@ -41,6 +41,8 @@ MIN_INPUT_UNITS: Final = 256
 """A writer with less than either is not asked."""
 THINKING_TOKENS: Final = 4_000
 """Tokens that a reply may take beyond its text, for the writer's thinking."""
+MIN_THINKING_TOKENS: Final = 1_000
+"""Least of these, where the rest of the window is the conversation."""
 MIN_COUNTING_MARGIN: Final = 0.05
 """Least share of the window that is left free, because counts are estimates."""
 FAULT_LIST_UNITS: Final = 300
@@ -126,14 +128,32 @@ class DraftRequester:
     def capacity(self, frame: str) -> WriterCapacity | None:
         """Return what the writer can read and write beside the text `frame`; None when that is too little."""
         model = self.writer.model
-        wanted = ceil(1.5 * self.rules.max_units * self.ratio) + THINKING_TOKENS
-        max_tokens = min(wanted, model.max_output, self._window // 3)
+        max_tokens = min(self._text_tokens + THINKING_TOKENS, model.max_output, self._window // 3)
         margin = int(self._window * max(MIN_COUNTING_MARGIN, self.rules.margin))
         free = min(model.max_input, self._window - max_tokens) - margin
         room = int(free / self.ratio) - self.rules.counter.count(frame) - FAULT_LIST_UNITS
         if max_tokens < MIN_OUTPUT_TOKENS or room < MIN_INPUT_UNITS:
             self.tally.note(self.writer, f"a window of {self._window:,} tokens is too small for a summary")
             return None
+        return self._capacity(max_tokens, room)
+
+    def shared_capacity(self, tokens: int) -> WriterCapacity | None:
+        """Return what the writer can write after a request of `tokens`; None when that is too little.
+
+        A small window leaves less for thinking, since the request is cheap: the provider has most of it cached."""
+        model = self.writer.model
+        free = self._window - tokens - int(self._window * self.rules.margin)
+        max_tokens = min(self._text_tokens + THINKING_TOKENS, model.max_output, free)
+        if tokens > model.max_input or max_tokens < self._text_tokens + MIN_THINKING_TOKENS:
+            return None
+        return self._capacity(max_tokens, 0)
+
+    @property
+    def _text_tokens(self) -> int:
+        """Tokens that a reply may take for its text."""
+        return ceil(1.5 * self.rules.max_units * self.ratio)
+
+    def _capacity(self, max_tokens: int, room: int) -> WriterCapacity:
         return WriterCapacity(min(self.rules.max_units, int(0.8 * max_tokens / self.ratio)), max_tokens, room)
 
     def limit_window(self, tokens: int) -> None:

@@ -78,12 +78,12 @@ def summary_dialogue(
     """Write the summary of a plan's range.
 
     `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `margin` the share
-    of the window by which counts may be too low, `shared_total` the tokens of the conversation's current
-    request. What models wrote for `earlier` summaries inside the range is used again. Names in `elsewhere` and
-    `lines_elsewhere` are shown outside of the range. So are the texts `beside` it (instructions, newer
-    messages), and a summary may use their names as well. Those that can state rules are the `instructions` and
-    the messages of the user `before` and `after` the range. The events `after` it may also have answered a
-    request or resolved an error inside it. The `index` has what earlier ledgers have read.
+    of the window by which counts may be too low, `shared_total` the tokens of the conversation's request up to
+    the end of the range. What models wrote for `earlier` summaries inside the range is used again. Names in
+    `elsewhere` and `lines_elsewhere` are shown outside of the range. So are the texts `beside` it
+    (instructions, newer messages), and a summary may use their names as well. Those that can state rules are
+    the `instructions` and the messages of the user `before` and `after` the range. The events `after` it may
+    also have answered a request or resolved an error inside it. The `index` has what earlier ledgers have read.
     """
     inside = events_within(events, plan.first, plan.last)
     parts = summary_text.reuse_parts(plan, inside, earlier)
@@ -219,10 +219,9 @@ class _SummaryInProgress:
         message = summary_prompt.shared_message(
             self.prompt, max_units=self.rules.max_units, focus=self.plan.focus
         )
-        capacity = requester.capacity("")
-        needed = total + ceil((self.counter.count(message) + FAULT_LIST_UNITS) * requester.ratio)
-        needed += int(self.rules.margin * requester.writer.model.window)
-        if capacity is None or needed > requester.writer.model.input_limit(capacity.max_tokens):
+        frame = ceil((self.counter.count(message) + FAULT_LIST_UNITS) * requester.ratio)
+        capacity = requester.shared_capacity(total + frame)
+        if capacity is None:
             return
 
         def build(faults: Sequence[str]) -> DraftRequest:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
@@ -41,7 +42,10 @@ class SummaryJob(NamedTuple):
     fingerprint: tuple[object, ...]
     """The state of the range: see `range_fingerprint`."""
     fitted: Fitted
-    """The conversation's request, whose cached prefix a summariser can share."""
+    """The conversation's request."""
+    prefix: Fitted
+    """The part of it up to the end of the range, which the provider has in its cache: what follows the range may
+    not have been sent yet."""
     dialect: Dialect
     counter: Counter
     ratio: float
@@ -64,12 +68,14 @@ class SummaryJob(NamedTuple):
         events = without_requested_drops(events)
         plan = resolve_plan(plan, events)
         inside = [event for event in events if plan.first <= event.seq <= plan.last]
+        fitted = Fitted.of(engine.view, tokens=engine.calibration.tokens(engine.total_units))
         return cls(
             plan=plan,
             events=inside,
             earlier=summaries_in(engine.view, engine.log, plan),
             fingerprint=range_fingerprint(engine.view, plan),
-            fitted=Fitted.of(engine.view, tokens=engine.calibration.tokens(engine.total_units)),
+            fitted=fitted,
+            prefix=_prefix(engine, plan, fitted),
             dialect=dialect or _dialect_of(inside),
             counter=engine.view.meter.counter,
             ratio=engine.calibration.ratio,
@@ -93,7 +99,7 @@ class SummaryJob(NamedTuple):
             ratio=self.ratio,
             margin=self.margin,
             prompt=prompt,
-            shared_total=self.fitted.tokens,
+            shared_total=self.prefix.tokens,
             earlier=self.earlier,
             # Without a model, the ledger is the one that `Engine.write_ledger` returns for the same plan.
             elsewhere=self.names_outside if summarisers else self.likely_names_outside,
@@ -118,21 +124,21 @@ class SummaryJob(NamedTuple):
         """Return the request for a draft in the conversation's dialect."""
         if draft_request.form == "cold":
             return SummaryRequest.cold(draft_request, self.dialect)
-        fitted, system = self.fitted, ""
+        prefix, system = self.prefix, ""
         messages: list[dict[str, Any]]
         match self.dialect:
             case "anthropic":
-                messages, system = fitted.to_anthropic(), fitted.system
+                messages, system = prefix.to_anthropic(), prefix.system
             case "bedrock":
-                messages, system = fitted.to_bedrock(), fitted.system
+                messages, system = prefix.to_bedrock(), prefix.system
             case "gemini":
-                messages, system = fitted.to_gemini(), fitted.system
+                messages, system = prefix.to_gemini(), prefix.system
             case "openai_responses":
-                messages = fitted.to_responses()
+                messages = prefix.to_responses()
             case _:
-                messages = fitted.to_openai()
+                messages = prefix.to_openai()
         return SummaryRequest.shared(
-            draft_request, self.dialect, messages=messages, system=system, tools=fitted.tools
+            draft_request, self.dialect, messages=messages, system=system, tools=prefix.tools
         )
 
 
@@ -145,6 +151,22 @@ def failed_compaction(plan: Plan, problem: str, outcome: CompactionOutcome | Non
         by=outcome.by if outcome is not None else "",
         metrics=outcome.metrics if outcome is not None else UNSET,
         reason=plan.reason,
+    )
+
+
+def _prefix(engine: Engine, plan: Plan, fitted: Fitted) -> Fitted:
+    """Return the part of a request that ends with the range of a plan."""
+    steps = engine.view.steps
+    count = next(
+        (n for n in range(len(steps), 0, -1) if plan.first <= steps[n - 1].seq <= plan.last), len(steps)
+    )
+    units = sum(step.count(engine.view.meter) for step in steps[count:])
+    facts = sum(1 + len(step.slots) for step in steps[:count])
+    return replace(
+        fitted,
+        facts=fitted.facts[:facts],
+        seqs=fitted.seqs[:facts],
+        tokens=engine.calibration.tokens(engine.total_units - units),
     )
 
 
