@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from foveal import Context
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -35,7 +36,7 @@ from foveal.core.tokens import MessageTokens
 from foveal.core.view import NO_RESULT, View, advance, effective_events
 from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.dropped import DroppedMessages
-from foveal.core.view.fold import effective_rewinds, fold
+from foveal.core.view.fold import effective_rewinds, fold, reductions_for_fork
 from support.effort import seconds
 from support.histories import ESTIMATE, describe_view
 
@@ -189,6 +190,57 @@ def test_a_rewind_into_a_rewound_range_shows_the_view_of_that_time() -> None:
     facts = (*TALK, Rewound(to=0), UserSaid(content="anew"), Rewound(to=3))
     assert shown(folded(*facts)) == ["one", "·", "A", "two"]
     assert [event.seq for event in effective_events(log(*facts))] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("preset", ["economy", "rolling", "recent", "recent-summary"])
+def test_a_fork_shows_what_a_rewind_that_keeps_reductions_shows(preset: Any) -> None:
+    ctx = Context("gpt-4.1", window=6_000, reserve=500, policy=preset, tokenizer="estimate")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Begin."}]
+    for step in range(30):
+        if step % 7 == 6:
+            messages.append({"role": "user", "content": f"Request {step}."})
+        asked = {"id": f"c{step}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        text = "\n".join(f"line {n} of result {step}" for n in range(20 + step * 7 % 60))
+        messages += [
+            {"role": "assistant", "content": f"Step {step}.", "tool_calls": [asked]},
+            {"role": "tool", "tool_call_id": f"c{step}", "content": text},
+        ]
+        ctx.fit(messages)
+    whole, compared = list(ctx.log), 0
+    for event in whole:
+        if not isinstance(event.fact, ToolReturned):
+            continue
+        at = event.seq
+        users = [e.seq for e in whole[: at + 1] if isinstance(e.fact, UserSaid)]
+        taken = reductions_for_fork(whole[at + 1 :], at=at, latest_user=users[-1])
+        forked = [*whole[: at + 1], *(Event(at + 1 + n, fact) for n, fact in enumerate(taken))]
+        rewound = [*whole, Event(len(whole), Rewound(to=at, keep_reductions=True))]
+        # The notice of a fork names only events that the fork has.
+        texts, expected = (
+            [text for text in shown(fold(events, MessageTokens(ESTIMATE))) if "older messages" not in text]
+            for events in (forked, rewound)
+        )
+        assert texts == expected
+        compared += bool(taken)
+    assert compared > 5
+
+
+def test_a_fork_takes_over_reverts_and_no_reduction_that_was_reverted() -> None:
+    facts: list[AnyFact] = [
+        UserSaid(content="Begin."),
+        call("a"),
+        returned("a", "text"),
+        UserSaid(content="Go on."),
+    ]
+    mask = Masked(masks=(Mask(target=2, text="[placeholder]"),))
+    later = log(*facts, mask, Reverted(target=4), UserSaid(content="More."), mask)
+    assert reductions_for_fork(later[4:], at=3, latest_user=3) == [mask]
+    assert reductions_for_fork(later[5:7], at=4, latest_user=3) == [Reverted(target=4)]
+    beyond = [Masked(masks=(Mask(target=2, text="[a]"), Mask(target=9, text="[b]")))]
+    beyond_log = [Event(10, fact) for fact in beyond]
+    assert reductions_for_fork(beyond_log, at=3, latest_user=3) == [
+        Masked(masks=(Mask(target=2, text="[a]"),))
+    ]
 
 
 def test_a_replaced_instruction_keeps_the_place_of_the_old_one() -> None:

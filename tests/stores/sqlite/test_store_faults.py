@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO, Final
@@ -25,6 +25,8 @@ import pytest
 from foveal.core.log import Erased, Event, Noted
 from foveal.errors import StoreError, StoreUnusable
 from foveal.stores import SqliteStore, open_store
+from foveal.stores.sqlite import schema
+from foveal.stores.sqlite.connection import open_writer
 from support import warm_start
 from support.paths import SUPPORT
 from support.store_worker import SESSION, batch, event
@@ -177,6 +179,23 @@ def test_a_killed_erasure_is_atomic_and_can_be_repeated(path: Path, seed: int) -
 
 
 # ── Several processes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_that_another_process_is_creating_is_not_foreign(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process creates the tables between two reads of the check."""
+    has_tables = schema._has_tables
+
+    def created_meanwhile(connection: apsw.Connection) -> bool:
+        with suppress(apsw.BusyError):  # the check holds its snapshot
+            other = apsw.Connection(str(path))
+            schema.migrate(other)
+            other.close()
+        return has_tables(connection)
+
+    monkeypatch.setattr(schema, "_has_tables", created_meanwhile)
+    open_writer(str(path), timeout=1.0).close()
 
 
 def test_exactly_one_of_eight_processes_wins_each_seq(path: Path) -> None:

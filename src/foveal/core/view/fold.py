@@ -125,6 +125,36 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     return rewound.keep_state or rewound.keep_reductions
 
 
+def reductions_for_fork(later: Sequence[Event], *, at: int, latest_user: int) -> list[AnyFact]:
+    """Return what a fork at an event takes over from `later` events: reductions of what the fork contains, and
+    reverts of reductions in it. Without them, the fork would send again what was reduced, and a prefix that the
+    provider has cached would change. A reduction that hides the `latest_user` message is not taken over."""
+    reverted = {event.fact.target for event in later if isinstance(event.fact, Reverted)}
+    reverts = [
+        event.fact
+        for event in later
+        if isinstance(event.fact, Reverted) and event.fact.target <= at and event.seq not in reverted
+    ]
+    reductions = (_restrict(event.fact, at) for event in effective_events(later))
+    return [*reverts, *(fact for fact in reductions if fact is not None and not _hides(fact, latest_user))]
+
+
+def _restrict(fact: AnyFact, at: int) -> AnyFact | None:
+    """Return a reduction without what it says about events after `at`; None if nothing remains."""
+    match fact:
+        case Clipped(target=target, sources=sources) if max((target, *sources)) <= at:
+            return fact
+        case Masked(masks=masks) if kept := tuple(mask for mask in masks if mask.target <= at):
+            return replace(fact, masks=kept)
+        case Compacted(last=last) if last <= at:
+            return fact
+        case Dropped(ranges=ranges, users=users) if not _is_left_out(fact):
+            shown = tuple((first, min(last, at)) for first, last in ranges if first <= at)
+            users = tuple(seq for seq in users if seq <= at)
+            return replace(fact, ranges=shown, users=users) if shown else None
+    return None
+
+
 class EffectiveLog(NamedTuple):
     """Which events of a whole log are effective, and what the others leave behind."""
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from foveal.core.log.events import Opened
 from foveal.core.models.model import Model
+from foveal.core.view.fold import reductions_for_fork
 from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
 from foveal.interception.client_request import ClientRequest
@@ -40,6 +41,8 @@ MAX_IDLE_CONVERSATIONS: Final = 256
 """Conversations that stay open while they are not used: of one tenant, and about as many of all others."""
 MAX_KNOWN_SETTINGS: Final = 64
 """Models whose settings are kept: reading them from the configuration takes longer than opening a session."""
+MAX_INHERITED_EVENTS: Final = 2_000
+"""Events after the place of a fork that are read for reductions."""
 MAX_RECORDING_WAIT_S: Final = 30.0
 """Seconds to wait for a reply that is being recorded."""
 
@@ -312,7 +315,20 @@ class TenantConversations:
             # The texts of instructions at that event are not known: an empty digest makes them count as edited.
             inherited = [message._replace(text_digest=message.text_digest and b"") for message in messages]
             conversation.load(inherited, instruction_versions_until(side_state, seq), ())
+            await self._inherit_reductions(conversation, found)
             return await self._record(conversation, incoming.request, known, chunks, inherited=inherited)
+
+    async def _inherit_reductions(self, conversation: ProxiedConversation, found: KnownSession) -> None:
+        """Take over what the session did after the fork to the messages before it."""
+        end = await self._tenant.fast_store.end(found.session)
+        if end.next_seq - found.end.seq > MAX_INHERITED_EVENTS:
+            return
+        later = await self._tenant.fast_store.read(found.session, first=found.end.seq + 1)
+        turn = found.end.turn
+        latest_user = next((message.seq for message in conversation.messages if message.turn == turn), -1)
+        facts = reductions_for_fork(later, at=found.end.seq, latest_user=latest_user)
+        if facts:
+            await conversation.session.append(*facts)
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 

@@ -101,7 +101,8 @@ def open_writer(path: str, *, timeout: float) -> apsw.Connection:
     try:
         # No checkpoint on close before the file is accepted: a file that is refused stays as it is.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        check_database(connection, path)
+        with connection:  # one snapshot: another process may be creating the file
+            check_database(connection, path)
         if connection.readonly("main"):
             raise StoreUnusable(
                 f"{path} cannot be written: change its permissions, or copy it to another place"

@@ -137,7 +137,9 @@ def check_header(path: str) -> None:
 
 
 def check_database(connection: apsw.Connection, path: str) -> None:
-    """Raise `StoreUnusable` if the file and its write-ahead log are not a store of this version; only reads."""
+    """Raise `StoreUnusable` if the file and its write-ahead log are not a store of this version.
+
+    It only reads, and the caller begins the transaction: the answers must be of one moment."""
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     _check_identity(path, application=application, version=version, has_tables=_has_tables(connection))
 

@@ -195,6 +195,33 @@ def test_an_edited_early_message_starts_a_new_session(proxy: ProxyServer) -> Non
     assert client.session == trunk
 
 
+def test_a_fork_takes_over_the_reductions_of_its_messages(tmp_path: Path) -> None:
+    """Without them, a client that often edits an earlier message sends again what was summarised, and has it
+    summarised again."""
+
+    def long_echo(seen: ReceivedRequest, number: int) -> Iterator[bytes]:
+        yield answer(completion(f"{number}: " + f"part {number} of the answer. " * 150))
+
+    with RawUpstream(long_echo) as raw, ProxyServer(tmp_path, openai=raw.openai, window=10_000) as proxy:
+        client, messages = Client(proxy), [user("Begin.")]
+        for number in range(14):
+            messages += [client.ask(messages), user(f"More {number}.")]
+        client.ask(messages)
+        trunk, sent = client.session, json.loads(raw.seen[-1].body)["messages"]
+        asked = len(raw.seen)
+        client.ask([*messages[:-4], model("Edited."), user("Another one.")])
+        assert client.session != trunk
+        assert len(raw.seen) == asked + 1, "the fork had to be summarised again"
+        forked = json.loads(raw.seen[-1].body)["messages"]
+        at = next(n for n, message in enumerate(sent) if "[foveal: record" in str(message["content"]))
+        assert forked[: at + 1] == sent[: at + 1]
+        assert visible_texts(proxy, client.session)[:-1] == [
+            *(one["content"] for one in messages[:-4]),
+            "Edited.",
+            "Another one.",
+        ]
+
+
 def test_a_replaced_answer_can_be_continued(proxy: ProxyServer) -> None:
     client, asked = Client(proxy), user("Two answers.")
     first = client.ask([asked])
