@@ -129,8 +129,7 @@ class DraftRequester:
         """Return what the writer can read and write beside the text `frame`; None when that is too little."""
         model = self.writer.model
         max_tokens = min(self._text_tokens + THINKING_TOKENS, model.max_output, self._window // 3)
-        margin = int(self._window * max(MIN_COUNTING_MARGIN, self.rules.margin))
-        free = min(model.max_input, self._window - max_tokens) - margin
+        free = min(model.max_input, self._window - max_tokens) - self._margin
         room = int(free / self.ratio) - self.rules.counter.count(frame) - FAULT_LIST_UNITS
         if max_tokens < MIN_OUTPUT_TOKENS or room < MIN_INPUT_UNITS:
             self.tally.note(self.writer, f"a window of {self._window:,} tokens is too small for a summary")
@@ -142,11 +141,16 @@ class DraftRequester:
 
         A small window leaves less for thinking, since the request is cheap: the provider has most of it cached."""
         model = self.writer.model
-        free = self._window - tokens - int(self._window * self.rules.margin)
+        free = self._window - tokens - self._margin
         max_tokens = min(self._text_tokens + THINKING_TOKENS, model.max_output, free)
         if tokens > model.max_input or max_tokens < self._text_tokens + MIN_THINKING_TOKENS:
             return None
         return self._capacity(max_tokens, 0)
+
+    @property
+    def _margin(self) -> int:
+        """Tokens to leave free, because counts are estimates."""
+        return int(self._window * max(MIN_COUNTING_MARGIN, self.rules.margin))
 
     @property
     def _text_tokens(self) -> int:

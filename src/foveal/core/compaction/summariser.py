@@ -40,6 +40,7 @@ from foveal.core.compaction.summariser_protocol import (
 )
 from foveal.core.log.events import Dialect, Instructed, UserSaid
 from foveal.core.models.model import Model, model
+from foveal.core.view.request import Fitted
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks, limit_cache_marks
 from foveal.core.wire.common import Json
 from foveal.errors import BadSetting
@@ -103,6 +104,10 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the request is for: the summary, a part of it, or the merge of parts."""
     dialect: Dialect = "openai_chat"
     """The dialect of the messages."""
+    prefix: Fitted | None = None
+    """For `shared`: the conversation that the messages begin with."""
+    instruction: str = ""
+    """For `shared`: the text of the last message, which asks for the summary."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for a client of the dialect, without the model's name.

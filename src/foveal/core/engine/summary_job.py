@@ -137,9 +137,10 @@ class SummaryJob(NamedTuple):
                 messages = prefix.to_responses()
             case _:
                 messages = prefix.to_openai()
-        return SummaryRequest.shared(
+        request = SummaryRequest.shared(
             draft_request, self.dialect, messages=messages, system=system, tools=prefix.tools
         )
+        return replace(request, prefix=prefix, instruction=draft_request.text)
 
 
 def failed_compaction(plan: Plan, problem: str, outcome: CompactionOutcome | None = None) -> CompactionFailed:

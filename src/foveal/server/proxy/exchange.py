@@ -11,16 +11,14 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Instructed, Noted, Rewound
+from foveal.core.log.events import Noted, Rewound
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.core.wire.common import Json
 from foveal.core.wire.usage import read_usage
@@ -30,68 +28,9 @@ from foveal.interception.digests import empty_history_digest, extend_digests
 from foveal.interception.marked_messages import with_cache_marks
 from foveal.interception.recognised_messages import IndexedMessage
 from foveal.interception.upstream_reply import UpstreamReply
+from foveal.server.proxy.client_facts import restore_client_facts
 from foveal.server.proxy.proxied_conversation import ProxiedConversation, is_message
 from foveal.server.proxy.request_check import RequestCheck
-
-# ── The client's own messages in a reduced history ────────────────────────────────────────────────
-
-_seq = attrgetter("seq")
-
-
-def restore_client_facts(
-    fitted: Fitted, conversation: ProxiedConversation, request: ClientRequest
-) -> list[AnyFact]:
-    """Return the facts of a fitted request, those that are shown whole in the client's version."""
-    return list(_MessageFinder(conversation, request).facts(fitted))
-
-
-class _MessageFinder:
-    """Finds the client's message for an event of the log."""
-
-    def __init__(self, conversation: ProxiedConversation, request: ClientRequest) -> None:
-        self._request = request
-        self._indexed: Sequence[IndexedMessage] = conversation.messages
-        self._ends = {digest: at for at, digest in reversed(list(enumerate(request.digests)))}
-        self._instructions = {
-            conversation.newest_version(digest): at for at, digest in self._known_instructions(conversation)
-        }
-        self._read: dict[int, tuple[AnyFact, ...]] = {}
-
-    def facts(self, fitted: Fitted) -> Iterator[AnyFact]:
-        for fact, seq in zip(fitted.facts, fitted.seqs, strict=True):
-            yield fact if seq < 0 else self._client_fact(fact, seq)
-
-    def _known_instructions(self, conversation: ProxiedConversation) -> Iterator[tuple[int, bytes]]:
-        for at in self._request.instructions:
-            digest = self._request.digests[at]
-            if conversation.has(digest):
-                yield at, digest
-
-    def _client_fact(self, fact: AnyFact, seq: int) -> AnyFact:
-        """Return the client's version of a fact; the fact itself if there is none."""
-        if isinstance(fact, Instructed):
-            at = self._instructions.get(seq)
-            return fact if at is None else self._request.instruction(at) or fact
-        position = bisect_left(self._indexed, seq, key=_seq)
-        for own in self._message_facts(position) if position < len(self._indexed) else ():
-            if type(own) is type(fact) and getattr(own, "call_id", "") == getattr(fact, "call_id", ""):
-                return own
-        return fact
-
-    def _message_facts(self, position: int) -> tuple[AnyFact, ...]:
-        """Return the facts of the client's messages at a position of the conversation."""
-        if position not in self._read:
-            end = self._ends.get(self._indexed[position].digest)
-            before = self._ends.get(self._indexed[position - 1].digest) if position else -1
-            if end is None or before is None:
-                return ()
-            messages = self._request.messages[before + 1 : end + 1]
-            chunks = wire.wire_for(self._request.dialect).read(messages)
-            self._read[position] = tuple(fact for chunk in chunks for fact in chunk.facts)
-        return self._read[position]
-
-
-# ── Exchange ──────────────────────────────────────────────────────────────────────────────────────
 
 LATE_ANSWER_TOPIC: Final = "answer"
 """Topic of the note with a reply that came too late to be an answer."""

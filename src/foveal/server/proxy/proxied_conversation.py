@@ -60,6 +60,8 @@ class ProxiedConversation(RecognisedMessages):
         """Another process or request changed the session since it was loaded."""
         self.exchange: object = None
         """The exchange that waits for a reply, or None."""
+        self.current_request: ClientRequest | None = None
+        """The request that is being answered: it has the client's versions of the messages."""
         self.last_request: RequestTemplate | None = None
         """The newest request without its messages."""
         self.last_sent_messages: Sequence[dict[str, Any]] = ()
@@ -72,6 +74,7 @@ class ProxiedConversation(RecognisedMessages):
     async def fit(self, request: ClientRequest) -> Fitted:
         """Return the conversation as this request needs it. What cannot be reduced further is sent as it is: the
         provider knows its limits best."""
+        self.current_request = request
         wanted = min(request.max_tokens, self.model.window // 2) or self._configured_reserve
         if wanted != self._reserve:
             await self.session.set_reserve(wanted)
@@ -98,7 +101,7 @@ class ProxiedConversation(RecognisedMessages):
     def end_exchange(self, exchange: object) -> None:
         """Free the conversation for the next exchange, unless another one has begun."""
         if self.exchange is exchange:
-            self.exchange = None
+            self.exchange = self.current_request = None
 
     def remember_sent(self, messages: Sequence[dict[str, Any]]) -> None:
         self.last_sent_messages = messages

@@ -15,10 +15,11 @@ import msgspec
 
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
-from foveal.core.log.events import Dialect
+from foveal.core.log.events import Dialect, UserSaid
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, limit_cache_marks
 from foveal.errors import ProviderError
 from foveal.interception.client_request import RequestTemplate
+from foveal.server.proxy.client_facts import restore_client_facts
 from foveal.server.proxy.proxied_conversation import ProxiedConversation
 from foveal.server.proxy.request_check import RequestCheck
 
@@ -61,10 +62,7 @@ class UpstreamSummariser:
         if self._conversation is None or self._conversation.last_request is None:
             raise ProviderError("the conversation has no request yet", code="refused")
         template, is_shared = self._conversation.last_request, request.form == "shared"
-        has_system = is_shared and _SYSTEM_FIELDS & template.fields.keys()
-        messages = _messages(
-            request, template.dialect, skip=bool(has_system) and request.dialect != "anthropic"
-        )
+        messages = self._client_messages(request, template) or _messages(request, template)
         system: Mapping[str, Any] = {"system": request.system} if request.system else {}
         if is_shared and template.dialect == "anthropic":
             messages = limit_cache_marks(messages, MAX_CACHE_MARKS - _marks_beside(template))
@@ -78,16 +76,38 @@ class UpstreamSummariser:
             raise SummaryRefused(status, response)
         return msgspec.json.decode(response)
 
+    def _client_messages(self, request: SummaryRequest, template: RequestTemplate) -> list[dict[str, Any]]:
+        """Return the messages of a `shared` request in the client's versions; none if they are not at hand. Of
+        Anthropic's messages the log knows cache marks that the newest client request no longer has."""
+        conversation = self._conversation
+        if request.prefix is None or conversation is None or conversation.current_request is None:
+            return []
+        current = conversation.current_request
+        if request.dialect != current.dialect or request.dialect == "anthropic":
+            return []
+        if request.prefix.aside and not _has_system_field(template):
+            return []
+        facts = restore_client_facts(request.prefix, conversation, current)
+        writer = wire.wire_for(request.dialect)
+        return writer.join([writer.write(fact) for fact in (*facts, UserSaid(content=request.instruction))])
+
+
+def _has_system_field(template: RequestTemplate) -> bool:
+    """Return whether the client's request has its system text in a field beside the messages."""
+    return not _SYSTEM_FIELDS.isdisjoint(template.fields)
+
 
 def _marks_beside(template: RequestTemplate) -> int:
     """Return the number of cache marks in the fields that come before the messages."""
     return sum(count_cache_marks_in_json(bytes(value)) for value in template.fields.values())
 
 
-def _messages(request: SummaryRequest, dialect: Dialect, *, skip: bool) -> list[dict[str, Any]]:
-    """Return the messages in the conversation's dialect; plain texts can be written in any. `skip` leaves out the
-    first message, the system text, if the client's request has it in a field of its own."""
-    messages = request.messages[1:] if skip else request.messages
+def _messages(request: SummaryRequest, template: RequestTemplate) -> list[dict[str, Any]]:
+    """Return the messages in the conversation's dialect; plain texts can be written in any. The first message, the
+    system text, is left out if the client's request has it in a field of its own."""
+    messages, dialect = request.messages, template.dialect
+    if request.form == "shared" and request.dialect != "anthropic" and _has_system_field(template):
+        messages = messages[1:]
     if request.dialect == dialect:
         return messages
     writer = wire.wire_for(dialect)

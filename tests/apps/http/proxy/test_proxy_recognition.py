@@ -207,12 +207,13 @@ def test_a_fork_takes_over_the_reductions_of_its_messages(tmp_path: Path) -> Non
         for number in range(14):
             messages += [client.ask(messages), user(f"More {number}.")]
         client.ask(messages)
-        trunk, sent = client.session, json.loads(raw.seen[-1].body)["messages"]
-        asked = len(raw.seen)
+        trunk = client.session
         client.ask([*messages[:-4], model("Edited."), user("Another one.")])
         assert client.session != trunk
-        assert len(raw.seen) == asked + 1, "the fork had to be summarised again"
-        forked = json.loads(raw.seen[-1].body)["messages"]
+        bodies = [json.loads(seen.body)["messages"] for seen in raw.seen]
+        sent, forked = (
+            next(one for one in bodies if one[-1] == last) for last in (messages[-1], user("Another one."))
+        )
         at = next(n for n, message in enumerate(sent) if "[foveal: record" in str(message["content"]))
         assert forked[: at + 1] == sent[: at + 1]
         assert visible_texts(proxy, client.session)[:-1] == [
@@ -220,6 +221,32 @@ def test_a_fork_takes_over_the_reductions_of_its_messages(tmp_path: Path) -> Non
             "Edited.",
             "Another one.",
         ]
+
+
+def test_a_summary_is_requested_with_the_messages_that_upstream_has_cached(tmp_path: Path) -> None:
+    """A client may send a call back in another form than it got it: the cache knows the client's form."""
+
+    def script(seen: ReceivedRequest, number: int) -> Iterator[bytes]:
+        function = {"name": "search", "arguments": f'{{"query":  "part {number}" }}'}
+        call = {"id": f"call_{number}", "type": "function", "function": function}
+        yield answer(completion("Looking.", calls=[call]))
+
+    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai, window=16_000) as proxy:
+        client, messages = Client(proxy), [user("Begin.")]
+        for number in range(16):
+            call = client.ask(messages, tools=TOOLS)["tool_calls"][0]
+            arguments = json.dumps(json.loads(call["function"]["arguments"]), separators=(",", ":"))
+            call["function"]["arguments"] = arguments
+            messages += [
+                {"role": "assistant", "content": "Looking.", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": call["id"], "content": f"Line of part {number}.\n" * 300},
+            ]
+        sent = [json.loads(seen.body)["messages"] for seen in raw.seen]
+        asked = [at for at, one in enumerate(sent) if "This message is from the program" in str(one[-1])]
+        assert asked
+        for at in asked:
+            begin = sent[at][:-1]
+            assert any(begin == one[: len(begin)] for one in sent[:at])
 
 
 def test_a_replaced_answer_can_be_continued(proxy: ProxyServer) -> None:
