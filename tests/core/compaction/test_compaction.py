@@ -53,6 +53,7 @@ from foveal.core.log import (
 from foveal.core.policies import Moment, ladder, policy
 from foveal.core.policies.ladder.compact import find_trigger, turns_since_summary
 from foveal.core.tokens import MessageTokens
+from foveal.core.tokens.counter import counter
 from foveal.core.view import Step, View, advance, effective_events, hidden_ranges
 from foveal.core.view.fold import fold
 from foveal.errors import UnknownHandle
@@ -1014,6 +1015,28 @@ def test_a_summary_is_requested_after_the_cached_part_of_the_last_request() -> N
     for request, before in asked:
         assert request.messages[:-1] == before[: len(request.messages) - 1]
         assert len(request.messages) - 1 < len(before)
+
+
+def test_a_request_for_a_summary_leaves_a_tenth_free_until_usage_was_reported() -> None:
+    """A provider may count a tenth more than Foveal, and nothing has told it yet."""
+    asked: list[SummaryRequest] = []
+
+    def writer(request: SummaryRequest) -> str:
+        asked.append(request)
+        return GOOD
+
+    window = 12_000
+    ctx = Context("gpt-4.1", window=window, reserve=1_000, policy="economy", summarise=writer)
+    messages: list[Json] = [user("Find the parts.")]
+    for step in range(30):
+        body = "\n".join(f"line {n} of part {step}" for n in range(40 + step % 7 * 40))
+        messages += [call_message(f"c{step}"), result_message(f"c{step}", body)]
+        ctx.fit(messages)
+    assert len(asked) > 3
+    count = counter("auto", model="gpt-4.1").count
+    for request in asked:
+        taken = sum(count(text) for text in strings(request.messages)) + request.max_tokens
+        assert taken <= window * 0.9
 
 
 def test_kept_messages_keep_their_other_fields() -> None:

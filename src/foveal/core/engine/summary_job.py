@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -29,6 +29,9 @@ from foveal.core.log.events import (
 from foveal.core.models.model import Model
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted
+
+UNREPORTED_MARGIN: Final = 0.1
+"""Share of the window by which a provider may count more than Foveal, before its first report of usage."""
 
 
 class SummaryJob(NamedTuple):
@@ -79,7 +82,7 @@ class SummaryJob(NamedTuple):
             dialect=dialect or _dialect_of(inside),
             counter=engine.view.meter.counter,
             ratio=engine.calibration.ratio,
-            margin=engine.budget().margin / engine.model.window,
+            margin=_margin(engine),
             model=engine.model,
             after=[event for event in events if event.seq > plan.last],
             names_outside=names_outside(engine.view, plan),
@@ -153,6 +156,13 @@ def failed_compaction(plan: Plan, problem: str, outcome: CompactionOutcome | Non
         metrics=outcome.metrics if outcome is not None else UNSET,
         reason=plan.reason,
     )
+
+
+def _margin(engine: Engine) -> float:
+    """Return the share of the window to leave free. A conversation's request that is refused is sent again with
+    less, but a summary that is refused was asked for in vain: it is careful until a provider has reported usage."""
+    measured = engine.budget().margin / engine.model.window
+    return measured if engine.calibration.seen else max(measured, UNREPORTED_MARGIN)
 
 
 def _prefix(engine: Engine, plan: Plan, fitted: Fitted) -> Fitted:
