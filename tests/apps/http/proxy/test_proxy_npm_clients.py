@@ -54,14 +54,9 @@ def test_a_coding_agent_makes_100_legal_requests(agent: CodingClient) -> None:
             prompts = [f"Find part {turn}." for turn in range(turns)]
             answers = agent.converse(home, server.url, prompts, own_window=0)
             assert answers == [f"Turn {turn + 1} is done." for turn in range(turns)]
-            refused = [request for request in upstream.requests if request.faults]
-            assert [request.faults for request in refused if request.body.get("stream")] == []
+            assert [request.faults for request in upstream.requests if request.faults] == []
             assert upstream.answered == REQUESTS
             assert upstream.client_summaries == 0
-            if refused:  # the server then asks again with a smaller request
-                pytest.xfail(
-                    f"{len(refused)} requests for a summary exceeded the window by the error of counting"
-                )
             assert_reduced_without_faults(server)
 
 
