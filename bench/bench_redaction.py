@@ -29,10 +29,7 @@ SHOW_VARIABLE: Final = "FOVEAL_BENCH_SHOW_HITS"
 
 def rows() -> Iterator[Row]:
     for name, text in _texts().items():
-        limit = (
-            None if name == "lock file" else MAX_SECONDS_PER_MB
-        )  # each of its lines has a hash to be judged
-        yield Row(f"redact 1 MB, {name}", _seconds(text), limit=limit)
+        yield Row(f"redact 1 MB, {name}", _seconds(text), limit=MAX_SECONDS_PER_MB)
     yield _missed_row("keys with a known format, missed", made_keys(seed=3))
     yield _missed_row("secrets in a known form, missed", made_forms(seed=3))
     log = _texts()["log"][:100_000]

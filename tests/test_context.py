@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 import foveal
-from foveal import ContextOverflow, MalformedMessage, UnknownHandle
+from foveal import BadSetting, ContextOverflow, MalformedMessage, UnknownHandle
 from foveal.core.log import Clipped, Dropped, Instructed, Masked, Rewound, SnapshotTaken, UserSaid, kind
 from support.histories import (
     PIXEL,
@@ -83,7 +84,24 @@ def test_a_tuple_and_single_appends_are_the_same_history() -> None:
 
 def test_an_empty_history_is_an_empty_request() -> None:
     assert context().fit([]) == []
-    assert context().fit() == []
+
+
+def test_a_context_without_messages_has_nothing_to_fit() -> None:
+    ctx = context()
+    before = ctx.log
+    for fit in (ctx.fit, ctx.fit_with_origins, lambda: asyncio.run(ctx.afit())):
+        with pytest.raises(
+            BadSetting, match=r"messages = None .* has recorded none: pass it, or call `append`"
+        ):
+            fit()
+    with pytest.raises(BadSetting, match="has recorded none"):
+        ctx.fit(None, system="You are careful.")
+    assert ctx.log == before
+    ctx.append({"role": "user", "content": "Hello."})
+    assert ctx.fit(None) == [{"role": "user", "content": "Hello."}]
+    ctx.new_conversation()
+    with pytest.raises(BadSetting, match="has recorded none"):
+        ctx.fit()
 
 
 def test_a_history_that_is_resent_whole_is_recognised_by_content() -> None:

@@ -32,6 +32,44 @@ from __future__ import annotations
 
 from typing import Final
 
+__all__ = [
+    "TRANSIENT_CODES",
+    "AnsweredElsewhere",
+    "BadSetting",
+    "Busy",
+    "Conflict",
+    "ContextOverflow",
+    "FovealError",
+    "KeyReused",
+    "LeaseLost",
+    "MalformedMessage",
+    "NotCompacted",
+    "NotDropped",
+    "NothingToAsk",
+    "ProviderError",
+    "SessionExists",
+    "StoreError",
+    "StoreUnusable",
+    "SummariserFailed",
+    "UnknownHandle",
+    "UnknownSession",
+    "UnreadableEvent",
+    "UnrelatedConversation",
+    "UsageMissing",
+]
+
+MAX_SHOWN_CHARS: Final = 200
+"""Characters of a wrong value that a message shows."""
+
+
+def shown_value(value: object) -> str:
+    """Return a wrong value as a message shows it: on one line, and shortened."""
+    try:
+        text = repr(value).replace("\n", " ")
+    except Exception:  # noqa: BLE001 (an object of the caller: the message matters more)
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
+
 
 class FovealError(Exception):
     """The base class of all errors that Foveal raises on purpose.
@@ -180,11 +218,11 @@ class BadSetting(FovealError, ValueError):
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {value!r} is not allowed: {allowed}")
+        super().__init__(f"{field} = {shown_value(value)} is not allowed: {allowed}")
         self.field = field
         """The name of the setting."""
         self.value = value
-        """The given value."""
+        """The given value. The message shows the beginning of it."""
         self.allowed = allowed
         """What is allowed, in words."""
 
@@ -307,10 +345,9 @@ class Conflict(StoreError):
         ```
     """
 
-    def __init__(self, session: str, *, given: int, next_seq: int) -> None:
-        super().__init__(
-            f"session {session!r}: cannot append event {given}, because the next one is {next_seq}"
-        )
+    def __init__(self, session: str, *, given: int, next_seq: int, problem: str = "") -> None:
+        problem = problem or f"cannot append event {given}, because the next one is {next_seq}"
+        super().__init__(f"session {session!r}: {problem}")
         self.session = session
         """The id of the session."""
         self.given = given

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from foveal import SummaryRequest
 from foveal.adapters import Conversations, Piece
+from foveal.adapters.own_model import own_model
 from foveal.core.log.events import Dialect
 from foveal.errors import BadSetting, StoreUnusable
 
@@ -143,8 +145,31 @@ def test_a_provider_s_overflow_is_answered_with_a_smaller_request() -> None:
 
 
 def test_an_unknown_summariser_is_refused() -> None:
-    with pytest.raises(BadSetting, match="own"):
+    with pytest.raises(BadSetting, match='"own", a callable, or a list'):
+        conversations(summarise="mine", has_own_model=True)
+    with pytest.raises(BadSetting, match="'mine' is not allowed: a callable, or a list"):
         conversations(summarise="mine")
+
+
+def test_own_is_refused_where_no_adapter_supplies_the_model() -> None:
+    with pytest.raises(
+        BadSetting, match=r"summarise = 'own' .* pass a function that calls your model, or None"
+    ):
+        conversations(summarise="own")
+
+
+def test_own_is_allowed_where_an_adapter_supplies_the_model() -> None:
+    found = conversations(summarise="own", has_own_model=True).get("a")
+    asked = []
+
+    def write(request: SummaryRequest) -> str:
+        asked.append(request)
+        return "Nothing of note."
+
+    with own_model(write):
+        for end in range(1, 61):
+            found.fit(exchanges(end, size=120))
+    assert asked
 
 
 @pytest.mark.parametrize(

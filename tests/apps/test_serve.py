@@ -236,6 +236,15 @@ def startup_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return output.err
 
 
+def test_a_reserve_that_leaves_no_room_is_reported_before_the_server_starts(
+    empty_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = startup_error(capsys, "--window=8000", "--set=reserve=9000")
+    assert "flag reserve: reserve = 9000 is not allowed: fewer tokens than the window" in told
+    assert "which has 8,000" in told
+    assert "lower `reserve`, or set a larger `window`" in told
+
+
 def test_a_port_in_use_is_reported(empty_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

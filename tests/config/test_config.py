@@ -242,6 +242,53 @@ def test_conflicting_values_are_an_error_with_their_line(folders: ConfigFolders)
     assert folders.load(user="[compaction]\ntoken_threshold = 9_000").policy().act_tokens == 9_000
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "window = 8_000\nreserve = 9_000",
+            ":2: reserve = 9000 is not allowed: fewer tokens than the window of the model, which has 8,000: a "
+            "reserve of 9,000 for the answer leaves none for messages; lower `reserve`, or set a larger `window`",
+        ),
+        (
+            "reserve = 200_000\nmodel = 'openai/gpt-4o'",
+            ":1: reserve = 200000 is not allowed: fewer tokens than",
+        ),
+        (
+            "window = 8_000\nmax_output_tokens = 8_000",
+            ":2: max_output_tokens = 8000 is not allowed: fewer tokens",
+        ),
+        (
+            "window = 8_000\nmax_output_tokens = 9_000",
+            ":2: max_output_tokens = 9000 is not allowed: at most the wi",
+        ),
+        (
+            "window = 8_000\nreserve = 4_000\nmargin = 0.5",
+            ":3: margin = 0.5 is not allowed: a share that leaves room for messages: window 8,000 − reserve 4,000 "
+            "− margin 4,000 leaves none; lower `margin` or `reserve`, or set a larger `window`",
+        ),
+        (
+            "window = 8_000\n[agents.x]\nreserve = 9_000",
+            ":3: reserve = 9000 is not allowed: fewer tokens than the ",
+        ),
+    ],
+)
+def test_a_reserve_that_leaves_no_room_is_an_error(folders: ConfigFolders, text: str, shown: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        folders.load(user=text)
+    assert str(caught.value).startswith(f"{folders.user}/foveal.toml{shown}")
+
+
+def test_a_reserve_is_checked_only_where_the_window_is_known(folders: ConfigFolders) -> None:
+    assert folders.load(user="reserve = 200_000").get("reserve") == 200_000
+    assert folders.load(user="reserve = 200_000\nmodel = 'ollama/my-own'").get("reserve") == 200_000
+    assert folders.load(user="reserve = 200_000\nmodel = 'openai/gpt-4.1'").get("reserve") == 200_000
+    with pytest.raises(
+        BadConfig, match=r"^flag reserve: reserve = 9000 is not allowed: fewer tokens than the win"
+    ):
+        folders.load(user="window = 8_000", reserve=9_000)
+
+
 def test_an_unusable_file_is_an_error_and_nothing_blocks(folders: ConfigFolders) -> None:
     path = folders.root / "foveal.toml"
     os.mkfifo(path)

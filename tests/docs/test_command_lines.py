@@ -210,6 +210,16 @@ def test_the_command_line_page_is_current() -> None:
     assert written == command_reference.draw_page(), "run .venv/bin/python tools/docs/command_reference.py"
 
 
+def test_the_help_of_every_option_says_what_it_means() -> None:
+    silent = [
+        f"{name} {argument.name}"
+        for name, parser in parsers().items()
+        for argument in command_reference.arguments(parser)
+        if not argument.about.partition(": `")[0].strip() or argument.about.startswith("may be")
+    ]
+    assert silent == []
+
+
 def test_every_command_has_an_example() -> None:
     groups = {"database", "token"}
     assert set(command_reference.EXAMPLES) == set(parsers()) - groups - {""}

@@ -268,6 +268,49 @@ async def test_threads_take_short_turns_only_during_offloaded_work() -> None:
     assert sys.getswitchinterval() == usual
 
 
+class ObservingStore(MemoryStore):
+    """A store that notes how long the turns of threads are while it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: set[float] = set()
+
+    async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]:
+        self.turns.add(sys.getswitchinterval())
+        return await super().read(session, first=first, last=last)
+
+
+@run
+async def test_threads_take_short_turns_while_a_log_is_read() -> None:
+    store = ObservingStore()
+    await store.append("demo", [Event(seq, UserSaid(content="hello")) for seq in range(100)])
+    usual = sys.getswitchinterval()
+    assert [len(events) async for events in read_slices(store, "demo", end=100)] == [16, 32, 52]
+    assert [*store.turns] == [pytest.approx(SWITCH_INTERVAL_S)]
+    assert sys.getswitchinterval() == usual
+
+
+@run
+async def test_the_dialogue_for_a_large_summary_begins_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, dialogue = threading.get_ident(), SummaryJob.dialogue
+    threads: list[int] = []
+
+    def observed(job: SummaryJob, *args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.get_ident())
+        return dialogue(job, *args, **kwargs)
+
+    monkeypatch.setattr(SummaryJob, "dialogue", observed)
+    store = CountingStore()
+    await import_turns(store, 500)
+    session = await Session.open(store, "demo", summarise=lambda request: "a summary", **SMALL)
+    await session.append(UserSaid(content="go on"))
+    await session.fit()
+    assert threads
+    assert here not in threads
+
+
 @run
 async def test_a_long_log_is_folded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     here, advance = threading.get_ident(), View.advance

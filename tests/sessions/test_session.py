@@ -390,6 +390,23 @@ async def test_a_fork_is_independent_and_records_its_origin(stores: Callable[[],
 
 
 @run
+async def test_a_fork_into_an_id_that_is_in_use_is_refused_as_elsewhere(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await run_turns(session, 1)
+        other = await Session.open(store, "other", **SMALL)
+        for id in ("other", "demo"):
+            before = await store.read(id)
+            with pytest.raises(SessionExists, match=f"a session '{id}' exists") as caught:
+                await session.fork(id)
+            assert caught.value.session == id
+            assert await store.read(id) == before
+        await other.delete()
+        with pytest.raises(SessionExists, match="'other'"):
+            await session.fork("other")
+
+
+@run
 async def test_a_deleted_session_has_no_text_but_a_gapless_log(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)

@@ -80,13 +80,6 @@ EXPLAINED = {
 """The page that explains a command."""
 DEFAULT = re.compile(r"(?:^|; | \()default: ((?:[^;()]|\([^()]*\))+)\)?")
 USER_SETTINGS = ("FOVEAL_", "XDG_")
-MEANINGS = {
-    "--processes": "processes that replay at the same time",
-    "--progress": "show the progress",
-    "--to": "format of the file",
-    "--window": "context window of the model, in tokens",
-}
-"""For options whose help has only the default."""
 
 
 class Command(NamedTuple):
@@ -168,9 +161,6 @@ def _argument(parser: argparse.ArgumentParser, action: argparse.Action) -> Argum
     stated = DEFAULT.search(about)
     default = stated[1].strip() if stated else _default(action)
     about = DEFAULT.sub("", about, count=1).removeprefix("; ")
-    meaning = MEANINGS.get(next(iter(action.option_strings), ""), "")
-    if not about or about.startswith("may be"):
-        about = f"{meaning}; {about}" if about else meaning
     if action.choices and not _is_one_word(action):
         about += f": {', '.join(f'`{choice}`' for choice in action.choices)}"
     return Argument(_name(action), default, about)

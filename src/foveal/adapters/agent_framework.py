@@ -88,7 +88,9 @@ class FovealChatMiddleware(ChatMiddleware):
         conversation: Callable[[ChatContext], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        self.conversations: Conversations[Message] = Conversations(AgentFrameworkFormat(), model, **settings)
+        self.conversations: Conversations[Message] = Conversations(
+            AgentFrameworkFormat(), model, has_own_model=True, **settings
+        )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._ids = ConversationIds()

@@ -48,8 +48,8 @@ class AdapterArguments(SettingArguments, total=False):
     """
 
     summarise: AdapterSummarise
-    """The callables that write summaries; `"own"` lets the model of the agent write them. Default: none; the log
-    alone is summarised.
+    """The callables that write summaries; in an adapter of a framework, `"own"` lets the model of the agent write
+    them. Default: none; the log alone is summarised.
     """
     store: str
     """A file or a PostgreSQL URL that keeps the contexts. Default: none; they live in memory."""
@@ -71,10 +71,13 @@ class Conversations(Generic[NativeMessage]):
     Args:
         format: Converts the messages of the framework.
         model: The model of all conversations. `""` needs a model with each `get`.
+        has_own_model: Whether the adapter runs each call of its model inside `own_model`, so that
+            `summarise="own"` is possible. By default it is not.
         **arguments: The settings of every adapter, as in `AdapterArguments`.
 
     Raises:
-        BadSetting: A setting is unknown or outside its range.
+        BadSetting: A setting is unknown or outside its range, or `summarise` is `"own"` and no adapter supplies
+            the model.
 
     Examples:
         ```python
@@ -108,6 +111,8 @@ class Conversations(Generic[NativeMessage]):
         self,
         format: MessageFormat[NativeMessage],
         model: str | Model = "",
+        *,
+        has_own_model: bool = False,
         **arguments: Unpack[AdapterArguments],
     ) -> None:
         self._format = format
@@ -116,7 +121,7 @@ class Conversations(Generic[NativeMessage]):
         if not isinstance(store, str):
             raise BadSetting("store", store, "a file or a PostgreSQL URL")
         self._max_open = check_whole_number("max_open", arguments.pop("max_open", MAX_OPEN_CONTEXTS), least=1)
-        summarise = resolve_summarise(arguments.pop("summarise", None))
+        summarise = resolve_summarise(arguments.pop("summarise", None), has_own_model=has_own_model)
         self._arguments = cast(
             ContextArguments, {**arguments, "dialect": format.dialect, "summarise": summarise}
         )

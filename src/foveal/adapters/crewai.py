@@ -125,7 +125,9 @@ class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]
             stream=llm.stream,
         )
         self._llm = llm
-        self._conversations = Conversations(CrewMessageFormat(), name or llm.model, **settings)
+        self._conversations = Conversations(
+            CrewMessageFormat(), name or llm.model, has_own_model=True, **settings
+        )
         self._conversation = checked_function(conversation)
         self._has_reserve = settings.get("reserve") is not None
 

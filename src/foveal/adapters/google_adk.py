@@ -138,7 +138,9 @@ class FovealAdkPlugin(BasePlugin):
         **settings: Unpack[AdapterArguments],
     ) -> None:
         super().__init__(name=name)
-        self.conversations: Conversations[types.Content] = Conversations(ContentFormat(), model, **settings)
+        self.conversations: Conversations[types.Content] = Conversations(
+            ContentFormat(), model, has_own_model=True, **settings
+        )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation) or conversation_id
         self._sent: OrderedDict[str, _UnansweredRequest] = OrderedDict()

@@ -161,7 +161,9 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         **settings: Unpack[AdapterArguments],
     ) -> None:
         super().__init__()
-        self.conversations: Conversations[BaseMessage] = Conversations(LangChainFormat(), model, **settings)
+        self.conversations: Conversations[BaseMessage] = Conversations(
+            LangChainFormat(), model, has_own_model=True, **settings
+        )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._named: dict[str, str] = {}

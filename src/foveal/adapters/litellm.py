@@ -108,7 +108,9 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         **settings: Unpack[AdapterArguments],
     ) -> None:
         super().__init__()
-        self.conversations: Conversations[Any] = Conversations(LiteLLMFormat(), model, **settings)
+        self.conversations: Conversations[Any] = Conversations(
+            LiteLLMFormat(), model, has_own_model=True, **settings
+        )
         """The contexts of the conversations."""
         self.recall_tools: list[dict[str, Any]] = recall_schemas("openai_chat") if recall_tools else []
         """Schemas of the tools that `recall` answers; they are added to the tools of every call."""

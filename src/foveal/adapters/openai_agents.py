@@ -113,7 +113,9 @@ class FovealModelProvider(ModelProvider):
                 model,
                 "a name or a `foveal.Model`; pass a provider as `provider=`, a model to `wrap`",
             )
-        self.conversations: Conversations[Item] = Conversations(ItemFormat(), model, **settings)
+        self.conversations: Conversations[Item] = Conversations(
+            ItemFormat(), model, has_own_model=True, **settings
+        )
         """The contexts of the conversations."""
         self._provider = provider or MultiProvider()
         self._conversation = checked_function(conversation)

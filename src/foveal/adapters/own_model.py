@@ -39,10 +39,21 @@ def summarise_with_own_model(request: SummaryRequest) -> Any:
     return write(request)
 
 
-def resolve_summarise(given: AdapterSummarise) -> Summarise | Sequence[Summarise] | None:
-    """Return the summariser that a `Context` takes."""
-    if isinstance(given, str):
-        if given != "own":
-            raise BadSetting("summarise", given, '"own", a callable, or a list of callables')
-        return summarise_with_own_model
-    return given
+def resolve_summarise(
+    given: AdapterSummarise | str, *, has_own_model: bool
+) -> Summarise | Sequence[Summarise] | None:
+    """Return the summariser that a `Context` takes. Raises `BadSetting` for `"own"` where nothing calls
+    `own_model`, because then no model could ever write a summary."""
+    if not isinstance(given, str):
+        return given
+    if given != "own":
+        own = '"own", ' if has_own_model else ""
+        raise BadSetting("summarise", given, f"{own}a callable, or a list of callables")
+    if not has_own_model:
+        raise BadSetting(
+            "summarise",
+            given,
+            "a callable, or a list of callables: only the adapter of a framework knows the agent's own model; pass "
+            "a function that calls your model, or None to summarise from the log alone",
+        )
+    return summarise_with_own_model

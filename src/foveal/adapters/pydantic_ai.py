@@ -103,7 +103,9 @@ class FovealCapability(AbstractCapability[object]):
         conversation: Callable[[RunContext[Any]], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
-        self.conversations: Conversations[ModelMessage] = Conversations(PydanticAIFormat(), model, **settings)
+        self.conversations: Conversations[ModelMessage] = Conversations(
+            PydanticAIFormat(), model, has_own_model=True, **settings
+        )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._recall_tools = recall_tools

@@ -150,7 +150,7 @@ class FovealModel(Model):  # type: ignore[misc, unused-ignore]
         self.model = model
         """The model that answers."""
         self.conversations: Conversations[PairedMessage] = Conversations(
-            SmolagentsFormat(), name or model.model_id or "", **settings
+            SmolagentsFormat(), name or model.model_id or "", has_own_model=True, **settings
         )
         """The contexts of the conversations."""
         self._conversation = conversation

@@ -104,7 +104,9 @@ class FovealPlugin(Plugin):
         **settings: Unpack[AdapterArguments],
     ) -> None:
         super().__init__()
-        self.conversations: Conversations[StrandsMessage] = Conversations(StrandsFormat(), model, **settings)
+        self.conversations: Conversations[StrandsMessage] = Conversations(
+            StrandsFormat(), model, has_own_model=True, **settings
+        )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._recall_tools = recall_tools

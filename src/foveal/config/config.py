@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from msgspec import structs
 
 from foveal.config.keys import KEYS, ConfigKey, KeyPath, ScheduleSetting, dotted_name, find_key
 from foveal.config.sources import ConfigValue
 from foveal.config.value_source import ValueSource
+from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.models.model import Model, model
 from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.reduction.truncation import Limits
@@ -227,6 +228,18 @@ class Config:
     def policy(self, *, window: int = 0) -> Policy:
         """Return the policy; only `safety_ratio` needs the model's window."""
         return build_policy(self.get, self.named_tables("context", "tools"), window=window)
+
+    def check_room(self) -> None:
+        """Raise `BadSetting` if the reserve or the margin leave no room for messages in the window that is set, or
+        else in that of the model that is set, if it is known."""
+        given = {name: self.get(name) for name in ("reserve", "margin", "max_output_tokens")}
+        if all(value is None for value in given.values()):  # without them, there is room in every window
+            return
+        window, name = self.get("window"), self.get("model") or ""
+        if window is None and (not name or model(name.partition("@")[0]).sources["window"] == "default"):
+            return  # the environment names the model, or its provider knows the window
+        settings = {**given, "window": window, "tokenizer": "estimate"}
+        resolve_settings(name.partition("@")[0] or "the model", **cast(SettingArguments, settings))
 
     def session(self, model: str | Model) -> dict[str, Any]:
         """Return keyword arguments for `Session.open`, except `model` and `summarise`."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from foveal.config.keys import KeyPath, dotted_name, names_below
 from foveal.config.value_source import ValueSource
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, shown_value
 
 _SCHEME: Final = re.compile("[a-z][a-z0-9+.-]{0,20}://")
 
@@ -27,7 +27,7 @@ def bad_value(
 ) -> BadConfig:
     """Return the error for a value; only the scheme of a secret URL, or the type of a secret value, is shown."""
     scheme = _SCHEME.match(value) if isinstance(value, str) else None
-    shown = (f"{scheme.group()}…" if scheme else type(value).__name__) if secret else repr(value)
+    shown = (f"{scheme.group()}…" if scheme else type(value).__name__) if secret else shown_value(value)
     problem = f"{dotted_name(path)} = {shown} is not allowed: {allowed}"
     return BadConfig(source, path, problem, value=None if secret else value)
 

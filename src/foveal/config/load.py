@@ -121,6 +121,7 @@ def _check_combinations(config: Config) -> None:
     for agent_config in (config, *(config.agent(name) for name in config.agents)):
         try:
             agent_config.policy()
+            agent_config.check_room()
         except BadSetting as problem:
             raise _add_source(agent_config, problem) from None
 

@@ -41,10 +41,18 @@ from foveal.core.compaction.summariser import (
 )
 from foveal.core.engine.context_arguments import (
     ContextArguments,
+    check_extras,
     check_limit,
+    check_recorded,
+    check_store,
+    check_text,
+    checked_dialect,
     checked_list,
+    checked_log,
     dialect_of,
     model_of,
+    recall_arguments,
+    saved_events,
     system_text,
 )
 from foveal.core.engine.engine import Engine
@@ -66,9 +74,15 @@ from foveal.core.engine.operations import (
 from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.sent_requests import SentRequests
-from foveal.core.engine.settings import SettingArguments, opened_fact, opens_anew, resolve_settings
+from foveal.core.engine.settings import (
+    SettingArguments,
+    check_room,
+    opened_fact,
+    opens_anew,
+    resolve_settings,
+)
 from foveal.core.engine.summary_job import SummaryJob
-from foveal.core.log.codec import decode, encode
+from foveal.core.log.codec import encode
 from foveal.core.log.events import (
     AnyFact,
     Content,
@@ -140,6 +154,8 @@ class Context:
         log: Sequence[Event] = (),
         **settings: Unpack[SettingArguments],
     ) -> None:
+        check_extras(prompt=prompt, progress=progress, clock=clock)
+        dialect, log = checked_dialect(dialect), checked_log(log)
         self._engine = engine = Engine(*resolve_settings(model, **settings), log=log)
         self._clock = clock or time.time
         self._lock = ContextLock()
@@ -179,8 +195,8 @@ class Context:
             A context whose next `fit` recognises the history that was saved.
 
         Raises:
-            BadSetting: A setting is not allowed, or the log names no model.
-            UnreadableEvent: A line of `saved` is not an event.
+            BadSetting: A setting is not allowed, `saved` is not bytes or is empty, or the log names no model.
+            UnreadableEvent: A line of `saved` is not an event, or lines are missing.
 
         Examples:
             ```python
@@ -191,8 +207,8 @@ class Context:
             ctx = foveal.Context.load(ctx.save(), window=32_000)
             ```
         """
-        log = [decode(line) for line in saved.splitlines() if line]
-        return cls(model or model_of(log), log=log, **arguments)
+        log = saved_events(saved)
+        return cls(model_of(log) if model is None else model, log=log, **arguments)
 
     def save(self) -> bytes:
         """Return the whole log, one event per line of JSON.
@@ -233,7 +249,7 @@ class Context:
 
         Raises:
             UnknownSession: No session has this id.
-            BadSetting: A setting is not allowed, or the log names no model.
+            BadSetting: A setting is not allowed, `store` is not an open store, or the log names no model.
 
         Examples:
             ```python
@@ -244,8 +260,9 @@ class Context:
                 ctx = await foveal.Context.load_from(store, "ci")
             ```
         """
+        check_store(store, session)
         log = await store.read(session)
-        return cls(model or model_of(log), log=log, **arguments)
+        return cls(model_of(log) if model is None else model, log=log, **arguments)
 
     async def save_to(self, store: Store, session: str) -> None:
         """Append the events that a session in a store does not have yet.
@@ -257,6 +274,7 @@ class Context:
         Raises:
             Conflict: The stored events are not those of this context.
             StoreError: The store cannot write.
+            BadSetting: `store` is not an open store, or `session` is not a text.
 
         Examples:
             ```python
@@ -267,6 +285,7 @@ class Context:
                 await ctx.save_to(store, "ci")
             ```
         """
+        check_store(store, session)
         with self._lock:
             log = tuple(self._engine.log)
         await append_missing(store, session, log)
@@ -286,7 +305,7 @@ class Context:
 
         Args:
             messages: The whole history, oldest first, as dicts or objects of a client. None fits the messages
-                passed to `append`.
+                that are recorded, by `append` or by an earlier `fit`.
             tools: The tools that the request offers; they are counted. By default there are none.
             system: Text that you send beside the messages, such as `system` of Anthropic. It is counted, never
                 cut, and not part of the result. None sends none.
@@ -297,7 +316,8 @@ class Context:
         Raises:
             ContextOverflow: The request cannot be made to fit; the error has the numbers.
             MalformedMessage: A message cannot be read in any dialect.
-            BadSetting: `messages` or `tools` is not a list, or `system` is not text.
+            BadSetting: `messages` or `tools` is not a list, `system` is not text, or `messages` is None and
+                nothing is recorded, so that the request would be empty.
             Busy: `afit` of this context runs with a summariser. Other methods raise it too.
 
         Examples:
@@ -312,11 +332,14 @@ class Context:
         with self._lock:
             now = self._clock()
             system_content = None if system is None else system_text(system)
-            tools_json = wire.tools_text(checked_list("tools", tools or ()))
+            tools = () if tools is None else checked_list("tools", tools)
+            tools_json = wire.tools_text(tools)
             known, change = len(self._history), None
-            if messages is not None:
+            if messages is None:
+                check_recorded(self._engine.view)
+            else:
                 given = checked_list("messages", messages)
-                with self._in_dialect(given[known:], tools or (), system):
+                with self._in_dialect(given[known:], tools, system):
                     change = self._history.recognise(given, self._wire)
                 known = min(known, change.start)
             is_first = not known
@@ -348,7 +371,7 @@ class Context:
         Raises:
             ContextOverflow: The request cannot be made to fit.
             MalformedMessage: A message cannot be read in any dialect.
-            BadSetting: An argument is not a list, or `system` is not text.
+            BadSetting: An argument is not a list, `system` is not text, or there is no message.
 
         Examples:
             ```python
@@ -383,7 +406,7 @@ class Context:
         Raises:
             ContextOverflow: The request cannot be made to fit.
             MalformedMessage: A message cannot be read in any dialect.
-            BadSetting: An argument is not a list, or `system` is not text.
+            BadSetting: An argument is not a list, `system` is not text, or there is no message.
 
         Examples:
             ```python
@@ -411,7 +434,7 @@ class Context:
         Raises:
             ContextOverflow: The request cannot be made to fit.
             MalformedMessage: A message cannot be read in any dialect.
-            BadSetting: An argument is not a list, or `system` is not text.
+            BadSetting: An argument is not a list, `system` is not text, or there is no message.
         """
 
         needed, thread = bool(self._summarisers), get_ident()
@@ -549,7 +572,7 @@ class Context:
                 of the window.
 
         Raises:
-            BadSetting: The number is negative or not whole.
+            BadSetting: The number is negative, not whole, or not smaller than the window.
 
         Examples:
             ```python
@@ -561,7 +584,10 @@ class Context:
             ```
         """
         with self._lock:
-            self._engine.set_reserve(tokens)
+            engine = self._engine
+            caps = replace(engine.caps, reserve=tokens)
+            check_room(engine.model, engine.provider_limits.limit_caps(caps, engine.model))
+            engine.set_reserve(tokens)
 
     @property
     def max_tokens(self) -> int:
@@ -653,6 +679,9 @@ class Context:
         Returns:
             The text for the model. A wrong call is answered with what is wrong; it raises nothing.
 
+        Raises:
+            BadSetting: `name` is not a text, or JSON cannot hold `arguments`: no model wrote them.
+
         Examples:
             ```python
             import foveal
@@ -664,13 +693,15 @@ class Context:
         """
         from foveal.recall.recall import InMemoryLibrary, Recall  # loads SQLite, which most loops never need
 
+        check_text("name", name, "the name of a tool")
+        given = recall_arguments(arguments)
         with self._lock:
             if self._recall is None:
                 library = InMemoryLibrary(
                     self._engine.log, visible=self._is_shown_in_full, first=self._history.conversation_start
                 )
                 self._recall = Recall(library)
-            return run_without_waiting(self._recall.call(name, arguments))
+            return run_without_waiting(self._recall.call(name, given))
 
     def _is_shown_in_full(self, seq: int) -> bool:
         found = self._engine.view.find(seq)
@@ -751,7 +782,7 @@ class Context:
             The handle of the event.
 
         Raises:
-            BadSetting: JSON cannot hold the value.
+            BadSetting: JSON cannot hold the value, or `label` is not a text.
 
         Examples:
             ```python
@@ -761,8 +792,9 @@ class Context:
             handle = ctx.snapshot({"commit": "4f2a"}, label="workspace")
             ```
         """
+        fact = SnapshotTaken(data=wire.raw_setting(data, "data"), label=check_text("label", label))
         with self._lock:
-            return self._record(SnapshotTaken(data=wire.raw_setting(data, "data"), label=label)).handle
+            return self._record(fact).handle
 
     def compact(self, focus: str = "") -> str:
         """Summarise old turns now.
@@ -775,6 +807,7 @@ class Context:
 
         Raises:
             NotCompacted: There is nothing to summarise, or no summary was written.
+            BadSetting: `focus` is not a text.
 
         Examples:
             ```python
@@ -788,6 +821,7 @@ class Context:
             ctx.expand(summary)
             ```
         """
+        check_text("focus", focus)
         with self._lock:
             event = self._record(self._write_summary(plan_manual_compaction(self._engine, focus)))
             self._history.release_hidden([event])
@@ -851,6 +885,9 @@ class Context:
     def expand(self, name: str | int) -> str:
         """Show a reduced range or step in full until the user's next message.
 
+        Several expansions may together be larger than the limit: the report then says `over`, and the next `fit`
+        reduces other messages, or ends expansions. No request exceeds the limit because of them.
+
         Args:
             name: The handle or seq of a reduction, or of an event whose step is shown.
 
@@ -880,7 +917,8 @@ class Context:
     def use(self, model: str | Model, *, window: int | None = None) -> None:
         """Continue with another model.
 
-        If its window is smaller, the next `fit` reduces the history to it.
+        If its window is smaller, the next `fit` reduces the history to it. If it is not larger than `reserve`, the
+        next `fit` raises `ContextOverflow`: call `set_reserve`.
 
         Args:
             model: The name of the model, or a `foveal.Model`.

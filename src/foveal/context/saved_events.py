@@ -16,10 +16,14 @@ async def append_missing(store: Store, session: str, log: Sequence[Event]) -> No
     except UnknownSession:
         end = 0
     if end > len(log):
-        raise Conflict(session, given=len(log), next_seq=end)
+        problem = (
+            f"it has {end:,} events, and this context {len(log):,}: another program has continued it; load it"
+        )
+        raise Conflict(session, given=len(log), next_seq=end, problem=problem)
     # Times are compared too, so that two conversations that end with the same words are told apart.
     for seq in {0, end - 1} if end else ():
         if await store.read(session, first=seq, last=seq) != [log[seq]]:
-            raise Conflict(session, given=len(log), next_seq=end)
+            problem = f"event {seq:,} in the store is not that of this context: save it with another id"
+            raise Conflict(session, given=len(log), next_seq=end, problem=problem)
     if end < len(log):
         await store.append(session, log[end:])

@@ -180,8 +180,9 @@ class BackgroundCompaction:
 
     async def _write(self, job: SummaryJob) -> CompactionOutcome:
         """Return the outcome of a job, by the first model that succeeds or else by the ledger."""
+        begin = partial(job.dialogue, self.summarisers, prompt=self._prompt)
         run = DialogueRun(
-            job.dialogue(self.summarisers, prompt=self._prompt),
+            await offload(begin, events=len(job.fitted.facts)),  # it joins the texts of the whole request
             self.summarisers,
             build_request=job.request,
             clock=self._clock,

@@ -10,10 +10,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +45,8 @@ from foveal.sessions.log_reader import (
     read_slices,
 )
 from foveal.sessions.offload import offload
+
+T = TypeVar("T")
 
 MAX_CONFLICTS: Final = 50
 """Conflicts in a row with other writers that are resolved by reading again."""
@@ -277,7 +279,7 @@ class EventWriter:
     async def commit(self, facts: Sequence[AnyFact]) -> list[Event]:
         """Store facts after the newest event; try again, up to `MAX_CONFLICTS` times, when another writer was
         faster."""
-        facts = [self.redact(fact) async for fact in _in_slices(facts)]
+        facts = await _each(self.redact, facts)
         await self.load()
         if self._erased:
             raise UnknownSession(self.id)
@@ -294,7 +296,7 @@ class EventWriter:
             first = engine.next_seq
             now = self._clock()
             self._engine = None  # from here until everything is stored, memory is ahead of the store
-            events = [engine.append(fact, at=now) async for fact in _in_slices(facts)]
+            events = await _each(partial(engine.append, at=now), facts)
             if ends_expansion:
                 engine.take_over_prefix_mover(mover or events[0])
             if await self.store_appended(engine, first):
@@ -368,9 +370,10 @@ def _moves_prefix(fact: AnyFact, view: View) -> bool:
     return may_move_prefix(fact) or needs_refold(fact, view)
 
 
-async def _in_slices(facts: Sequence[AnyFact]) -> AsyncIterator[AnyFact]:
-    """Yield facts, and let other tasks run after each slice of a long list."""
-    for count, fact in enumerate(facts, 1):
-        yield fact
-        if count % FACTS_PER_SLICE == 0:
-            await asyncio.sleep(0)
+async def _each(function: Callable[[AnyFact], T], facts: Sequence[AnyFact]) -> list[T]:
+    """Return the results for all facts; let other tasks run after each slice of a long list."""
+    found = [function(fact) for fact in facts[:FACTS_PER_SLICE]]
+    for start in range(FACTS_PER_SLICE, len(facts), FACTS_PER_SLICE):
+        await asyncio.sleep(0)
+        found += [function(fact) for fact in facts[start : start + FACTS_PER_SLICE]]
+    return found

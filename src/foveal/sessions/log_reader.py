@@ -22,7 +22,7 @@ from foveal.core.view.checkpoint import needed_seqs
 from foveal.core.view.fold import EffectiveLog, effective_events, without_text
 from foveal.core.view.view import View
 from foveal.ports import Store
-from foveal.sessions.offload import offload
+from foveal.sessions.offload import offload, short_turns
 
 FIRST_SLICE_EVENTS: Final = 16
 MAX_SLICE_EVENTS: Final = 250
@@ -38,7 +38,8 @@ async def read_slices(store: Store, id: str, *, first: int = 0, end: int) -> Asy
     """Yield the events from `first` to before `end` in slices."""
     count = FIRST_SLICE_EVENTS
     while first < end:
-        events = await store.read(id, first=first, last=min(first + count, end) - 1)
+        with short_turns():  # a thread of the store decodes the events
+            events = await store.read(id, first=first, last=min(first + count, end) - 1)
         if not events:
             return
         first = events[-1].seq + 1

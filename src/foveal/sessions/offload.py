@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from threading import Lock
 from typing import Final, TypeVar
@@ -36,6 +36,11 @@ async def offload(work: Callable[[], T], *, events: int) -> T:
     if events <= MAX_LOOP_EVENTS:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_threads(), _run_in_turns, work)
+
+
+def short_turns() -> AbstractContextManager[None]:
+    """Return a context in which threads take short turns, for work in other threads than those of `offload`."""
+    return _SHORT_TURNS.hold()
 
 
 def _run_in_turns(work: Callable[[], T]) -> T:

@@ -25,12 +25,22 @@ from msgspec.structs import replace
 
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
+from foveal.core.engine.context_arguments import (
+    check_extras,
+    check_seq,
+    check_store,
+    check_text,
+    checked_dialect,
+    checked_facts,
+    checked_list,
+)
 from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.operations import drop_fact, expand_facts, is_whole_pin, pin_fact, seq_of, undo_fact
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.settings import (
     EngineSettings,
     SettingArguments,
+    check_room,
     opened_fact,
     opens_anew,
     resolve_settings,
@@ -41,11 +51,9 @@ from foveal.core.log.events import (
     Dialect,
     Equipped,
     Event,
-    Fact,
     ModelSaid,
     Rewound,
     SnapshotTaken,
-    Unknown,
     calls_of,
     handle,
 )
@@ -55,7 +63,7 @@ from foveal.core.models.model import Model
 from foveal.core.policies.ladder.media_limits import mask_refused_media
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.errors import BadSetting, SessionExists, UnknownSession, UsageMissing
+from foveal.errors import BadSetting, Conflict, SessionExists, UnknownSession, UsageMissing
 from foveal.ports import Hit, SessionEnd, SessionInfo, Store
 from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
@@ -180,7 +188,7 @@ class Session:
             The session, ready for `append` and `fit`.
 
         Raises:
-            BadSetting: A setting is unknown or outside its range.
+            BadSetting: A setting is unknown or outside its range, or an argument has a wrong type.
             SessionExists: The session was erased.
             StoreError: The store cannot be read or written.
 
@@ -192,6 +200,15 @@ class Session:
                 session = await foveal.Session.open(store, "demo", model="gpt-4.1", policy="handoff", window=64_000)
             ```
         """
+        check_store(store, id, field="id")
+        check_extras(prompt=prompt, progress=progress, clock=clock)
+        check_text("origin", origin, 'the id of a session, or ""')
+        check_text("folder", folder)
+        begin = checked_facts("begin", begin)
+        if not isinstance(options, SessionOptions):
+            raise BadSetting("options", options, "a `SessionOptions`")
+        if not isinstance(is_new, bool):
+            raise BadSetting("is_new", is_new, "True or False")
         clock = clock or time.time
         background = BackgroundCompaction(
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
@@ -235,11 +252,7 @@ class Session:
                 assert event.handle == "e1"
             ```
         """
-        for fact in facts:
-            if not isinstance(fact, Fact | Unknown):
-                raise BadSetting(
-                    "fact", fact, "a fact of `foveal.core.log.events`; messages of a provider go to `take`"
-                )
+        checked_facts("facts", facts)
         async with self._lock:
             events = await self._commit(facts)
             if facts and isinstance(facts[-1], ModelSaid) and not calls_of(facts[-1].content):
@@ -270,7 +283,7 @@ class Session:
                 await session.take({"role": "user", "content": "Why is CI red?"})
             ```
         """
-        reader = wire.wire_for(dialect or wire.detect_dialect(messages))
+        reader = wire.wire_for(checked_dialect(dialect) or wire.detect_dialect(messages))
         return await self.append(*(fact for chunk in reader.read(messages) for fact in chunk.facts))
 
     async def equip(self, tools: Sequence[Any]) -> None:
@@ -282,7 +295,7 @@ class Session:
             tools: The schemas of the tools, in any dialect.
 
         Raises:
-            BadSetting: JSON cannot hold the tools.
+            BadSetting: `tools` is not a list, or JSON cannot hold it.
             StoreError: The store cannot write.
 
         Examples:
@@ -294,6 +307,8 @@ class Session:
                 await session.equip([{"type": "function", "function": {"name": "bash"}}])
             ```
         """
+        tools = checked_list("tools", tools, "a list of schemas; an empty one for no tools")
+        wire.tools_text(tools)  # checks the items
         async with self._lock:
             offered = self._writer.redact(Equipped(tools=wire.raw_setting(wire.plain_json(tools), "tools")))
             held = (await self._writer.refresh()).view.tools
@@ -343,8 +358,13 @@ class Session:
         Args:
             tokens: Tokens to keep free for the answer. None keeps what the model may write, at most an eighth
                 of the window.
+
+        Raises:
+            BadSetting: The number is negative, not whole, or not smaller than the window.
         """
         async with self._lock:
+            settings = self._writer.settings
+            check_room(settings.model, replace(settings.caps, reserve=tokens))
             self._writer.set_reserve(tokens)
 
     async def observe(self, reported: Any) -> None:
@@ -497,7 +517,11 @@ class Session:
 
         Raises:
             UnknownSession: Nothing is stored yet.
+            BadSetting: An argument is not a number.
         """
+        check_seq("first", first)
+        if last is not None:
+            check_seq("last", last)
         return await self.store.read(self.id, first=first, last=last)
 
     async def search(self, query: str, limit: int = 50) -> list[Hit]:
@@ -509,6 +533,7 @@ class Session:
 
         Raises:
             UnknownSession: Nothing is stored yet.
+            BadSetting: `query` is not a text, or `limit` is not a number.
 
         Examples:
             ```python
@@ -521,6 +546,8 @@ class Session:
                 assert hit.seq == 1
             ```
         """
+        check_text("query", query)
+        check_seq("limit", limit)
         return await self.store.search(self.id, query, limit=limit)
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
@@ -531,7 +558,10 @@ class Session:
 
         Raises:
             UnknownSession: Nothing is stored yet.
+            BadSetting: `seqs` is not a list of numbers.
         """
+        for seq in checked_list("seqs", seqs, "a list of seqs"):
+            check_seq("seqs", seq)
         return await self.store.pick(self.id, seqs)
 
     def visible(self, seq: int) -> bool:
@@ -539,7 +569,11 @@ class Session:
 
         Args:
             seq: The seq of the event.
+
+        Raises:
+            BadSetting: `seq` is not a number.
         """
+        check_seq("seq", seq)
         found = self._writer.engine.view.find(seq) if self._writer.engine is not None else None
         return found is not None and found[1].level == "full"
 
@@ -594,7 +628,11 @@ class Session:
 
         Args:
             fact: Any fact. `SessionOptions.redact` changes it; without that it is returned as it is.
+
+        Raises:
+            BadSetting: It is not a fact.
         """
+        checked_facts("fact", [fact])
         return self._writer.redact(fact)
 
     # ── Changing what is shown ───────────────────────────────────────────────────────────────────────
@@ -656,7 +694,7 @@ class Session:
             The handle of the event.
 
         Raises:
-            BadSetting: JSON cannot hold the value.
+            BadSetting: JSON cannot hold the value, or `label` is not a text.
 
         Examples:
             ```python
@@ -669,7 +707,8 @@ class Session:
                 assert isinstance(event.fact, foveal.events.SnapshotTaken)
             ```
         """
-        return (await self.append(SnapshotTaken(data=wire.raw_setting(data, "data"), label=label)))[0].handle
+        fact = SnapshotTaken(data=wire.raw_setting(data, "data"), label=check_text("label", label))
+        return (await self.append(fact))[0].handle
 
     async def compact(self, focus: str = "") -> str:
         """Summarise old turns now.
@@ -682,7 +721,9 @@ class Session:
 
         Raises:
             NotCompacted: There is nothing to summarise, or no summary was written.
+            BadSetting: `focus` is not a text.
         """
+        check_text("focus", focus)
         return await self._manual.compact(focus)
 
     async def agree(self) -> str:
@@ -724,6 +765,9 @@ class Session:
 
     async def expand(self, name: str | int) -> str:
         """Show a reduced range or step in full until the user's next message.
+
+        Several expansions may together be larger than the limit: the report then says `over`, and the next `fit`
+        reduces other messages, or ends expansions. No request exceeds the limit because of them.
 
         Args:
             name: The handle or seq of a reduction, or of an event whose step is shown.
@@ -814,7 +858,8 @@ class Session:
             The new session, with the same settings.
 
         Raises:
-            Conflict: A session with this id exists.
+            SessionExists: A session with this id exists, or existed and was erased.
+            BadSetting: `id` is not a text.
             UnknownHandle: No event has the handle `at`.
             UnknownSession: Nothing is stored in this session yet.
 
@@ -828,10 +873,14 @@ class Session:
                 other = await session.fork("demo-2")
             ```
         """
+        check_text("id", id, "the id of a new session, a text")
         async with self._lock:
             engine = await self._writer.refresh()
             last = engine.next_seq - 1 if at is None else seq_of(at, count=engine.next_seq)
-            await self.store.fork(self.id, id, at=last)
+            try:
+                await self.store.fork(self.id, id, at=last)
+            except Conflict:  # for a store, an id that is in use is an event that cannot be the first one
+                raise SessionExists(id) from None
         background = self._background.for_another_session()
         forked = type(self)(
             self.store, id, self._writer.settings, self._clock, background, options=self._options
@@ -882,7 +931,7 @@ class Session:
         Raises:
             UnknownSession: There is no session `origin`.
             UnknownHandle: No event of the session has a handle that `carry` names.
-            SessionExists: The id is in use.
+            SessionExists: The id is in use, or was.
             BadSetting: A setting is unknown or outside its range.
 
         Examples:
@@ -895,6 +944,9 @@ class Session:
                 await foveal.Session.continue_from(store, "monday", "tuesday", model="gpt-4.1")
             ```
         """
+        check_store(store, origin, field="origin")
+        check_text("id", id, "the id of a new session, a text")
+        begin = checked_facts("begin", begin)
         facts = await carried_facts(
             store, origin, resolve_settings(model, **settings), carry=carry, begin=begin
         )
@@ -923,7 +975,9 @@ class Session:
 
         Raises:
             UnknownSession: Nothing is stored yet.
+            BadSetting: `title` is not a text.
         """
+        check_text("title", title)
         await self.store.rename(self.id, title)
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from typing import TYPE_CHECKING, overload
 
@@ -64,7 +65,7 @@ def open_store(
         A `SqliteStore`, or a store with the same methods on PostgreSQL.
 
     Raises:
-        BadSetting: The URL is not one of PostgreSQL, or another argument is not allowed.
+        BadSetting: `path` is neither a path nor a URL of PostgreSQL, or another argument is not allowed.
         StoreUnusable: The package `psycopg` is missing. `async with` also raises it for a file that is not a
             store.
 
@@ -76,6 +77,12 @@ def open_store(
             session = await foveal.Session.open(store, "demo", model="gpt-4.1")
         ```
     """
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise BadSetting("path", path, "the path of a file, or a postgresql:// URL")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
+        raise BadSetting("timeout", timeout, "a number of seconds, from 0")
+    if not isinstance(tenant, str):
+        raise BadSetting("tenant", tenant, "the name of a tenant, a text")
     if isinstance(path, str) and "://" in path and not is_postgres_url(path):
         raise other_url_error(path, "the path of a file, or a postgresql:// URL")
     if not is_postgres_url(path):

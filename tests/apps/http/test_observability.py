@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from foveal.apps.http.json_logs import LOGGER_NAME, JsonFormatter, log_event
+from foveal.apps.http.json_logs import LOGGER_NAME, JsonFormatter, log_event, log_to_stderr
 from foveal.apps.http.prometheus import PrometheusMetrics
 from foveal.apps.http.request_log import RequestLogMiddleware
 from foveal.apps.http.tracing import Tracing
@@ -170,6 +170,26 @@ def test_an_error_is_logged_by_type_and_code_locations(watched: Watched) -> None
     (line,) = watched.find("error")
     assert (line["error"], line["level"], line["route"]) == ("RuntimeError", "error", "/api/sessions")
     assert any(place.endswith(" make") for place in line["places"])
+
+
+def test_a_log_that_cannot_be_written_ends_no_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("logThreads", "logProcesses", "logMultiprocessing"):
+        monkeypatch.setattr(logging, name, getattr(logging, name))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    loggers = [logging.getLogger(name) for name in ("", "foveal", "psycopg.pool", "dbos")]
+    levels, written = [logger.level for logger in loggers], io.StringIO()
+    try:
+        log_to_stderr(written)
+        log_event("first")
+        assert json.loads(written.getvalue())["event"] == "first"
+        written.close()
+        log_event("second")
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+    assert "ValueError" in capsys.readouterr().err
 
 
 def test_lines_of_other_libraries_are_logged_without_message() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ from foveal.core.compaction import (
     summary_dialogue,
     summary_prompt,
 )
-from foveal.core.compaction.chunks import split_transcript
+from foveal.core.compaction.chunks import newest_for_chunks, split_transcript
 from foveal.core.compaction.draft_requests import MIN_COUNTING_MARGIN
 from foveal.core.compaction.ledger.sections import SECTION_HEADINGS
 from foveal.core.compaction.summary_text import END_LINE, author_line
@@ -46,7 +46,7 @@ from foveal.core.log import (
 )
 from foveal.core.models import Model
 from foveal.core.models.model import model
-from foveal.core.tokens.counter import counter
+from foveal.core.tokens.counter import Counter, counter
 from support.effort import examples
 
 COUNT = counter("estimate")
@@ -644,9 +644,30 @@ def test_the_oldest_part_of_a_huge_conversation_has_only_a_ledger() -> None:
     for n in range(400):
         events.append(Event(len(events) + 1, UserSaid(content=f"part_{n}.py: " + "careful please " * 40)))
     requests, outcome = run(write_about_chunk, events, models=[small(2_600, 700)])
-    assert len([request for request in requests if request.stage != "merge"]) == 12
+    stages = {request.stage: request.text for request in requests if request.stage != "merge"}
+    assert list(stages) == [f"part {number} of 12" for number in range(1, 13)]
     assert compacted(outcome).by == "small"
-    assert "part_399.py" in requests[11].text
+    assert "part_399.py" in stages["part 12 of 12"]
+
+
+def test_only_what_chunks_can_hold_is_quoted_of_a_huge_conversation() -> None:
+    events = conversation(20_000)
+    counted: list[str] = []
+
+    class Noting:
+        def count(self, text: str) -> int:
+            counted.append(text)
+            return COUNT.count(text)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(COUNT, name)
+
+    newest = newest_for_chunks(events, room=1_000, chunks=3, counter=cast(Counter, Noting()))
+    assert events[len(events) - len(newest) :] == newest
+    assert len(counted) < 300
+    assert len(split_transcript(newest, room=1_000, counter=COUNT)) >= 3
+    few = conversation(20)
+    assert newest_for_chunks(few, room=100_000, chunks=3, counter=COUNT) == few
 
 
 # ── The prompt ──

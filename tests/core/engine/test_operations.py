@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import pytest
 
-from foveal import Context, FovealError
-from foveal.core.log import AnyFact, Expanded, Masked, Reverted
+from foveal import Context, ContextOverflow, FovealError, UnknownHandle
+from foveal.core.log import (
+    AnyFact,
+    Compacted,
+    Dropped,
+    Event,
+    Expanded,
+    Masked,
+    Reverted,
+    ToolReturned,
+    UserSaid,
+)
 from foveal.sessions import Session
 from foveal.stores.memory import MemoryStore
-from support.histories import ESTIMATE, Json, call_message, events_of, plain_model, result_message, user
+from support.histories import (
+    ESTIMATE,
+    Json,
+    call_message,
+    events_of,
+    plain_model,
+    recount,
+    result_message,
+    user,
+)
 
 SETTINGS: Final[dict[str, Any]] = {"model": plain_model(8_000), "tokenizer": ESTIMATE, "policy": "handoff"}
 Operation = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -156,6 +176,52 @@ def test_an_expansion_ends_when_a_later_step_of_the_turn_needs_the_room() -> Non
     ended = [event.fact.target for event in ctx.log if isinstance(event.fact, Reverted)]
     assert ended == [event.seq for event in events_of(ctx.log, Expanded)]
     assert "e2–" in str(request), "it is summarised again"
+
+
+def _hidden_steps(log: Iterable[Event]) -> list[str]:
+    return [event.handle for event in log if isinstance(event.fact, ToolReturned | Compacted | Dropped)]
+
+
+@pytest.mark.parametrize("policy", ["economy", "handoff", "rolling", "recent", "confirm"])
+@pytest.mark.parametrize("window", [6_000, 16_000])
+def test_no_request_exceeds_the_limit_after_many_expansions(policy: Any, window: int) -> None:
+    ctx = Context(plain_model(window), tokenizer=ESTIMATE, policy=policy)
+    said = history(window // 150)
+    for end in range(4, len(said) + 1, 4):
+        ctx.fit(said[:end])
+    ctx.fit([*said, user("and now?")])
+    largest, expanded = 0, 0
+    for name in _hidden_steps(ctx.log):
+        with suppress(ContextOverflow, UnknownHandle):
+            ctx.expand(name)
+            expanded += 1
+        largest = max(largest, ctx.report().used)
+    assert expanded > 3
+    assert largest > ctx.report().limit, "the test needs expansions that do not fit together"
+    fitted = ctx.fit()
+    assert recount(fitted) <= ctx.report().limit
+    assert ctx.report().used <= ctx.report().limit
+
+
+def test_no_request_of_a_session_exceeds_the_limit_after_many_expansions() -> None:
+    async def check() -> None:
+        async with MemoryStore() as store:
+            session = await Session.open(store, "demo", **SETTINGS)
+            for start in range(0, 160, 4):
+                await session.take(*history(40)[start : start + 4], dialect="openai_chat")
+                await session.fit()
+            await session.append(UserSaid(content="and now?"))
+            largest = 0
+            for name in _hidden_steps(await session.events()):
+                with suppress(ContextOverflow, UnknownHandle):
+                    await session.expand(name)
+                largest = max(largest, (await session.report()).used)
+            request = await session.fit()
+            assert largest > request.limit, "the test needs expansions that do not fit together"
+            assert request.tokens <= request.limit
+            assert recount(request.to_openai()) <= request.limit
+
+    asyncio.run(check())
 
 
 def test_undo_takes_back_an_expansion_by_its_handle() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import foveal
@@ -157,8 +157,15 @@ def test_a_cap_above_the_window_is_clamped_to_it() -> None:
     assert capped.report().limit == context(8_000).report().limit
 
 
-def test_a_reserve_above_the_window_leaves_no_room_and_says_so() -> None:
-    ctx = context(4_000, reserve=9_000)
+def test_a_reserve_above_the_window_is_refused_at_once() -> None:
+    for reserve in (4_000, 9_000):
+        with pytest.raises(BadSetting, match=f"which has 4,000: a reserve of {reserve:,} for the answer"):
+            context(4_000, reserve=reserve)
+
+
+def test_a_reserve_above_the_window_of_another_model_leaves_no_room_and_says_so() -> None:
+    ctx = context(16_000, reserve=9_000)
+    ctx.use("test", window=4_000)
     with pytest.raises(ContextOverflow) as problem:
         ctx.fit([user("hi")])
     assert (problem.value.window, problem.value.reserve, problem.value.available) == (4_000, 4_000, 0)
@@ -438,7 +445,7 @@ def _parts(message: str) -> tuple[int, int]:
 @examples(30)
 @given(
     window=st.integers(1_000, 20_000),
-    reserve=st.integers(0, 25_000),
+    reserve=st.integers(0, 15_000),
     margin=st.one_of(st.none(), st.floats(0, 0.9)),
     max_input=st.one_of(st.none(), st.integers(500, 20_000)),
     most=st.one_of(st.none(), st.integers(1, 20_000)),
@@ -459,6 +466,7 @@ def test_the_numbers_of_an_overflow_add_up_for_all_settings(
     factor: float | None,
 ) -> None:
     model = foveal.model("test", window=window, max_input=min(max_input or window, window))
+    assume(reserve + int(window * (margin or 0)) < window)  # everything else is refused at once
     caps = {"reserve": reserve, "margin": margin, "max_input_tokens": most, "max_history_tokens": history}
     ctx = foveal.Context(model, tokenizer=ESTIMATE, clock=ManualClock(), **caps)  # type: ignore[arg-type]
     with suppress(ContextOverflow):

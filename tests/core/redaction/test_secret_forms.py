@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.redaction import StreamRedactor, find_secrets, scrub, scrub_json
+from foveal.core.redaction.token_places import find_places
 from support.made_secrets import made
 
 HEX = "0123456789abcdef"
@@ -91,6 +92,42 @@ HARMLESS = {
 @pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
 def test_hashes_names_and_code_are_not_masked(text: str) -> None:
     assert find_secrets(text) == []
+
+
+JOINED = {
+    "after a sign and a dot": "build_dp.scim." + made(44),
+    "after a path": "path/to/ghp_" + made(36),
+    "in a short part": "x-whsec_" + made(4) + "/" + made(30),
+    "after a short part with a dot": "cache.SG." + made(22) + "." + made(43),
+    "after an escape": "\\nghp_" + made(36),
+    "after a number of a URL": "q=1%20ghp_" + made(36),
+    "after a hash": made(64, HEX) + "_ghp_" + made(36),
+}
+
+
+@pytest.mark.parametrize("text", JOINED.values(), ids=JOINED)
+def test_a_key_is_found_behind_what_is_joined_to_it(text: str) -> None:
+    assert len(find_secrets(f"see {text} there")) == 1
+
+
+@pytest.mark.parametrize("word", ["wey", "zey", "tozen", "pkd", "passkord", "authorikation", "coowie"])
+def test_words_that_resemble_the_name_of_a_secret_name_none(word: str) -> None:
+    assert find_secrets(f"API_{word}={made(32, HEX)}x, {word}: {PASSWORD}") == []
+
+
+LOCK_FILES = {
+    "npm": '"node_modules/a-b": {{"resolved": "https://r.example.org/-/a-b-1.2.3.tgz", "integrity": "sha512-{}"}}',
+    "uv": '{{ url = "https://f.example.org/packages/d1/c5/{}/a_b-1.2.3-py3-none-any.whl", hash = "sha256:{}" }}',
+    "cargo": 'checksum = "{}"',
+    "go": "example.org/a/b v1.2.3 h1:{}=",
+    "git": "commit {}",
+}
+
+
+@pytest.mark.parametrize("line", LOCK_FILES.values(), ids=LOCK_FILES)
+def test_the_lines_of_a_lock_file_need_no_further_check(line: str) -> None:
+    text = "\n".join(line.format(made(60, HEX), made(64, HEX)) for _ in range(20))
+    assert list(find_places(text, text.encode())) == []
 
 
 def leaked(case: MadeKey) -> bool:

@@ -266,3 +266,16 @@ def test_qwen_has_a_token_for_each_digit() -> None:
     table = next(iter(texts))
     assert qwen.count(table[: qwen.head(table, 1_000)]) <= 1_000
     assert EXACT.count(table) < 3_000, "o200k joins digits"
+
+
+def test_an_equal_text_is_not_counted_again() -> None:
+    counted: list[str] = []
+
+    def measure(text: str) -> int:
+        counted.append(text)
+        return len(text)
+
+    count = FunctionCounter("chars", measure, exact=True, limit=10_000)
+    words = ["word"] * 500
+    assert count.count(" ".join(words)) == count.count(" ".join(words)) == 2_499
+    assert len(counted) == 1

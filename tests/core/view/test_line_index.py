@@ -87,12 +87,49 @@ def test_a_text_is_read_once_and_only_when_it_is_needed() -> None:
     assert read == [0, 1, 3, 4, 5]
 
 
+def test_many_messages_are_read_with_those_that_came_together() -> None:
+    index = LineIndex()
+    for seq in range(16):
+        index.add(seq, ShownMessage(seq, UserSaid(content="\n".join(LINES))))
+    index.catch_up(is_quiet=False)
+    assert not index._entries
+    index.add(16, ShownMessage(16, UserSaid(content="\n".join(LINES))))
+    index.catch_up(is_quiet=False)
+    assert list(index._entries) == list(range(17))
+
+
+@given(line_logs())
+def test_catching_up_changes_no_answer(log: list[Event]) -> None:
+    view = View(MessageTokens(ESTIMATE))
+    for at, event in enumerate(log):
+        view = advance(view, event, log[: at + 1])
+        view.line_index.catch_up(is_quiet=at % 2 == 0)
+        assert found(view, before=at + 1) == shown(view, before=at + 1)
+
+
+def test_a_cut_does_not_wait_for_the_clean_up() -> None:
+    index = LineIndex()
+    for seq in range(200):
+        text = "\n".join(f"line {number} of message {seq}, or so" for number in range(100))
+        index.add(seq, ShownMessage(seq, UserSaid(content=text)))
+    index.read_until(200)
+    for seq in range(120):
+        index.discard(seq)
+    known = len(index._holders)
+    index.read_until(200)
+    index.catch_up(is_quiet=False)
+    assert len(index._holders) == known
+    index.catch_up(is_quiet=True)
+    assert len(index._holders) < known // 2
+
+
 def test_messages_that_left_take_no_memory_for_long() -> None:
     index = LineIndex()
     for seq in range(400):
         text = "\n".join(f"line {number} of message {seq}, or so" for number in range(100))
         index.add(seq, ShownMessage(seq, UserSaid(content=text)))
         index.read_until(seq + 1)
+        index.catch_up(is_quiet=True)
         if seq >= 5:
             index.discard(seq - 5)
     one_message = len(indexed_lines([f"line {number} of message 0, or so" for number in range(100)]))

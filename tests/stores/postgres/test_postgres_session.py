@@ -16,7 +16,7 @@ import foveal
 from foveal.apps.__main__ import main
 from foveal.core.log import Call, ModelSaid, ToolReturned, UserSaid
 from foveal.core.tokens.counter import counter
-from foveal.errors import BadSetting, Conflict, StoreUnusable
+from foveal.errors import BadSetting, SessionExists, StoreUnusable
 from foveal.ports import Store
 from foveal.recall import Recall
 from foveal.sessions import Session
@@ -57,7 +57,7 @@ async def long_session(open_again: Open) -> list[object]:
         shown += [(await session.fit()).to_openai()]
         await session.rename("Ünïcode \0 title")
         shown += [(info.id, info.title, info.events, info.active) for info in await store.sessions()]
-        with pytest.raises(Conflict):
+        with pytest.raises(SessionExists):
             await session.fork("copy")
         await session.delete()
         shown += [(info.id, info.erased, info.title) for info in await store.sessions()]

@@ -37,6 +37,22 @@ def test_a_store_sees_at_once_what_another_store_has_written(tmp_path: Path, dur
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("session", ["s", "new"])
+def test_an_append_with_an_older_version_of_the_file_hides_no_event(tmp_path: Path, session: str) -> None:
+    async def work() -> None:
+        path = tmp_path / "store.db"
+        async with SqliteStore(path, durability="normal") as first, SqliteStore(path) as second:
+            await first.append("s", [event(0)])
+            assert await first.read_new("s", first=1) == ([], False)  # the version that `first` knows
+            await second.append("other", [event(0)])
+            seq = 1 if session == "s" else 0
+            await first.append(session, [event(seq)])
+            await second.append(session, [event(seq + 1)])
+            assert await first.read_new(session, first=seq + 1) == ([event(seq + 1)], False)
+
+    asyncio.run(work())
+
+
 def test_reading_beside_own_appends_never_misses_an_event(tmp_path: Path) -> None:
     async def work() -> None:
         async with SqliteStore(tmp_path / "store.db", durability="normal") as store:

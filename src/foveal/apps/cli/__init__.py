@@ -118,7 +118,8 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
 
     parents = [_store_option(), _session_argument()]
     export = commands.add_parser("export", help="write a session to a file", parents=parents)
-    export.add_argument("--to", default="foveal", choices=["foveal", *DIALECT_NAMES], help="default: foveal")
+    formats = ["foveal", *DIALECT_NAMES]
+    export.add_argument("--to", default="foveal", choices=formats, help="format of the file; default: foveal")
     export.add_argument("-o", "--output", type=Path, help="a new file; default: standard output")
     export.add_argument("--force", action="store_true", help="overwrite the file if it exists")
 
@@ -128,7 +129,9 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     show.add_argument(
         "--at", type=_seq, metavar="EVENT", help="the view after this event, such as e11; default: the newest"
     )
-    show.add_argument("--to", default="openai", choices=DIALECT_NAMES, help="dialect; default: openai")
+    show.add_argument(
+        "--to", default="openai", choices=DIALECT_NAMES, help="dialect of the messages; default: openai"
+    )
     show.add_argument("--json", action="store_true", help="the exact messages as JSON")
     replay_commands.add_commands(commands, store_path())
     config_commands.add_commands(commands, store_path())

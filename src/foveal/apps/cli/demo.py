@@ -53,9 +53,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="foveal demo",
         description="A recorded conversation in a window too small for it.",
     )
-    parser.add_argument("--window", type=int, default=8_000, help="tokens (default: 8000)")
     parser.add_argument(
-        "--policy", default="economy", help="economy, rolling, recent or off (default: economy)"
+        "--window", type=int, default=8_000, help="context window of the demo, in tokens (default: 8000)"
+    )
+    parser.add_argument(
+        "--policy",
+        default="economy",
+        help="policy that reduces: economy, rolling, recent or off (default: economy)",
     )
     parser.add_argument("--delay", type=float, help="seconds between requests (default: 0.2 in a terminal)")
     parser.add_argument("--fast", action="store_const", const=0.0, dest="delay", help="do not wait")

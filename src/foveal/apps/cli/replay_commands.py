@@ -33,7 +33,7 @@ def add_commands(commands: Any, store: Path) -> None:
     replay.add_argument("--policy", action="append", metavar="NAME", help=about)
     about = "run every policy with each of these values; may be repeated for another setting"
     replay.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=about)
-    about = "default: the model's window; may be several, such as 32000,64000"
+    about = "context window to replay in; default: the model's; may be several, such as 32000,64000"
     replay.add_argument("--window", action="extend", type=_windows, metavar="TOKENS", help=about)
     _add_selection_options(replay)
     _add_output_options(replay)
@@ -55,19 +55,25 @@ def add_commands(commands: Any, store: Path) -> None:
     why.add_argument("--conversation", metavar="ID", help=about)
     about = "a preset or a TOML file (default: the reductions in the log, else economy)"
     why.add_argument("--policy", metavar="NAME", help=about)
-    why.add_argument("--window", type=int, metavar="TOKENS", help="default: the model's window")
+    about = "context window to replay in; default: the model's"
+    why.add_argument("--window", type=int, metavar="TOKENS", help=about)
     why.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def _setting() -> ArgumentParser:
     part = ArgumentParser(add_help=False)
     part.add_argument("--model", default="gpt-5", help="model whose window and prices apply (default: gpt-5)")
-    part.add_argument("--reserve", type=int, metavar="TOKENS", help="kept free for the answer")
-    part.add_argument("--margin", type=float, metavar="SHARE", help="share of the window that stays unused")
-    part.add_argument("--ttl", type=int, metavar="SECONDS", help="lifetime of a cached prefix")
+    about = (
+        "tokens kept free for the answer; default: what the model may write, at most an eighth of the window"
+    )
+    part.add_argument("--reserve", type=int, metavar="TOKENS", help=about)
+    about = "share of the window that stays unused; default: the measured error of counting"
+    part.add_argument("--margin", type=float, metavar="SHARE", help=about)
+    about = "lifetime of a cached prefix; default: that of the model's provider"
+    part.add_argument("--ttl", type=int, metavar="SECONDS", help=about)
     about = "time between calls, where the recording has no times (default: 15)"
     part.add_argument("--pace", type=float, default=15.0, metavar="SECONDS", help=about)
-    about = "writes summaries; default: the ledger, which needs no model"
+    about = "function that writes the summaries; default: none, so that they are written without a model"
     part.add_argument("--summariser", default="", metavar="MODULE:FUNCTION", help=about)
     part.add_argument("--format", default="auto", help="format of the recordings; default: detected")
     return part
@@ -97,7 +103,12 @@ def _add_selection_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--no-recall", action="append", default=[], metavar="GLOB", help=about)
     parser.add_argument("--no-bounds", action="store_true", help="leave out the rows that know the future")
-    parser.add_argument("--processes", type=int, metavar="N", help="default: one per core")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="processes that replay at the same time; default: one per core",
+    )
 
 
 def _add_output_options(parser: ArgumentParser) -> None:
@@ -105,9 +116,17 @@ def _add_output_options(parser: ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
     about = "also a table by source; and for each source, the policy that is best on all others"
     parser.add_argument("--by-source", action="store_true", help=about)
-    parser.add_argument("--losses", type=int, default=5, metavar="N", help="worst losses of each policy")
+    parser.add_argument(
+        "--losses",
+        type=int,
+        default=5,
+        metavar="N",
+        help="how many of the worst losses of each policy are listed (default: 5)",
+    )
     toggle = argparse.BooleanOptionalAction
-    parser.add_argument("--progress", action=toggle, default=None, help="default: on a terminal")
+    parser.add_argument(
+        "--progress", action=toggle, default=None, help="show how far the replay is; default: on a terminal"
+    )
 
 
 async def replay(args: Namespace) -> int:

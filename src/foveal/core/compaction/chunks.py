@@ -38,6 +38,8 @@ MAX_SKELETON_CHARS: Final = 300
 """Limit of a skeleton."""
 MIN_CLIPPED_UNITS: Final = 120
 """No text is clipped to less, unless a single step exceeds a whole chunk."""
+_MIN_CHARS_PER_UNIT: Final = 4
+"""Most texts have fewer characters per unit."""
 _MESSAGE_SHARE: Final = 8
 """In a transcript that is split, a message takes at most 1/8 of a chunk."""
 
@@ -67,6 +69,24 @@ class _Entry(NamedTuple):
 def quote_transcript(events: Sequence[Event], *, keep: Set[int] = frozenset()) -> str:
     """Return the whole transcript, whatever its length."""
     return "\n\n".join(_quote(event, keep) for event in events if _is_message(event))
+
+
+def newest_for_chunks(
+    events: Sequence[Event], *, room: int, chunks: int, counter: Counter, keep: Set[int] = frozenset()
+) -> Sequence[Event]:
+    """Return the newest events, as many as `chunks` of `room` units can hold: nothing else of a history that is
+    much longer needs to be quoted and counted."""
+    most = room * chunks
+    chars = (sum(map(len, _texts(_content(event)))) for event in events if _is_message(event))
+    if sum(chars) <= most * _MIN_CHARS_PER_UNIT:
+        return events
+    sizer, units = _Sizer(room, counter, keep), 0
+    for at in range(len(events) - 1, -1, -1):
+        if _is_message(events[at]):
+            units += _units(sizer.mask([sizer.entry(events[at])], target=None))
+        if units > most:
+            return events[at:]
+    return events
 
 
 def split_transcript(

@@ -23,7 +23,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.compaction import summary_prompt, summary_text
-from foveal.core.compaction.chunks import TranscriptChunk, split_transcript
+from foveal.core.compaction.chunks import TranscriptChunk, newest_for_chunks, split_transcript
 from foveal.core.compaction.draft_requests import (
     FAULT_LIST_UNITS,
     DraftRequester,
@@ -116,12 +116,14 @@ def ledger_summary(
     elsewhere: Set[str] = frozenset(),
     lines_elsewhere: Container[str] = frozenset(),
     index: LedgerIndex | None = None,
+    has_drops: bool = True,
 ) -> CompactionOutcome:
     """Return the outcome of a plan without a model: the ledger, with what models wrote for `earlier` summaries.
 
     `events` are the effective events, from any place at or before the range. Names in `elsewhere` and
-    `lines_elsewhere` are shown outside of it. The `index` has what earlier ledgers have read."""
-    events = without_requested_drops(events)
+    `lines_elsewhere` are shown outside of it. The `index` has what earlier ledgers have read. Where no event is a
+    drop, `has_drops=False` saves the search for drops that the user requested."""
+    events = without_requested_drops(events) if has_drops else events
     resolved = resolve_plan(plan, events, index)
     inside = events_within(events, resolved.first, resolved.last)
     dialogue = summary_dialogue(
@@ -259,8 +261,13 @@ class _SummaryInProgress:
     def _write_all_chunks(
         self, requester: DraftRequester, capacity: WriterCapacity
     ) -> Dialogue[DraftFailure | None]:
-        chunks = split_transcript(self.unwritten(), room=capacity.room, counter=self.counter, keep=self.keep)
-        if oldest := [event for chunk in chunks[:-MAX_CHUNKS] for event in chunk.events]:
+        unwritten, room = self.unwritten(), capacity.room
+        newest = newest_for_chunks(
+            unwritten, room=room, chunks=MAX_CHUNKS, counter=self.counter, keep=self.keep
+        )
+        chunks = split_transcript(newest, room=room, counter=self.counter, keep=self.keep)
+        beyond = [event for chunk in chunks[:-MAX_CHUNKS] for event in chunk.events]
+        if oldest := [*unwritten[: len(unwritten) - len(newest)], *beyond]:
             self._add_ledger(oldest)
         chunks = chunks[-MAX_CHUNKS:]
         missed = 0

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Compacted, Event, ModelSaid, ToolReturned
+from foveal.core.log.events import Clipped, Compacted, Event, ModelSaid, ToolReturned, UserSaid
 from foveal.core.view.steps import ShownMessage
 from foveal.core.view.view import View
+
+MESSAGES_READ_AHEAD: Final = 2
+"""Messages whose names are read in one turn."""
+MAX_MESSAGES_WAITING: Final = 400
+"""Messages that wait for that, at most: the newest."""
 
 
 def names_outside(view: View, plan: Plan) -> set[str]:
@@ -28,6 +35,31 @@ def likely_names_outside(view: View, plan: Plan, index: LedgerIndex) -> set[str]
         else:
             names.update(shown.names())
     return names
+
+
+class NamesAhead:
+    """Reads the names of messages before a ledger asks for them, a few in each turn.
+
+    These are the messages whose names `likely_names_outside` does not find in the index: those of the user, and
+    clipped ones. A message caches its names, so reading them early changes nothing but the time of a cut."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque(maxlen=MAX_MESSAGES_WAITING)
+
+    def note(self, event: Event) -> None:
+        """Note that an event adds such a message, or changes one."""
+        fact = event.fact
+        if isinstance(fact, UserSaid):
+            self._waiting.append(event.seq)
+        elif isinstance(fact, Clipped):
+            self._waiting.append(fact.target)
+
+    def read_some(self, view: View) -> None:
+        """Read the names of a few messages that are still shown, the newest first."""
+        for _ in range(min(MESSAGES_READ_AHEAD, len(self._waiting))):
+            found = view.find(self._waiting.pop())
+            if found is not None and (found[1].overlays or isinstance(found[1].fact, UserSaid)):
+                found[1].names()
 
 
 def _messages_outside(view: View, plan: Plan) -> Iterator[ShownMessage]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Final, cast, get_args
 
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.engine.stored_messages import MESSAGE_FACTS
-from foveal.core.log.events import Content, Dialect, Event, Instructed, Opened
+from foveal.core.log.codec import decode
+from foveal.core.log.events import AnyFact, Content, Dialect, Event, Fact, Instructed, Opened, Unknown
+from foveal.core.models.budget import MAX_WINDOW_TOKENS
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
-from foveal.errors import BadSetting, MalformedMessage
+from foveal.core.view.view import View
+from foveal.errors import BadSetting, MalformedMessage, UnreadableEvent
 
 _UNKNOWN_MODEL: Final = "unknown"
 """Stands for a model that only the requests name."""
+_MAX_SEQ: Final = 2**62
+"""Databases hold numbers of 64 bits."""
 
 
 class ContextArguments(SettingArguments, total=False):
@@ -50,20 +55,91 @@ def check_arguments(model: str | Model | None, arguments: Mapping[str, Any]) -> 
     settings = {field: value for field, value in arguments.items() if field not in own}
     # Without a choice, the vocabulary depends on the model and is loaded with the first request.
     settings.setdefault("tokenizer", "estimate")
-    resolve_settings(_UNKNOWN_MODEL if model in (None, "") else model, **cast(SettingArguments, settings))
+    if model is None or model == "":
+        model = _UNKNOWN_MODEL
+        if settings.get("window") is None:  # each request has its own: the largest one refuses no reserve
+            settings["window"] = MAX_WINDOW_TOKENS + 1
+    resolve_settings(model, **cast(SettingArguments, settings))
     summariser_chain(arguments.get("summarise"))
-    if not isinstance(arguments.get("prompt", ""), str):
-        raise BadSetting("prompt", arguments["prompt"], "a text, or `file://…`")
-    for field in ("progress", "clock"):
-        given = arguments.get(field)
+    check_extras(
+        prompt=arguments.get("prompt", ""),
+        progress=arguments.get("progress"),
+        clock=arguments.get("clock"),
+    )
+
+
+def check_extras(*, prompt: object, progress: object, clock: object) -> None:
+    """Raise `BadSetting` unless these are a text and two functions; None stands for no function."""
+    check_text("prompt", prompt, "a text, or `file://…`")
+    for field, given in (("progress", progress), ("clock", clock)):
         if given is not None and not callable(given):
             raise BadSetting(field, given, "a function")
 
 
-def checked_list(field: str, given: Iterable[Any]) -> list[Any]:
+def check_text(field: str, given: object, expected: str = "a text") -> str:
+    """Return a text; raises `BadSetting` for anything else."""
+    if not isinstance(given, str):
+        raise BadSetting(field, given, expected)
+    return given
+
+
+def check_store(store: object, session: object, *, field: str = "session") -> None:
+    """Raise `BadSetting` unless these are a store and the id of a session, which the argument `field` has."""
+    if isinstance(store, type) or not all(hasattr(store, name) for name in ("append", "read", "end")):
+        raise BadSetting("store", store, "a store, as `async with foveal.open_store(…) as store` gives it")
+    check_text(field, session, "the id of a session, a text")
+
+
+def check_recorded(view: View) -> None:
+    """Raise `BadSetting` unless the view has messages to fit: no provider accepts an empty request."""
+    if not view.steps:
+        raise BadSetting(
+            "messages",
+            None,
+            "a list of messages, because this context has recorded none: pass it, or call `append` first",
+        )
+
+
+def checked_log(log: object) -> Sequence[Event]:
+    """Return the events of an earlier context; raises `BadSetting` for anything else."""
+    events = checked_list("log", log)
+    for place, event in enumerate(events):
+        if not isinstance(event, Event):
+            raise BadSetting(f"log[{place}]", event, "an `Event`, as `log` of a context holds them")
+    return events
+
+
+def checked_facts(field: str, facts: object) -> Sequence[AnyFact]:
+    """Return the facts of a list; raises `BadSetting` for anything else."""
+    found = checked_list(field, facts, "facts of `foveal.events`")
+    for fact in found:
+        if not isinstance(fact, Fact | Unknown):
+            raise BadSetting(
+                field,
+                fact,
+                "facts of `foveal.events`, such as `UserSaid`; messages of a provider go to `take`",
+            )
+    return found
+
+
+def check_seq(field: str, given: object) -> None:
+    """Raise `BadSetting` unless this is a whole number that every store can hold, such as that of an event."""
+    if isinstance(given, bool) or not isinstance(given, int) or abs(given) > _MAX_SEQ:
+        raise BadSetting(field, given, "a whole number, such as that of an event")
+
+
+def checked_dialect(dialect: object) -> Dialect:
+    """Return a dialect, or "" for one to detect; raises `BadSetting` for anything else."""
+    if not isinstance(dialect, str) or dialect not in get_args(Dialect):
+        names = ", ".join(name for name in get_args(Dialect) if name)
+        raise BadSetting("dialect", dialect, f'one of {names}, or "" to detect it')
+    return cast(Dialect, dialect)
+
+
+def checked_list(field: str, given: object, expected: str = "a list") -> list[Any]:
     """Return the items of a list; raises `BadSetting` for anything that is no list."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise BadSetting(field, given, "a list")
+    if isinstance(given, str | bytes | bytearray | Mapping | Set) or not isinstance(given, Iterable):
+        raise BadSetting(field, given, expected)
     return given if type(given) is list else list(given)
 
 
@@ -77,17 +153,32 @@ def check_limit(call_id: str, limits: Limits) -> None:
 
 def system_text(system: Any) -> Content:
     """Return the caller's system text (a string, a list of blocks, or Gemini's `systemInstruction`) as content."""
+    is_readable = isinstance(system, str | Mapping | Sequence) or hasattr(system, "model_dump")
+    if not is_readable or isinstance(system, bytes | bytearray):
+        raise BadSetting("system", system, "a text, a list of blocks, or None")
+    given = system
     try:
         system = wire.gemini.instruction_parts(system)
         is_bedrock = wire.detect_dialect((), system=system) == "bedrock"
         reader = wire.wire_for("bedrock" if is_bedrock else "anthropic")
         fact = next(reader.read([{"role": "system", "content": system}])).facts[0]
     except MalformedMessage as problem:
+        where = f"{problem.field}: " if problem.field else ""
         raise BadSetting(
-            "system", system, f"a text or a list of blocks; {problem.field}: {problem.problem}"
+            "system", given, f"a text, a list of blocks, or None; {where}{problem.problem}"
         ) from None
     assert isinstance(fact, Instructed)
     return fact.content
+
+
+def recall_arguments(given: object) -> str | Mapping[str, Any]:
+    """Return the arguments of a recall call. JSON other than an object is a mistake of the model, which is told so;
+    raises `BadSetting` for a value that JSON does not have."""
+    if isinstance(given, str | Mapping):
+        return given
+    if isinstance(given, bytes | bytearray):
+        return given.decode("utf-8", "replace")
+    return "" if given is None else bytes(wire.raw_setting(given, "arguments")).decode()
 
 
 def model_of(log: Sequence[Event]) -> str:
@@ -95,8 +186,36 @@ def model_of(log: Sequence[Event]) -> str:
     opened = (event.fact.model for event in reversed(log) if isinstance(event.fact, Opened))
     model = next(opened, "")
     if not model:
-        raise BadSetting("saved", len(log), "what `save` returned; the log names no model")
+        raise BadSetting(
+            "log", f"{len(log):,} events", "the log of a context, which names its model; or pass `model`"
+        )
     return model
+
+
+def saved_events(saved: object) -> list[Event]:
+    """Return the events of what `save` returned; raises `BadSetting` if it is something else, and
+    `UnreadableEvent` with the line that is not an event."""
+    if not isinstance(saved, bytes | bytearray | str):
+        raise BadSetting("saved", saved, "the bytes that `save` returned")
+    events: list[Event] = []
+    # Not `splitlines`: a text may contain other line breaks, such as U+2028, inside an event.
+    text = saved.encode("utf-8", "surrogatepass") if isinstance(saved, str) else bytes(saved)
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            event = decode(line)
+        except UnreadableEvent as problem:
+            raise UnreadableEvent(f"saved, line {number:,}: {problem}; give what `save` returned") from None
+        if event.seq != len(events):
+            raise UnreadableEvent(
+                f"saved, line {number:,}: event {event.seq:,}, where event {len(events):,} is expected: lines are "
+                "missing, or come from another context; give what `save` returned"
+            )
+        events.append(event)
+    if not events:
+        raise BadSetting("saved", saved, "the bytes that `save` returned; they hold no event")
+    return events
 
 
 def dialect_of(log: Sequence[Event]) -> Dialect:

@@ -22,7 +22,7 @@ from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, Co
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range
 from foveal.core.compaction.summary_dialogue import ledger_summary
-from foveal.core.engine.beside_range import likely_names_outside, newest_hidden, summaries_in
+from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
 from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.overflow import (
@@ -104,6 +104,7 @@ class Engine:
         self._fitted_at: tuple[int, Budget] | None = None
         """The next seq and the budget when the request last fitted."""
         self.ledger_index: LedgerIndex = LedgerIndex()
+        self._names_ahead = NamesAhead()
         self.past_calls: PastCalls = PastCalls()
         self._learned = first_calibration(model, counter)
         """The calibration with the anchor at the newest report."""
@@ -196,6 +197,7 @@ class Engine:
         self.log.append(event)
         before = self.view
         self.view = advance(self.view, event, self.log)
+        self._names_ahead.note(event)
         if self.view is not before:  # the fact changed which earlier ones count, so the log was folded again
             self._effective = None
             self._recount()
@@ -334,7 +336,9 @@ class Engine:
             return budget
         if not moment.may_exceed:
             check_irreducible(self.view, budget, self.calibration, self.policy)
-        self.ledger_index.prepare_newest(self.log if self.policy.compact else (), newest_hidden(self.view))
+        if self.policy.compact:
+            self.ledger_index.prepare_newest(self.log, newest_hidden(self.view))
+            self._names_ahead.read_some(self.view)
         refused = self.provider_limits.refusals > 0
         paused = self.compaction_health.is_paused and not moment.agreed
         moment = replace(moment, paused=paused, refused=refused)
@@ -356,6 +360,8 @@ class Engine:
                 for fact in reduction if isinstance(reduction, tuple) else (reduction,):
                     self.append(fact, at=at)
             moment = replace(moment, cutting=True)
+        if self.policy.refer:
+            self.view.line_index.catch_up(is_quiet=not moment.cutting)
         self._check_size(budget)
         health = self.compaction_health
         if health.is_paused and not health.explained and self.view.units > budget.act:
@@ -425,6 +431,7 @@ class Engine:
             earlier=summaries_in(self.view, self.log, plan),
             elsewhere=likely_names_outside(self.view, plan, self.ledger_index),
             index=self.ledger_index,
+            has_drops=events is not None or self.view.has_drops,
         )
 
     def plan_summary(self, *, reason: str, focus: str = "") -> Plan | NoPlan:

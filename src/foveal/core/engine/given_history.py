@@ -72,7 +72,7 @@ class GivenHistory:
         """Return messages that follow the recorded ones as a change. The wire sees the newest of these as well: a
         result without an id answers a call there."""
         known = self._messages.known
-        newest = [known[index] for index in range(max(0, len(known) - MAX_NEWEST_MESSAGES), len(known))]
+        newest = known.newest(MAX_NEWEST_MESSAGES)
         chunks = list(wire.read([*newest, *messages], len(newest)))
         return HistoryChange(len(known), [], chunks, messages)
 

@@ -71,6 +71,10 @@ class KnownMessages:
     def __getitem__(self, index: int) -> Any:
         return self._kept[index]
 
+    def newest(self, count: int) -> list[Any]:
+        """Return the newest messages, at most `count`."""
+        return self._kept[-count:]
+
     def add(self, messages: Sequence[Any], *, seq_before: int, seq_last: int) -> None:
         """Add messages that were read together and recorded after the event `seq_before`, up to `seq_last`."""
         self.seq_before.extend([seq_before] * len(messages))

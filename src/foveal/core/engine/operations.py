@@ -40,7 +40,7 @@ from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.utf8_text import replace_surrogates
-from foveal.errors import BadSetting, ContextOverflow, NotCompacted, NotDropped, UnknownHandle
+from foveal.errors import BadSetting, ContextOverflow, NotCompacted, NotDropped, UnknownHandle, shown_value
 
 # ── Helpers of undo and expand ─────────────────────────────────────────────────────────────────────────
 
@@ -172,7 +172,8 @@ def seq_of(name: str | int, *, count: int) -> int:
 
 def unknown_handle(name: str | int, *, count: int) -> UnknownHandle:
     """Return the error for a handle that no event of a log of `count` events has."""
-    return UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{count - 1}")
+    known = f"the log has e0 to e{count - 1}" if count else "the log has no events"
+    return UnknownHandle(f"no event has the handle {shown_value(name)}; {known}")
 
 
 def pin_fact(engine: Engine, text: str, target: int | None, *, log: Sequence[Event] = ()) -> Pinned:
@@ -180,11 +181,13 @@ def pin_fact(engine: Engine, text: str, target: int | None, *, log: Sequence[Eve
     was said if it is hidden or expanded. `log` is the whole log, which only such a step needs (`is_whole_pin`).
     Raises `ContextOverflow` when there is no room for it."""
     view = engine.view
-    if not isinstance(text, str) or (target is None and not text.strip()):
-        raise BadSetting("pin", text, "a text, or the handle of an event")
+    if not isinstance(text, str):
+        raise BadSetting("text", text, "a text; the handle of an event is the argument `event`")
+    if target is None and not text.strip():
+        raise BadSetting("text", text, "a text that is not empty, or the argument `event` beside it")
     tokens, available = view.meter.counter.count(text), engine.budget().available
     if tokens > available:
-        raise BadSetting("pin", text, f"a text that fits: it has {tokens:,} tokens, a request {available:,}")
+        raise BadSetting("text", text, f"a text that fits: it has {tokens:,} tokens, a request {available:,}")
     if target is not None and is_whole_pin(engine, target):
         return _whole_pin(engine, text, log, target)
     return Pinned(text=replace_surrogates(text), target=target)

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.confirm_texts import compaction_question, limit_notice
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, hidden_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak
+from foveal.core.engine.turns_left import TurnSize, turns_until_reduction, typical_turn
 from foveal.core.log.events import (
     AnyFact,
     Compacted,
@@ -52,8 +54,6 @@ CATEGORIES: Final = (
 )
 MAX_ESTIMATED_SHARE: Final = 0.25
 """Share of the next request that may be new since the newest report when its size counts as measured."""
-RECENT_TURNS: Final = 5
-"""Turns from which the number of turns left is estimated."""
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,9 +161,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     """Turns of the user in view."""
     turns_left: int | None
-    """Estimated turns until the next reduction, or until the user is asked."""
+    """Estimated turns until something is reduced, or until the user is asked in mode `confirm`; 0 if that is in the
+    next turn. It is the first of these: the limit `act`, the place where `economy` cuts earlier because the cut is
+    cheap, and the summary after `every_turns`. With the policy `off`, it is the limit. A pause after which the
+    cache is lost can make the cut come earlier; clips and references of new results, and the masks of `rolling`,
+    are not counted. None before the first answered turn.
+    """
     turn_tokens: int | None
-    """Tokens of a typical turn: the median of the latest ones."""
+    """Tokens of a typical turn: the median of the latest ones. None before the first answered turn."""
     spent: float | None
     """Dollars by the model's prices; None when a price is unknown."""
     saved: float | None
@@ -231,10 +236,8 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
         state = "warn"
-    turns = _recent_turns(view)
-    # The median: one huge message says little about the next turn.
-    typical = sorted(turns)[(len(turns) - 1) // 2] if turns else 0
-    turn_tokens = round(typical * calibration.ratio) if turns else None
+    turn, seen = typical_turn(view)
+    turn_tokens = None if turn is None else round(turn.units * calibration.ratio)
     question = compaction_question(engine, state)
     totals = _totals(engine, budget, parts)
     return Report(
@@ -256,12 +259,12 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         cached_share=usage.cached_share,
         cache_miss=_cache_miss(usage.last),
         turns=view.turn_count,
-        turns_left=max(0, budget.act - view.units) // typical if typical else None,
+        turns_left=None if turn is None else _turns_left(engine, budget, turn),
         turn_tokens=turn_tokens,
         spent=usage.spent,
         saved=usage.saved,
         question=question,
-        notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=len(turns))
+        notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=seen)
         if question
         else "",
         summaries=tuple(_summaries(engine)),
@@ -270,6 +273,12 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         repairs=tuple(_repairs(view)),
         events=tuple(_statuses(engine, parts)),
     )
+
+
+def _turns_left(engine: Engine, budget: Budget, turn: TurnSize) -> int:
+    moment = engine.past_calls.moment(engine.model)
+    paused = replace(moment, paused=engine.compaction_health.is_paused)
+    return turns_until_reduction(engine.view, budget, paused, engine.policy, turn)
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
@@ -367,26 +376,6 @@ def step_category(step: Step) -> str:
 def instruction_category(fact: AnyFact) -> str:
     """Return the category of system text: the caller's own, or that of an instructions file."""
     return "instructions" if isinstance(fact, Instructed) and fact.source else "system"
-
-
-def _recent_turns(view: View) -> list[int]:
-    """Return the units of the latest turns. A turn without an answer, because it has failed or still runs, says
-    nothing about the size of turns."""
-    sizes: list[int] = []
-    size, is_answered = 0, False
-    for step in reversed(view.steps):
-        if step.kind in ("user", "model"):
-            size += view.units_of(step)
-            is_answered = is_answered or step.kind == "model"
-        if step.kind == "user":
-            if is_answered:
-                sizes.append(size)
-            size, is_answered = 0, False
-            if len(sizes) == RECENT_TURNS:
-                break
-    if is_answered:  # the user message of this turn is no longer shown
-        sizes.append(size)
-    return sizes
 
 
 # ── Events ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from foveal.core.engine.engine import Engine
@@ -106,5 +107,8 @@ class SentRequests:
 
 def _units_from(engine: Engine, moved: Step | None) -> int:
     """Return the units from a step on, or of all steps without one."""
-    first = -1 if moved is None else moved.seq
-    return sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= first)
+    view = engine.view
+    if moved is None:
+        return sum(map(view.units_of, view.steps))
+    # Steps stand in the order of their seqs, and most often the last one has moved.
+    return sum(map(view.units_of, takewhile(lambda step: step.seq >= moved.seq, reversed(view.steps))))

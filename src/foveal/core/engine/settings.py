@@ -1,20 +1,20 @@
 """Settings of a conversation: what a user passes, and what the engine gets.
 
 `resolve_settings` checks the keyword arguments of `Context` and `Session` and turns them into the model, policy,
-caps and counter of an `Engine`. `result_limits` combines the limits of a call, a tool and the policy, and
-`clips_within` returns the clips that enforce them.
+caps and counter of an `Engine`; `check_room` refuses a reserve that leaves no room for messages. `result_limits`
+combines the limits of a call, a tool and the policy, and `clips_within` returns the clips that enforce them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, TypedDict, Unpack, cast
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from foveal.core.log.events import Clipped, Event, Opened, Text, ToolReturned, extras, raw
-from foveal.core.models.budget import Caps
+from foveal.core.models.budget import Caps, check_whole_number, reserve_for
 from foveal.core.models.model import Model, model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies import Policy, policy
@@ -77,14 +77,16 @@ class SettingArguments(TypedDict, total=False):
     window: int | None
     """Tokens in the model's window. Default: what is known of the model."""
     reserve: int | None
-    """Tokens kept free for the answer. Default: what the model may write, at most an eighth of the window."""
+    """Tokens kept free for the answer; fewer than the window has. Default: what the model may write, at most an
+    eighth of the window.
+    """
     margin: float | None
     """Share of the window that stays unused. Default: the measured error of counting, from 1 to 10 %."""
     max_input_tokens: int | None
     """Most tokens that a request may take. Default: what the model accepts."""
     max_output_tokens: int | None
-    """Most tokens that the model may write; also the reserve, unless that is given. Default: what is known of the
-    model.
+    """Most tokens that the model may write; also the reserve, unless that is given, and then fewer than the window
+    has. Default: what is known of the model.
     """
     max_history_tokens: int
     """Most tokens for messages other than instructions. Default: 0, no limit."""
@@ -94,6 +96,10 @@ class SettingArguments(TypedDict, total=False):
     """Most encoded bytes of images, audio and files in a request. Default: 20,000,000."""
     tokenizer: str | Counter
     """The name of a vocabulary, `"auto"`, `"estimate"`, or a counter. Default: `"auto"`."""
+
+
+_COUNTER_NAMES: Final = ("name", "exact", "count", "count_all")
+"""What a counter of the caller must have; see `Counter`."""
 
 
 class EngineSettings(NamedTuple):
@@ -125,17 +131,60 @@ def resolve_settings(model: str | Model, **settings: Unpack[SettingArguments]) -
     caps = {field: given[field] for field in Caps.__struct_fields__ if field in given}
     if output is not None:
         caps.setdefault("reserve", output)
-    tokenizer = given.get("tokenizer", "auto")
+    limits = Caps(**caps)
+    check_room(known, limits, field="max_output_tokens" if "reserve" not in given else "reserve")
     return EngineSettings(
         known,
         policy(given.get("policy", "economy")),
-        Caps(**caps),
-        counter_for(known.name, tokenizer) if isinstance(tokenizer, str) else tokenizer,
+        limits,
+        _counter(known.name, given.get("tokenizer", "auto")),
     )
 
 
+def check_room(model: Model, caps: Caps, *, field: str = "reserve") -> None:
+    """Raise `BadSetting` if the reserve, which the setting `field` has set, or the margin leave no room for
+    messages. A reserve that is not given is a part of the window."""
+    window, reserve = model.window, caps.reserve
+    if reserve is not None and reserve >= window:
+        also = "; or set `reserve`, which is this number unless it is given" if field != "reserve" else ""
+        raise BadSetting(
+            field,
+            reserve,
+            f"fewer tokens than the window of {model.name}, which has {window:,}: a reserve of {reserve:,} for the "
+            f"answer leaves none for messages; lower `{field}`, or set a larger `window`{also}",
+        )
+    reserve = reserve_for(model, caps)
+    if caps.margin is not None and (margin := int(window * caps.margin)) >= window - reserve:
+        raise BadSetting(
+            "margin",
+            caps.margin,
+            f"a share that leaves room for messages: window {window:,} − reserve {reserve:,} − margin {margin:,} "
+            "leaves none; lower `margin` or `reserve`, or set a larger `window`",
+        )
+
+
+def _counter(model: str, tokenizer: object) -> Counter:
+    if isinstance(tokenizer, str):
+        try:
+            return counter_for(model, tokenizer)
+        except BadSetting as problem:
+            raise BadSetting("tokenizer", problem.value, problem.allowed) from problem.__cause__
+    if isinstance(tokenizer, type) or any(not hasattr(tokenizer, name) for name in _COUNTER_NAMES):
+        raise BadSetting(
+            "tokenizer",
+            tokenizer,
+            f"the name of a vocabulary, or an object with {', '.join(_COUNTER_NAMES)}",
+        )
+    return cast(Counter, tokenizer)
+
+
 def _find_model(name: str, window: int | None, output: int | None) -> Model:
-    return model(name, window=window, max_output=output)
+    try:
+        return model(name, window=window, max_output=output)
+    except BadSetting as problem:
+        if problem.field == "max_output":  # the setting has another name than the field of the model
+            raise BadSetting("max_output_tokens", problem.value, problem.allowed) from None
+        raise
 
 
 def _with_limits(given: Model, window: int | None, output: int | None) -> Model:
@@ -143,6 +192,7 @@ def _with_limits(given: Model, window: int | None, output: int | None) -> Model:
         known = model(given.name, window=window)  # checks the value
         given = replace(given, window=window, max_input=min(known.max_input, window))
     if output is not None:
+        check_whole_number("max_output_tokens", output, least=1)
         given = replace(given, max_output=min(output, given.window))
     return given
 

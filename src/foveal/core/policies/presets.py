@@ -358,8 +358,32 @@ def _preset(name: object) -> Policy:
 _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Policy)}
 
 
+_EXPECTED: Final = {
+    "ladder": f"one of {', '.join(get_args(Ladder))}",
+    "mode": f"one of {', '.join(get_args(Mode))}",
+    "clip": "a `foveal.Limits`, a table of its fields, or None",
+    "clip_tools": "a table of `foveal.Limits`, or of tables of its fields, by the name of the tool",
+    "exempt_tools": "a list of names of tools",
+}
+"""What these fields may be, in words; for the others, the type says it."""
+
+
 def _convert_field(field: str, value: Any) -> Any:
+    if field in ("clip", "clip_tools") and isinstance(value, Mapping):
+        for limits in (value,) if field == "clip" else value.values():
+            _check_limit_names(field, limits)
     try:
         return msgspec.convert(value, _TYPES[field])
     except msgspec.ValidationError as problem:
-        raise BadSetting(field, value, str(problem)) from None
+        expected = f"{_EXPECTED[field]}; {problem}" if field in _EXPECTED else str(problem)
+        raise BadSetting(field, value, expected) from None
+
+
+def _check_limit_names(field: str, limits: object) -> None:
+    """Raise `BadSetting` for a table of limits with a misspelt name, which would limit nothing."""
+    names = Limits.__struct_fields__
+    unknown = (
+        next((name for name in limits if name not in names), None) if isinstance(limits, Mapping) else None
+    )
+    if unknown is not None:
+        raise BadSetting(field, limits, f"limits have no field {unknown!r}; there are {', '.join(names)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
@@ -29,45 +30,57 @@ from foveal.core.redaction.secret_values import (
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?[\"'`\\\])\s]{0,5}(?:[:=>,]|%3[ad])"
 _BEFORE_VALUE: Final = rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,6}+(?=[a-z0-9_+/.~-]{8})[a-z_+/.~-]*+[0-9])"
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
-_NAME_SCANS: Final = (
-    re.compile(
-        rb"k(?:(?:ey(?P<key>)|en(?<=token)(?P<token>))"
-        + _AFTER_NAME
-        + _BEFORE_VALUE
-        + rb"|ie(?<=cookie)(?P<cookie>)"
-        + _AFTER_NAME
-        + rb")"
-    ),
-    re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE),
-    re.compile(
-        rb"w(?:or)?[dt](?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?\s|lautet\s))"
-    ),
+FOLDED: Final = bytes(
+    ord("k") if chr(byte).lower() in ("w", "z") else ord(chr(byte).lower()) if byte < 128 else byte
+    for byte in range(256)
 )
-"""Searched in the text in lower case."""
-_AUTHORIZATION_WORD: Final = re.compile(rb"z(?<=uthoriz)ation")
+"""Table for `bytes.translate`: lower case, and `k` for `w` and `z`. All names but `secret` have one of these rare
+letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `passw`, `authoriz`."""
+_NAMES: Final = re.compile(
+    rb"k(?:e(?:y(?:(?P<key>)"
+    + _AFTER_NAME
+    + _BEFORE_VALUE
+    + rb"|(?:(?<=private[ +]key)|(?<=private%20key))(?P<private_key>))"
+    + rb"|n(?<=token)(?P<token>)"
+    + _AFTER_NAME
+    + _BEFORE_VALUE
+    + rb")|ie(?<=cookie)(?P<cookie>)"
+    + _AFTER_NAME
+    + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
+    + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
+    + rb"(?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?\s|lautet\s))"
+    + rb"|a(?<=uthorika)tion(?P<authorization>))"
+)
+_SECRET_NAMES: Final = re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
     r"(?P<scheme>[a-z0-9-]{3,16}(?:\s{1,2}|%20|\+))?(?P<value>[A-Za-z0-9._~+/-]{8,}+={0,2})"
 )
 
 
-def find_named(text: str, lower: bytes) -> Iterator[Secret]:
-    """Find secrets after a name; `lower` is the text in lower case with `?` for other characters than ASCII."""
-    for names in _NAME_SCANS:
-        for hit in names.finditer(lower):
-            yield from _JUDGES[hit.lastgroup or "key"](text, hit)
-    for word in _AUTHORIZATION_WORD.finditer(lower):
-        if found := _AUTHORIZATION.match(text, word.start()):
-            yield from _judge_authorization(text, found)
+def find_names(folded: bytes) -> list[re.Match[bytes]]:
+    """Find the names that introduce a secret, in a text translated with `FOLDED`; the last group is the kind."""
+    return [*_NAMES.finditer(folded), *_SECRET_NAMES.finditer(folded)]
+
+
+def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:
+    """Find the secrets after the names."""
+    for hit in names:
+        letters, judge = _JUDGES.get(hit.lastgroup or "", ("", None))
+        if judge and text[hit.start()] in letters:
+            yield from judge(text, hit)
 
 
 # ── Keys, tokens and secrets ───────────────────────────────────────────────────────────────────────────
 
 _VALUE: Final = re.compile(r"[=>\s\"'`\\]{0,6}+(?P<value>[A-Za-z0-9_+/.~-]{8,}+={0,2})(?![(\[{])")
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{0,48}\Z")
+_NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_.-]*+")
+_MAX_NAME_CHARS: Final = 48
 _NAME_WITH_BLANK: Final = re.compile(
     r"(?i)(?:api|access|secret|private|signing|auth|master|account|bot|refresh)\s\Z"
 )
+_MAX_QUALIFIER_CHARS: Final = 8
+"""Characters of the longest word and blank in `_NAME_WITH_BLANK`."""
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _KEY_WORDS: Final = re.compile(
     r"(?:api|access|secret|private|signing|encryption|master|account|storage|auth|admin|sharedaccess|subscription"
@@ -92,20 +105,31 @@ def _judge_token(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
 
 
 def _judge(text: str, hit: re.Match[bytes], *, kind: str) -> Iterator[Secret]:
-    value = _VALUE.match(text, hit.end())
-    if value is None or not has_digit(value["value"]):
-        return
     end = hit.end(hit.lastgroup or "")
-    found = _NAME.search(text, max(0, end - 48), end)
-    name = found.group() if found else ""
-    if is_secret_name(name, before=text[max(0, end - 60) : end - len(name)]) and _is_key(
-        name, value["value"]
-    ):
+    start = _name_start(text, end, _MAX_NAME_CHARS)
+    name = text[start:end]
+    if not is_secret_name(name, before=text[max(0, start - _MAX_QUALIFIER_CHARS) : start]):
+        return
+    value = _VALUE.match(text, hit.end())
+    if value and has_digit(value["value"]) and _is_key(name, value["value"]):
         yield Secret(*value.span("value"), kind)
+
+
+def _name_start(text: str, end: int, max_chars: int) -> int:
+    """Return where the name begins that ends here."""
+    backwards = _NAME_BACKWARDS.match(text[max(0, end - max_chars) : end][::-1])
+    return end - backwards.end() if backwards else end
 
 
 def is_secret_name(name: str, *, before: str = "") -> bool:
     """Return whether a name that ends with `key`, `token` or `secret` is that of a secret."""
+    if name.lower() == "key":
+        return before[-1:].isspace() and _NAME_WITH_BLANK.search(before) is not None
+    return _is_secret_name(name)
+
+
+@lru_cache(maxsize=1024)
+def _is_secret_name(name: str) -> bool:
     lower = name.lower()
     word = next(word for word in ("key", "token", "value", "secret") if lower.endswith(word))
     stem = lower[: -len(word)]
@@ -113,8 +137,7 @@ def is_secret_name(name: str, *, before: str = "") -> bool:
         return False
     if word != "key":
         return True
-    qualified = _KEY_WORDS.search(stem) or (not stem and _NAME_WITH_BLANK.search(before))
-    return bool(qualified) or (bool(stem) and _VARIABLE.match(name) is not None and stem.endswith("_"))
+    return bool(_KEY_WORDS.search(stem)) or (_VARIABLE.match(name) is not None and stem.endswith("_"))
 
 
 def _is_key(name: str, value: str) -> bool:
@@ -131,7 +154,10 @@ def _is_key(name: str, value: str) -> bool:
     return long and (looks_random(value) or is_hexadecimal(value))
 
 
-def _judge_authorization(text: str, hit: re.Match[str]) -> Iterator[Secret]:
+def _judge_authorization(text: str, word: re.Match[bytes]) -> Iterator[Secret]:
+    hit = _AUTHORIZATION.match(text, word.start())
+    if hit is None:
+        return
     is_call = text.startswith("(", hit.end())
     value = hit["value"]
     if (
@@ -177,7 +203,8 @@ def _is_session(name: str, value: str) -> bool:
 
 # ── Passwords ──────────────────────────────────────────────────────────────────────────────────────────
 
-_PASSWORD_NAME: Final = re.compile(r"(?i)(?P<before>[a-z0-9_.-]{0,32})(?:passw|pw|kennw)\Z")
+_MAX_PASSWORD_NAME_CHARS: Final = 32
+"""Characters of a name before `password`."""
 _SIGN: Final = re.compile(
     r"(?P<sign>\s{0,2}(?::=|=>|[:=]|%3[AaDd])|>|(?P<spoken>\s(?:is|ist|lautet)))\s{0,3}+(?P<quote>\\{0,3}[\"'`])?"
 )
@@ -196,9 +223,8 @@ _PAIR_AFTER: Final = re.compile(r";|\s[A-Za-z_]{2,20}=[^\s,]")
 
 
 def _judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
-    name = _PASSWORD_NAME.search(text, max(0, hit.start() - 40), hit.start() + 1)
     sign = _SIGN.match(text, hit.end())
-    if name is None or sign is None:
+    if sign is None:
         return
     value = password_at(text, sign.end(), quote=sign["quote"] or "")
     if value is None:
@@ -207,13 +233,15 @@ def _judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
     password = text[start:end]
     if is_placeholder(password) or (is_code(password) and not sign["quote"]):
         return
-    variable = text[name.start() : hit.end("password")].strip("\"'")
+    word = hit.start() - (1 if text[hit.start() - 1] in "pP" else 4)  # `pw`, or `passw` and `kennw`
+    name = _name_start(text, word, _MAX_PASSWORD_NAME_CHARS)
+    variable = text[name : hit.end("password")].strip("\"'")
     if (
         looks_like_password(password)
         or (sign["spoken"] and looks_like_spoken_password(password))
         or (_is_prose(sign) and looks_like_spoken_password(password))
         or (_is_variable(variable) and sign["sign"] == "=" and not sign.group().endswith(" "))
-        or (not sign["sign"].endswith((":", ">")) and _in_connection(text, name.start(), end))
+        or (not sign["sign"].endswith((":", ">")) and _in_connection(text, name, end))
     ):
         yield Secret(start, end, "password", tail=False)
 
@@ -243,10 +271,12 @@ def _in_connection(text: str, start: int, end: int) -> bool:
     return bool(_PAIR_BEFORE.search(text, max(0, start - 70), start) or _PAIR_AFTER.match(text, end))
 
 
-_JUDGES: Final[dict[str, Callable[[str, re.Match[bytes]], Iterator[Secret]]]] = {
-    "key": _judge_key,
-    "token": _judge_token,
-    "secret": _judge_key,
-    "cookie": _judge_cookies,
-    "password": _judge_password,
+_JUDGES: Final[dict[str, tuple[str, Callable[[str, re.Match[bytes]], Iterator[Secret]]]]] = {
+    "key": ("kK", _judge_key),
+    "token": ("kK", _judge_token),
+    "secret": ("cC", _judge_key),
+    "cookie": ("kK", _judge_cookies),
+    "password": ("wW", _judge_password),
+    "authorization": ("zZ", _judge_authorization),
 }
+"""The judge of each kind of name, and the letter for which `_NAMES` searches: `FOLDED` makes others equal to it."""

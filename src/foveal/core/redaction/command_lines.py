@@ -109,6 +109,8 @@ def _cookie_option(text: str, at: int) -> Iterator[Secret]:
 
 MAX_LOGIN_CHARS: Final = 512
 """Characters between `//` and `@` of an address."""
+MAX_SIGNS_TRIED: Final = 500
+"""`@` signs that are tried one by one; in a text with more of them, a search for whole addresses is faster."""
 _ADDRESS_LOGIN: Final = re.compile(r"//(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)")
 _ENCODED_LOGIN: Final = re.compile(
     r"%2[Ff]%2[Ff](?P<user>(?:[A-Za-z0-9_.~+-]|%(?!3[Aa]|40|2[Ff]))*+)%3[Aa]"
@@ -116,18 +118,25 @@ _ENCODED_LOGIN: Final = re.compile(
 )
 
 
-_ADDRESS_END: Final = re.compile(rb"@(?<=[^\s@\"'`]@)(?=[A-Za-z0-9\[$_{<%])")
+_ADDRESS_WITH_LOGIN: Final = re.compile(
+    rb"//[^\s/?#@:,\"'`<>\\]*+:(?P<password>[^\s/?,\"'`<>\\]*)@(?=[A-Za-z0-9\[$_{<%])"
+)
 
 
 def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find passwords in addresses such as `postgres://user:password@host`."""
-    for sign in _ADDRESS_END.finditer(ascii_text):
-        yield from _login_before(text, sign.start(), ("//",), _ADDRESS_LOGIN)
-    at = ascii_text.find(b"%")
-    while at >= 0:
-        if text.startswith("40", at + 1):
+    at, tried = ascii_text.find(b"@"), 0
+    while at >= 0 and tried < MAX_SIGNS_TRIED:
+        yield from _login_before(text, at, ("//",), _ADDRESS_LOGIN)
+        at, tried = ascii_text.find(b"@", at + 1), tried + 1
+    if at >= 0:
+        for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, max(0, at - MAX_LOGIN_CHARS)):
+            yield from _login_before(text, address.end() - 1, ("//",), _ADDRESS_LOGIN)
+    if b"%" in ascii_text:
+        at = ascii_text.find(b"%40")
+        while at >= 0:
             yield from _login_before(text, at, ("%2F%2F", "%2f%2f"), _ENCODED_LOGIN)
-        at = ascii_text.find(b"%", at + 1)
+            at = ascii_text.find(b"%40", at + 1)
 
 
 def _login_before(text: str, at: int, starts: tuple[str, ...], login: re.Pattern[str]) -> Iterator[Secret]:

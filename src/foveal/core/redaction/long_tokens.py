@@ -1,7 +1,7 @@
 """Scan for keys and tokens: long runs of letters, digits and a few signs, judged by what they begin with.
 
-1. Runs of at least `MIN_TOKEN_CHARS` characters are found in one pass over a translated copy of the text; all other
-   checks look only at these places.
+1. `token_places` finds where runs of at least `MIN_TOKEN_CHARS` characters may be tokens; all other checks look
+   only at these places.
 2. A run counts if it has the format of a service (`key_formats`), is a JWT, or stands after a text that introduces
    a secret (`Bearer`, the number of a bot, the address of a webhook, the name of a service).
 3. Time is linear: a check reads a bounded part of the text before a run, and no part of a run again and again.
@@ -18,13 +18,16 @@ from typing import Final, NamedTuple
 
 from foveal.core.redaction.key_formats import KEY_FORMATS, SERVICE_KEYS, to_pattern
 from foveal.core.redaction.secret_values import Secret, has_digit, has_scattered_digits, looks_random
+from foveal.core.redaction.token_places import (
+    ENCODED_JWT_START,
+    ENCODED_KEY_START,
+    JWT_START,
+    MIN_BLOB_CHARS,
+    MIN_TOKEN_CHARS,
+    find_places,
+)
 
-MIN_TOKEN_CHARS: Final = 20
-MIN_BLOB_CHARS: Final = 512
-"""Base64 of this length is data, not a key; only its beginning is checked."""
-_IN_TOKEN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-~+")
-_CLASSES: Final = bytes(97 if byte in _IN_TOKEN else 32 for byte in range(256))
-_RUN: Final = b"a" * MIN_TOKEN_CHARS
+_RUN: Final = re.compile(rf"[A-Za-z0-9_~+-]{{{MIN_TOKEN_CHARS},}}+")
 _MIXED: Final = re.compile("[0-9A-Z]")
 _BLOB: Final = re.compile(rf"[A-Za-z0-9+/]{{{MIN_BLOB_CHARS},}}+")
 EDGE: Final = (
@@ -37,13 +40,19 @@ _TOKEN_CHAR: Final = "[A-Za-z0-9_-]"
 
 def find_tokens(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find keys and tokens; `ascii_text` is the text with `?` for each other character."""
-    classes = ascii_text.translate(_CLASSES)
-    at = classes.find(_RUN)
-    while at >= 0:
-        end = classes.find(b" ", at + MIN_TOKEN_CHARS)
-        end = len(text) if end < 0 else end
+    for start, end, only_context in find_places(text, ascii_text):
+        if only_context and not _may_introduce(text[max(0, start - MAX_NEAR_CHARS) : start]):
+            continue
+        yield from _find_in_chain(text, start, end, only_context=only_context)
+
+
+def _find_in_chain(text: str, start: int, stop: int, *, only_context: bool) -> Iterator[Secret]:
+    """Find the tokens in runs that dots and slashes join."""
+    run = _RUN.search(text, start, stop)
+    while run:
+        at, end = run.span()
         if _MIXED.search(text, at, end):
-            found = _find_by_format(text, at, end)
+            found = () if only_context else _find_by_format(text, at, end)
             if not found and _has_context(text, at, end) and (after := _find_by_context(text, at, end)):
                 found = (after,)
             if found:
@@ -51,7 +60,7 @@ def find_tokens(text: str, ascii_text: bytes) -> Iterator[Secret]:
                 end = max(end, found[-1].end)
             if text.startswith("/", end) and (blob := _BLOB.match(text, at)):
                 end = blob.end()
-        at = classes.find(_RUN, end)
+        run = _RUN.search(text, end, stop)
 
 
 # ── Formats of services ────────────────────────────────────────────────────────────────────────────────
@@ -74,12 +83,8 @@ _FORMATS: Final = sorted(
     key=lambda each: -len(each.prefix),
 )
 """Longer prefixes come first."""
-_JWT_START: Final = "eyJ"
-_ENCODED_JWT_START: Final = "ZXlK"
-_ENCODED_KEY_START: Final = "LS0tLS1CRUdJTi"
-"""Base64 of `-----BEGIN`."""
 _STARTS: Final = sorted(
-    {each.prefix for each in _FORMATS} | {_JWT_START, _ENCODED_JWT_START, _ENCODED_KEY_START}
+    {each.prefix for each in _FORMATS} | {JWT_START, ENCODED_JWT_START, ENCODED_KEY_START}
 )
 
 
@@ -182,9 +187,9 @@ def _encoded_key_at(text: str, start: int) -> Secret | None:
 
 
 _SPECIAL: Final[dict[str, Callable[[str, int], Secret | None]]] = {
-    _JWT_START: _jwt_at,
-    _ENCODED_JWT_START: _encoded_jwt_at,
-    _ENCODED_KEY_START[:4]: _encoded_key_at,
+    JWT_START: _jwt_at,
+    ENCODED_JWT_START: _encoded_jwt_at,
+    ENCODED_KEY_START[:4]: _encoded_key_at,
 }
 
 

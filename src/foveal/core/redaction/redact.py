@@ -20,7 +20,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.core.log.events import AnyFact
-from foveal.core.redaction.assignments import find_named
+from foveal.core.redaction.assignments import FOLDED, find_named, find_names
 from foveal.core.redaction.command_lines import find_logins, find_options
 from foveal.core.redaction.long_tokens import find_tokens
 from foveal.core.redaction.private_keys import find_private_keys
@@ -59,12 +59,13 @@ def _scan(text: str) -> list[tuple[Secret, int]]:
     ascii_text = text.encode("ascii", "replace")  # one byte per character, so that positions agree
     if not text.isascii():
         text = ascii_text.decode("ascii")
-    lower = ascii_text.lower()
+    names = find_names(ascii_text.translate(FOLDED))
     ranked = [(hit, 1) for hit in find_tokens(text, ascii_text)]
-    ranked += [(hit, 2) for hit in find_named(text, lower)]
+    ranked += [(hit, 2) for hit in find_named(text, names)]
     ranked += [(hit, 3) for hit in find_options(text, ascii_text)]
     ranked += [(hit, 4) for hit in find_logins(text, ascii_text)]
-    ranked += [(hit, 0) for hit in find_private_keys(text, lower)]
+    if any(name.lastgroup == "private_key" for name in names):
+        ranked += [(hit, 0) for hit in find_private_keys(text, ascii_text.lower())]
     return ranked
 
 

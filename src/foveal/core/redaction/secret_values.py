@@ -26,8 +26,9 @@ _DIGIT: Final = re.compile("[0-9]")
 _DIGITS: Final = re.compile("[0-9]+")
 _LETTER: Final = re.compile("[A-Za-z]")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PLACEHOLDER_SIGNS: Final = tuple("$<{[*%(")
 _PLACEHOLDER: Final = re.compile(
-    r"(?i)[$<{\[*%(].*|(.)\1*|\W*|none|null|true|false|changeme|change[_-]me|example|undefined|redacted\w*|x{3,}.*"
+    r"(?i)(.)\1*|\W*|none|null|true|false|changeme|change[_-]me|example|undefined|redacted\w*|x{3,}.*"
     r"|(?:my|your|the|some|db|user|test)?[_-]?(?:pass|passwd|password|pwd|pw|secret|token)|.*(?:example|placeholder).*"
 )
 _CODE: Final = re.compile(r"[(\[{]|::|=|\.\w+\.|^/|^https?:")
@@ -68,6 +69,8 @@ def is_uuid(value: str) -> bool:
 
 def is_placeholder(value: str) -> bool:
     """Return whether a value stands for a secret, such as `$TOKEN`, `<token>` or `changeme`."""
+    if value[:1] in _PLACEHOLDER_SIGNS and "\n" not in value:
+        return True
     return _PLACEHOLDER.fullmatch(value) is not None
 
 

@@ -134,7 +134,7 @@ class FunctionCounter:
         if len(text) < self._short_chars:
             return self._measure(text) if text.isascii() else self._bounded(text)
         last, units = self._last  # read at once: other threads count too
-        if text is not last:
+        if text != last:  # an equal text is often another object: a clip, and what the view makes of it
             units = self._count_once(text)
             self._last = (text, units) if len(text) <= MAX_KEPT_CHARS else ("", 0)
         return units

@@ -29,6 +29,11 @@ _MAX_TUPLE_HOLDERS: Final = 8
 _MIN_DEAD_ENTRIES: Final = 2_000
 """Fewer entries of messages that are no longer shown are not worth a clean-up."""
 
+_MAX_DEAD_RATIO: Final = 4
+"""How many times as many such entries are cleaned up at once, without waiting for a quiet moment."""
+_MAX_PENDING: Final = 16
+"""Messages that may wait for the next search: those of one or two turns."""
+
 
 class TextSource(Protocol):
     """A message that is shown."""
@@ -146,7 +151,15 @@ class LineIndex:
             self._clean_up()
         for pending in unread:
             self._index(pending, self._pending.pop(pending).verbatim_texts())
-        if self._dead > max(_MIN_DEAD_ENTRIES, self._live):
+        if self._dead > _MAX_DEAD_RATIO * max(_MIN_DEAD_ENTRIES, self._live):
+            self._clean_up()
+
+    def catch_up(self, *, is_quiet: bool) -> None:
+        """Do what later searches would have to do. A quiet moment, in which nothing else is done, serves to clean
+        up; where many messages came at once, they are indexed together with them, not with the next one."""
+        if len(self._pending) > _MAX_PENDING:
+            self.read_until(max(self._pending) + 1)
+        if is_quiet and self._dead > max(_MIN_DEAD_ENTRIES, self._live):
             self._clean_up()
 
     def _index(self, seq: int, texts: Sequence[str]) -> None:
@@ -162,13 +175,13 @@ class LineIndex:
 
     def _clean_up(self) -> None:
         """Forget the entries of messages that are no longer shown."""
-        kept: dict[int, Holders] = {}
-        entries = self._entries
-        for key, held in self._holders.items():
-            if isinstance(held, int):
-                if held in entries:
-                    kept[key] = held
-            elif shown := [seq for seq in held if seq in entries]:
+        entries, holders = self._entries, self._holders
+        # Most lines have one holder: these are chosen without a loop in Python for each.
+        kept: dict[int, Holders] = {
+            key: held for key, held in holders.items() if held.__class__ is int and held in entries
+        }
+        for key, held in holders.items():
+            if not isinstance(held, int) and (shown := [seq for seq in held if seq in entries]):
                 kept[key] = _compact_holders(shown)
         self._holders = kept
         self._left.clear()

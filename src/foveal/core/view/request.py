@@ -27,7 +27,13 @@ _KEPT_TYPES: Final = (bytes,)
 
 def render_view(view: View, wire: Wire) -> tuple[list[ProviderMessage], list[list[ProviderMessage]]]:
     """Return the messages, and those of each step, which `core.engine.prefix` compares with the next request's."""
-    groups = [step.render(wire) for step in view.steps]
+    # Most steps are rendered already. A call for each of them would take longer than the rest of this function.
+    groups = [
+        rendered
+        if step.rendered_by is wire and (rendered := step.rendered) is not None
+        else step.render(wire)
+        for step in view.steps
+    ]
     return copy_messages(wire.join(groups)), groups
 
 

@@ -290,12 +290,12 @@ class Step:
     """The smallest thing that can be hidden: an utterance and everything that answers it."""
 
     __slots__ = (
-        "_rendered",
-        "_rendered_by",
         "covers",
         "kind",
         "message_count",
         "pin_seq",
+        "rendered",
+        "rendered_by",
         "seq",
         "slots",
         "units",
@@ -326,8 +326,10 @@ class Step:
         """How many messages of the log this step stands for."""
         self.units: int | None = None
         """The units of the step as the view last counted them; None when it changed since."""
-        self._rendered: list[ProviderMessage] | None = None
-        self._rendered_by: Wire | None = None
+        self.rendered: list[ProviderMessage] | None = None
+        """The messages as they were last rendered; None when the step changed since."""
+        self.rendered_by: Wire | None = None
+        """The dialect of these messages; None when there are none."""
 
     @property
     def is_pinned(self) -> bool:
@@ -410,29 +412,24 @@ class Step:
     def invalidate(self) -> None:
         """Forget the units and the rendered messages: the step has changed."""
         self.units = None
-        self._rendered = None
+        self.rendered = self.rendered_by = None
 
     def retire(self) -> None:
         """Set the units to 0, because the step has left the view."""
         self.units = 0
-        self._rendered = None
+        self.rendered = self.rendered_by = None
 
     # ── Derived facts, cached ────────────────────────────────────────────────────────────────────────
 
     def render(self, wire: Wire) -> list[ProviderMessage]:
         """Return the step as messages of a dialect. The caller must not change them."""
-        if self._rendered is None or self._rendered_by is not wire:
+        if self.rendered is None or self.rendered_by is not wire:
             if self.slots:
-                self._rendered = list(chain.from_iterable(map(wire.write, self.facts())))
+                self.rendered = list(chain.from_iterable(map(wire.write, self.facts())))
             else:
-                self._rendered = wire.write(self.utterance.as_shown())
-            self._rendered_by = wire
-        return self._rendered
-
-    @property
-    def rendered(self) -> list[ProviderMessage] | None:
-        """The messages as they were last rendered; None when the step changed since."""
-        return self._rendered
+                self.rendered = wire.write(self.utterance.as_shown())
+            self.rendered_by = wire
+        return self.rendered
 
 
 # ── Ranges that reductions hide ────────────────────────────────────────────────────────────────────────

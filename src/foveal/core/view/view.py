@@ -169,6 +169,11 @@ class View:
         return self._shown_in.keys()
 
     @property
+    def has_drops(self) -> bool:
+        """Whether an event of the view's log has dropped messages."""
+        return any(cover.level == "dropped" for cover in self.covered_ranges)
+
+    @property
     def hidden_open_calls(self) -> list[tuple[str, int]]:
         """Calls that wait for a result in steps that are not shown: their ids, and the seqs of the steps."""
         hidden = (slot for slot in self._open_calls if slot.step.seq not in self._shown_in)

@@ -33,7 +33,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.wire.media import measure_media
 from foveal.core.wire.utf8_text import replace_surrogates
-from foveal.errors import MalformedMessage
+from foveal.errors import MalformedMessage, shown_value
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -43,6 +43,8 @@ FREE_TEXT_VARIETIES: Final = frozenset({"custom", "custom_tool_call"})
 OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
 """User message that a dialect adds before a history that begins with the model."""
 _STRINGS: Final = (str, bytes)
+TEXT_OR_PARTS: Final = "a text, or a list of parts"
+"""What a content may be, for a message."""
 
 
 class MessageChunk(msgspec.Struct, frozen=True):
@@ -99,6 +101,11 @@ def read_each(
         yield MessageChunk(1, read_at(index, read_message, message))
 
 
+def given_value(value: object) -> str:
+    """Return a wrong value and its type for a message."""
+    return f"{shown_value(value)} ({type(value).__name__})"
+
+
 def as_mapping(value: object) -> Mapping[str, Any]:
     """Return a dict unchanged, and an object of a client library as the dict that the library would send."""
     if type(value) is dict:
@@ -109,7 +116,7 @@ def as_mapping(value: object) -> Mapping[str, Any]:
         dumped = dump_object(value)
         if isinstance(dumped, dict):
             return dumped
-    raise BadField("", f"must be an object, not {type(value).__name__}")
+    raise BadField("", f"must be a dict or an object of a client library, not {given_value(value)}")
 
 
 def dump_object(value: Any) -> Any:
@@ -178,7 +185,7 @@ def required_string(item: Mapping[str, Any], field: str) -> str:
     value = item.get(field)
     if isinstance(value, str):
         return value
-    raise BadField(field, "is missing" if value is None else f"must be a string, not {type(value).__name__}")
+    raise BadField(field, "is missing" if value is None else f"must be a string, not {given_value(value)}")
 
 
 def required_content(item: Mapping[str, Any], field: str) -> Any:
@@ -189,6 +196,11 @@ def required_content(item: Mapping[str, Any], field: str) -> Any:
     return value
 
 
+def unknown_role(role: object, messages: str, allowed: str) -> BadField:
+    """Return the error for a role that the messages of a dialect do not have."""
+    return BadField("role", f"{shown_value(role)} is not a role of {messages}: one of {allowed}")
+
+
 def arguments_text(item: Mapping[str, Any], field: str) -> str:
     """Return arguments as the text that the model wrote; parsed arguments are encoded as JSON again."""
     value = item.get(field)
@@ -197,10 +209,11 @@ def arguments_text(item: Mapping[str, Any], field: str) -> str:
     return "" if value is None else json_text(value)
 
 
-def read_list(values: object, field: str, reader: Callable[[Any], T]) -> list[T]:
-    """Read every item of a list; an error names the field and the position of the item."""
+def read_list(values: object, field: str, reader: Callable[[Any], T], *, expected: str = "a list") -> list[T]:
+    """Read every item of a list; an error names the field and the position of the item. `expected` says what the
+    field may be, for a message."""
     if type(values) is not list and (isinstance(values, _STRINGS) or not isinstance(values, Sequence)):
-        raise BadField(field, f"must be a list, not {type(values).__name__}")
+        raise BadField(field, f"must be {expected}, not {given_value(values)}")
     items: list[T] = []
     for place, value in enumerate(values):
         try:

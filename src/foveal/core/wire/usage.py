@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from foveal.core.log.events import Used
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, shown_value
 
 MAX_REPORTED_TOKENS: Final = 10**9
 """A larger count is read as 0."""
@@ -30,6 +30,8 @@ MAX_REPORT_LEVELS: Final = 5
 """Levels of objects in which the usage of a reply is searched."""
 _MAX_NAMED_FIELDS: Final = 12
 """Fields that an error names."""
+_MAX_SHOWN_CHARS: Final = 40
+"""Characters of a value that an error shows: it may be the text of an answer."""
 
 _PROMPT_INCLUDES_CACHE: Final = ("prompt_tokens", "prompt_token_count", "prompt_eval_count")
 _INPUT: Final = (*_PROMPT_INCLUDES_CACHE, "input_tokens", "input_token_count")
@@ -162,10 +164,13 @@ def _single_request(usage: object) -> object:
 
 
 def _description(report: object) -> str:
+    if isinstance(report, _NO_REPORT):
+        return f"{shown_value(report)[:_MAX_SHOWN_CHARS]} ({type(report).__name__})"
     names = sorted(map(str, report)) if isinstance(report, Mapping) else _attributes(report)
     shown = ", ".join(name[:40] for name in names[:_MAX_NAMED_FIELDS])
     more = f" and {len(names) - _MAX_NAMED_FIELDS} others" if len(names) > _MAX_NAMED_FIELDS else ""
-    return f"{type(report).__name__} with the fields {shown}{more}" if names else type(report).__name__
+    fields = f"with the fields {shown}{more}" if names else "without fields"
+    return f"{type(report).__name__} {fields}"
 
 
 def _attributes(report: object) -> list[str]:

@@ -70,6 +70,12 @@ def test_a_chunk_that_is_not_taken_is_returned() -> None:
     assert asyncio.run(relay_all(pieces, taken=taken)) == ([b"one", b"o"] * 2, [b"tw", b"three"] * 2, 1)
 
 
+def test_chunks_after_one_that_is_not_taken_stay_behind_it() -> None:
+    pieces = [framed(b"one"), framed(b"two") + framed(b"three"), framed(b"four"), b"0\r\n\r\n"]
+    taken = frozenset({b"one", b"three", b"four"})
+    assert asyncio.run(relay_all(pieces, taken=taken)) == ([b"one", b"four"] * 2, [b"twothree"] * 2, 1)
+
+
 def test_a_stream_that_breaks_off_raises_the_error_of_the_connection() -> None:
     with pytest.raises(aiohttp.ClientPayloadError):
         asyncio.run(relay_all([framed(b"one"), b"5\r\ntw"]))

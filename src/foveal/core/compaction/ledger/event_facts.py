@@ -192,13 +192,18 @@ def quotable_lines(text: str) -> list[str]:
     lines = [line for line in map(str.strip, text.split("\n")) if len(line) >= MIN_LEDGER_LINE_CHARS]
     if _MARKED_STARTS.isdisjoint({line[0] for line in lines}):
         return lines
-    bare = (_without_marks(line) if line[0] in _MARKED_STARTS else line for line in lines)
-    return [line for line in bare if len(line) >= MIN_LEDGER_LINE_CHARS]
-
-
-def _without_marks(line: str) -> str:
-    line = strip_line_number(line)
-    return line[2:].lstrip() if line.startswith(_DIFF_MARKS) else line
+    bare: list[str] = []
+    for line in lines:
+        if line[0] in _MARKED_STARTS:
+            # Most of these lines are those of a numbered listing: a call for each would take longer than the rest.
+            number, tab, rest = line.partition("\t")
+            line = rest.lstrip() if tab and number.isdecimal() else strip_line_number(line)
+            if line.startswith(_DIFF_MARKS):
+                line = line[2:].lstrip()
+            if len(line) < MIN_LEDGER_LINE_CHARS:
+                continue
+        bare.append(line)
+    return bare
 
 
 def _ends(text: str) -> str:

@@ -49,10 +49,16 @@ SECTION_HEADINGS: Final = (
 """Headings of a ledger, in their order."""
 
 _ROLES: Final = "system|developer|user|assistant|human|tool|function|summary|instructions?|foveal"
+_INSIDE: Final = r"(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\]){0,400}"
+"""The rest of a marker up to its end, which may contain brackets itself."""
 _FAKE_MARKUP: Final = re.compile(
-    rf"\[(?=\s*foveal)|<(?=\||/?\s*(?:{_ROLES})\b)|【(?=\s*foveal)", re.IGNORECASE
+    rf"\[(?=\s*foveal)(?:(?P<square>{_INSIDE})\])?"
+    rf"|<(?=\||/?\s*(?:{_ROLES})\b)(?:(?P<angle>[^<>\n]{{0,400}})>)?"
+    r"|【(?=\s*foveal)(?:(?P<lenticular>[^【】\n]{0,400})】)?",
+    re.IGNORECASE,
 )
-_REPLACEMENTS: Final = {"[": "(", "<": "‹", "【": "("}
+_REPLACEMENTS: Final = {"square": "()", "angle": "‹›", "lenticular": "()"}
+_OPENING: Final = {"[": "(", "<": "‹", "【": "("}
 _LEDGER_STARTS: Final = "|".join(
     re.escape(heading.partition(",")[0].rstrip(":")) for heading in SECTION_HEADINGS
 )
@@ -67,8 +73,17 @@ def escape_tags(text: str) -> str:
     """Return the text without anything that looks like a role tag or a Foveal placeholder."""
     text = readable(text)
     if "[" in text or "<" in text or "【" in text:
-        return _FAKE_MARKUP.sub(lambda found: _REPLACEMENTS[found.group()], text)
+        return _FAKE_MARKUP.sub(_other_brackets, text)
     return text
+
+
+def _other_brackets(found: re.Match[str]) -> str:
+    """Return fake markup in other brackets, of the same length; without its end, only the opening one."""
+    kind = found.lastgroup
+    if kind is None:
+        return _OPENING[found.group()]
+    brackets = _REPLACEMENTS[kind]
+    return f"{brackets[0]}{_FAKE_MARKUP.sub(_other_brackets, found[kind])}{brackets[1]}"
 
 
 def is_imitation(line: str) -> bool:

@@ -34,6 +34,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES
 from foveal.core.wire.common import (
+    TEXT_OR_PARTS,
     BadField,
     MessageChunk,
     json_text,
@@ -45,6 +46,7 @@ from foveal.core.wire.common import (
     read_media,
     required_content,
     required_string,
+    unknown_role,
 )
 
 _MESSAGE_FIELDS: Final = frozenset({"role", "content"})
@@ -70,7 +72,7 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
     if len(message) != 2 or role is None:  # else there are no other fields
         extra = other_fields(message, _REPLY_FIELDS if message.get("type") == "message" else _MESSAGE_FIELDS)
     if not isinstance(content, str):
-        content = read_list(content, "content", _read_block)
+        content = read_list(content, "content", _read_block, expected=TEXT_OR_PARTS)
     match role:
         case "user":
             return _user_facts(content, extra)
@@ -86,7 +88,7 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
         case None:
             raise BadField("role", "is missing")
         case other:
-            raise BadField("role", f"{other!r} is not a role of Anthropic messages")
+            raise unknown_role(other, "Anthropic messages", "user, assistant")
 
 
 def _native_dialect(extra: Any, content: Content) -> Dialect:
@@ -169,7 +171,9 @@ def _read_result(item: Mapping[str, Any]) -> ToolReturned:
     if isinstance(blocks, str):
         content: Content = blocks
     else:
-        content = () if blocks is None else tuple(read_list(blocks, "content", _read_part))
+        content = (
+            () if blocks is None else tuple(read_list(blocks, "content", _read_part, expected=TEXT_OR_PARTS))
+        )
     extra = _result_extra(item)
     return ToolReturned(
         call_id=required_string(item, "tool_use_id"),

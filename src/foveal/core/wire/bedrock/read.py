@@ -39,6 +39,7 @@ from foveal.core.wire.bedrock.converse_bytes import mark_bytes
 from foveal.core.wire.bedrock.write import BEDROCK_CONVERSE, CACHE_POINTS_FIELD
 from foveal.core.wire.cache_marks import CACHE_POINT
 from foveal.core.wire.common import (
+    TEXT_OR_PARTS,
     BadField,
     Json,
     MessageChunk,
@@ -51,6 +52,7 @@ from foveal.core.wire.common import (
     read_list,
     read_media,
     required_string,
+    unknown_role,
 )
 
 T = TypeVar("T")
@@ -83,7 +85,9 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
         raise BadField("content", "is missing")
     extra = other_fields(message, _MESSAGE_FIELDS)
     blocks: list[_Block] = (
-        [Text(text=content)] if isinstance(content, str) else read_list(content, "content", _read_block)
+        [Text(text=content)]
+        if isinstance(content, str)
+        else read_list(content, "content", _read_block, expected=TEXT_OR_PARTS)
     )
     _check_places(blocks, role)
     match role:
@@ -98,7 +102,7 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
         case None:
             raise BadField("role", "is missing")
         case other:
-            raise BadField("role", f"{other!r} is not a role of Bedrock messages")
+            raise unknown_role(other, "Bedrock messages", "user, assistant")
 
 
 def _check_places(blocks: list[_Block], role: object) -> None:

@@ -54,6 +54,7 @@ from foveal.core.wire.common import (
     read_list,
     read_media,
     required_string,
+    unknown_role,
 )
 from foveal.core.wire.gemini.write import GEMINI_CONTENTS, RESPONSE_FIELD
 from foveal.errors import MalformedMessage
@@ -134,7 +135,7 @@ def _read_content(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
             content = _model_content(read_parts)
             return (Instructed(content=content, dialect=_native_dialect(extra, content), extra=extra),)
         case other:
-            raise BadField("role", f"{other!r} is not a role of Gemini contents")
+            raise unknown_role(other, "Gemini contents", "user, model")
 
 
 def _user_facts(

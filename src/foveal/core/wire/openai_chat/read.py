@@ -33,6 +33,7 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.core.wire.common import (
+    TEXT_OR_PARTS,
     BadField,
     MessageChunk,
     arguments_text,
@@ -46,6 +47,7 @@ from foveal.core.wire.common import (
     read_media,
     required_content,
     required_string,
+    unknown_role,
 )
 from foveal.core.wire.openai_chat.write import LEGACY_CALL, OPENAI_CHAT
 
@@ -88,7 +90,7 @@ def _read_message(message: Mapping[str, Any]) -> AnyFact:
         case None:
             raise BadField("role", "is missing")
         case other:
-            raise BadField("role", f"{other!r} is not a role of chat messages")
+            raise unknown_role(other, "chat messages", "system, developer, user, assistant, tool")
 
 
 def _native_dialect(extra: Any, content: Content) -> Dialect:
@@ -129,7 +131,11 @@ def _read_result(message: Mapping[str, Any], call_id: str, variety: str) -> Tool
 
 def _read_content(message: Mapping[str, Any]) -> Content:
     content = required_content(message, "content")
-    return content if isinstance(content, str) else tuple(read_list(content, "content", _read_part))
+    return (
+        content
+        if isinstance(content, str)
+        else tuple(read_list(content, "content", _read_part, expected=TEXT_OR_PARTS))
+    )
 
 
 def _read_part(item: Mapping[str, Any]) -> AnyPart:

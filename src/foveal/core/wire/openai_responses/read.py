@@ -32,10 +32,12 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.core.wire.common import (
+    TEXT_OR_PARTS,
     BadField,
     Json,
     MessageChunk,
     arguments_text,
+    given_value,
     indexed_from,
     json_text,
     native_dialect,
@@ -46,6 +48,7 @@ from foveal.core.wire.common import (
     read_media,
     required_content,
     required_string,
+    unknown_role,
 )
 from foveal.core.wire.openai_responses.write import (
     APPROVAL_TYPE,
@@ -107,7 +110,7 @@ def _with_kind(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     if kind is None and "role" not in item and "id" not in item:
         raise BadField("type", "is missing")
     if kind is not None and not isinstance(kind, str):
-        raise BadField("type", f"must be a string, not {type(kind).__name__}")
+        raise BadField("type", f"must be a string, not {given_value(kind)}")
     if kind == "message" or (kind is None and "role" in item):
         return item, "model" if item.get("role") == "assistant" else "said"
     if kind in _RESULT_TYPES:
@@ -133,7 +136,7 @@ def _read_user_or_system(item: Mapping[str, Any]) -> UserSaid | Instructed:
         case None:
             raise BadField("role", "is missing")
         case other:
-            raise BadField("role", f"{other!r} is not a role of Responses messages")
+            raise unknown_role(other, "Responses messages", "system, developer, user, assistant")
 
 
 def _model_fact(run: list[AnyPart]) -> ModelSaid:
@@ -165,7 +168,7 @@ def _read_assistant_texts(item: Mapping[str, Any]) -> Sequence[AnyPart]:
     if isinstance(content, str):
         extra = UNSET if item.keys() <= _MESSAGE_FIELDS else raw_json({"item": _other_message_fields(item)})
         return (Text(text=content, extra=extra),)
-    parts = read_list(content, "content", dict)
+    parts = read_list(content, "content", dict, expected=TEXT_OR_PARTS)
     if not parts or not all(isinstance(part.get(_text_field(part)), str) for part in parts):
         return (Opaque(native=raw_json(item)),)
     return [_read_text(part, item if place == 0 else None) for place, part in enumerate(parts)]
@@ -234,7 +237,11 @@ def _with_call_id(item: Mapping[str, Any], messages: Sequence[object], index: in
 
 def _read_content(item: Mapping[str, Any], field: str) -> Content:
     content = required_content(item, field)
-    return content if isinstance(content, str) else tuple(read_list(content, field, _read_part))
+    return (
+        content
+        if isinstance(content, str)
+        else tuple(read_list(content, field, _read_part, expected=TEXT_OR_PARTS))
+    )
 
 
 def _read_part(item: Mapping[str, Any]) -> AnyPart:
@@ -251,7 +258,9 @@ def _read_result(item: Mapping[str, Any]) -> ToolReturned:
     variety = "function" if kind == "function_call_output" else kind.removesuffix("_output")
     call_id = item.get("answers") or item.get("call_id")
     if not isinstance(call_id, str):
-        raise BadField("call_id", "is missing" if call_id is None else "must be a string")
+        raise BadField(
+            "call_id", "is missing" if call_id is None else f"must be a string, not {given_value(call_id)}"
+        )
     content, extra = _read_output(item, variety), _result_extra(item)
     return ToolReturned(
         call_id=call_id,
