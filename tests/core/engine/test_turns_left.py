@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
 import foveal
-from foveal import policy
-from foveal.core.engine.turns_left import is_cheap_cut
 from foveal.core.log.events import REDUCTIONS
-from foveal.core.models import Caps, plan_budget
-from foveal.core.policies import Moment, economy
-from foveal.core.tokens.calibration import Calibration
-from support.effort import examples
 from support.histories import call_message, context, result_message, user
 
 
@@ -82,29 +71,3 @@ def test_before_an_answered_turn_nothing_is_foretold() -> None:
     assert ctx.report().turns_left is None
     ctx.append(user("hello"))
     assert ctx.report().turns_left is None
-
-
-@examples(200)
-@given(
-    units=st.integers(0, 300_000),
-    fixed=st.integers(0, 20_000),
-    said=st.integers(0, 2_000_000),
-    spent=st.floats(0, 10_000_000),
-    read=st.sampled_from([0.1, 0.25, 0.5]),
-    write=st.sampled_from([1.0, 1.25]),
-    lost=st.booleans(),
-    window=st.sampled_from([8_000, 128_000, 400_000]),
-)
-def test_what_is_cheap_is_what_the_policy_finds_cheap(
-    units: int, fixed: int, said: int, spent: float, read: float, write: float, lost: bool, window: int
-) -> None:
-    class Sized:
-        def __init__(self, units: int) -> None:
-            self.units = units
-
-    rules = policy("economy")
-    model = foveal.model("test", window=window)
-    budget = replace(plan_budget(model, Caps(), Calibration(), warn=rules.warn, act=rules.act), fixed=fixed)
-    moment = Moment(calls=3, read=read, write=write, said=said, spent=spent, prefix_lost=lost)
-    view: Any = Sized(units)
-    assert is_cheap_cut(units, budget, moment, rules) == economy._is_cheap(view, budget, moment, rules)

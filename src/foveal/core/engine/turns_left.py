@@ -14,12 +14,7 @@ from msgspec.structs import replace
 
 from foveal.core.models.budget import Budget
 from foveal.core.policies import Moment, Policy
-from foveal.core.policies.economy import (
-    FULL_SHARE,
-    MAX_CUT_COST_SHARE,
-    MIN_SHOWN_SHARE,
-    decide_economy,
-)
+from foveal.core.policies.economy import decide_economy, is_cheap_cut
 from foveal.core.policies.ladder.compact import turns_since_summary
 from foveal.core.view.view import View
 
@@ -105,15 +100,3 @@ def _after_turn(moment: Moment, turn: TurnSize) -> Moment:
         said=moment.said + turn.units,
         spent=moment.spent + moment.write * turn.units + moment.read * read,
     )
-
-
-def is_cheap_cut(units: int, budget: Budget, moment: Moment, policy: Policy) -> bool:
-    """Return whether `economy` would cut a request with `units` of messages that fits. A test compares this with
-    the policy."""
-    said = moment.said + budget.fixed
-    full = FULL_SHARE * (budget.act + budget.fixed)
-    worthwhile = min(full, max(policy.early_tokens, MIN_SHOWN_SHARE * said))
-    if units + budget.fixed <= worthwhile:
-        return False
-    cost = (moment.write - moment.read) * worthwhile * policy.target
-    return moment.free_break or cost <= MAX_CUT_COST_SHARE * moment.spent

@@ -47,7 +47,7 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
     if view.units > budget.hard:
         return _forced_cut(view, budget, moment, policy)
     is_due = view.units > budget.act
-    if moment.cutting or not (is_due or _is_cheap(view, budget, moment, policy)):
+    if moment.cutting or not (is_due or is_cheap_cut(view.units, budget, moment, policy)):
         return None
     is_full = view.units + budget.fixed > _full(budget)
     planned = _plan(view, budget, moment, policy, reason="tokens" if is_full else "price")
@@ -74,10 +74,11 @@ def _worthwhile(budget: Budget, moment: Moment, policy: Policy) -> float:
     return min(_full(budget), max(policy.early_tokens, MIN_SHOWN_SHARE * said))
 
 
-def _is_cheap(view: View, budget: Budget, moment: Moment, policy: Policy) -> bool:
-    """Return whether the request is large enough for a cut, and the cut costs little enough."""
+def is_cheap_cut(units: int, budget: Budget, moment: Moment, policy: Policy) -> bool:
+    """Return whether a request with `units` of messages is large enough for a cut, and the cut costs little
+    enough."""
     worthwhile = _worthwhile(budget, moment, policy)
-    if view.units + budget.fixed <= worthwhile:
+    if units + budget.fixed <= worthwhile:
         return False
     cost = (moment.write - moment.read) * worthwhile * policy.target
     return moment.free_break or cost <= MAX_CUT_COST_SHARE * moment.spent
