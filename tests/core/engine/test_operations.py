@@ -182,8 +182,11 @@ def _hidden_steps(log: Iterable[Event]) -> list[str]:
     return [event.handle for event in log if isinstance(event.fact, ToolReturned | Compacted | Dropped)]
 
 
-@pytest.mark.parametrize("policy", ["economy", "handoff", "rolling", "recent", "confirm"])
-@pytest.mark.parametrize("window", [6_000, 16_000])
+@pytest.mark.parametrize(
+    ("policy", "window"),
+    [(name, 6_000) for name in ("economy", "handoff", "rolling", "recent", "confirm")]
+    + [("economy", 16_000)],
+)
 def test_no_request_exceeds_the_limit_after_many_expansions(policy: Any, window: int) -> None:
     ctx = Context(plain_model(window), tokenizer=ESTIMATE, policy=policy)
     said = history(window // 150)
