@@ -75,7 +75,9 @@ def test_retry_rewinds_the_answer_and_sends_the_same_message(project: ChatProjec
         terminal.enter("/retry")
         terminal.see("Right.")
         terminal.see(lambda t: t.text.count("› what is 2+2?") == 2)
-        terminal.see(lambda t: project.request()[-1]["role"] == "assistant")  # it is shown before it is stored
+        terminal.see(
+            lambda t: project.request()[-1]["role"] == "assistant"
+        )  # it is shown before it is stored
     assert [(m["role"], m["content"]) for m in project.request()][-2:] == [
         ("user", "what is 2+2?"),
         ("assistant", "Right."),
