@@ -73,6 +73,30 @@ def test_subagents_of_a_transcript_are_lanes(opener: Any, transcripts: Inspected
     page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
 
 
+def test_lanes_appear_when_the_list_was_not_complete_at_first(
+    opener: Any, transcripts: InspectedServer
+) -> None:
+    """A busy server answers with rows that it has not read yet."""
+    page = opener(transcripts, "Counting apples", size=(1280, 1000)).page
+    answered: list[str] = []
+
+    def answer(route: Any) -> None:
+        answered.append(route.request.url)
+        if len(answered) > 1:
+            route.continue_()
+            return
+        response = route.fetch()
+        rows = [
+            {"key": row["key"], "title": row["title"], "partial": True} for row in response.json()["sessions"]
+        ]
+        route.fulfill(response=response, json={**response.json(), "sessions": rows})
+
+    page.route("**/inspect/api/sessions?*", answer)
+    page.reload()
+    page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
+    assert len(answered) > 1
+
+
 def test_a_growing_transcript_is_followed(opener: Any, transcripts: InspectedServer, tmp_path: Path) -> None:
     inspected = opener(transcripts, "Counting apples")
     inspected.page.locator(".live-line[data-status=live]").wait_for()

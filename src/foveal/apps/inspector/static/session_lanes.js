@@ -16,6 +16,10 @@ import { Lanes } from "./lanes.js";
 const LANE_CANDIDATES = 100;
 /** Milliseconds between two loads of the list while the session grows. */
 const LANES_REFRESH_MS = 15_000;
+/** Milliseconds after which a list that the server could not complete in time is loaded again. */
+const LANES_AGAIN_MS = 1_000;
+/** How often. Rows of very long sessions may stay incomplete. */
+const MAX_LANES_AGAIN = 10;
 
 /**
  * Return the lanes of a session's page. They stay hidden while no other session belongs to it.
@@ -27,6 +31,7 @@ export function createSessionLanes(app) {
   /** @type {SessionRow[]} */
   let rows = [];
   let loadedAt = -Infinity;
+  let again = MAX_LANES_AGAIN;
   const show = () => {
     const known = rows.find((row) => row.key === app.data.id);
     const others = rows.filter((row) => row.key !== app.data.id);
@@ -46,6 +51,10 @@ export function createSessionLanes(app) {
       if (!(error instanceof Problem)) throw error;
     }
     show();
+    if (again > 0 && (rows.length === 0 || rows.some((row) => row.partial))) {
+      again -= 1;
+      setTimeout(() => void load(), LANES_AGAIN_MS);
+    }
   };
   app.state.subscribe((state, before) => {
     if (state.version !== before.version && performance.now() - loadedAt > LANES_REFRESH_MS) void load();
