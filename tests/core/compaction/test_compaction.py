@@ -1014,7 +1014,7 @@ def test_a_summary_is_requested_after_the_cached_part_of_the_last_request() -> N
     assert {request.form for request, _ in asked} == {"shared"}
     for request, before in asked:
         assert request.messages[:-1] == before[: len(request.messages) - 1]
-        assert len(request.messages) - 1 < len(before)
+        assert len(request.messages) - 1 <= len(before)
 
 
 def test_a_request_for_a_summary_leaves_a_tenth_free_until_usage_was_reported() -> None:

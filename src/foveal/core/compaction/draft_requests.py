@@ -43,6 +43,8 @@ THINKING_TOKENS: Final = 4_000
 """Tokens that a reply may take beyond its text, for the writer's thinking."""
 MIN_THINKING_TOKENS: Final = 1_000
 """Least of these, where the rest of the window is the conversation."""
+MIN_SHARED_TEXT_SHARE: Final = 1 / 3
+"""Least share of its text that a reply must have room for, where the rest of the window is the conversation."""
 MIN_COUNTING_MARGIN: Final = 0.05
 """Least share of the window that is left free, because counts are estimates."""
 FAULT_LIST_UNITS: Final = 300
@@ -139,13 +141,16 @@ class DraftRequester:
     def shared_capacity(self, tokens: int) -> WriterCapacity | None:
         """Return what the writer can write after a request of `tokens`; None when that is too little.
 
-        A small window leaves less for thinking, since the request is cheap: the provider has most of it cached."""
+        A small window leaves less for thinking and for the text, since the request is cheap: the provider has most
+        of it cached."""
         model = self.writer.model
         free = self._window - tokens - self._margin
         max_tokens = min(self._text_tokens + THINKING_TOKENS, model.max_output, free)
-        if tokens > model.max_input or max_tokens < self._text_tokens + MIN_THINKING_TOKENS:
+        text_share = (max_tokens - MIN_THINKING_TOKENS) / self._text_tokens
+        if tokens > model.max_input or text_share < MIN_SHARED_TEXT_SHARE:
             return None
-        return self._capacity(max_tokens, 0)
+        capacity = self._capacity(max_tokens, 0)
+        return capacity._replace(max_units=int(capacity.max_units * min(1.0, text_share)))
 
     @property
     def _margin(self) -> int:

@@ -251,8 +251,8 @@ PRESETS: Final[Mapping[PresetName, Policy]] = {
         keep_last=2,
         retain_user_share=0.25,
         compact=True,
-        summary_tokens=6_000,
-        summary_share=0.2,
+        summary_tokens=8_000,
+        summary_share=0.25,
     ),
     "handoff": replace(_SUMMARY, name="handoff", warn=0.6, act=0.7, tail=0.0),
     "sliding-summary": replace(

@@ -804,6 +804,52 @@ def test_a_line_that_the_agent_quoted_is_kept_under_its_source() -> None:
     assert lines[:2] == [f"  | {line}", f"  | {other}"]
 
 
+def file_text(name: str, count: int = 40) -> str:
+    return "\n".join(f"{name}_{number} = compute_{name}(value, rate)" for number in range(count))
+
+
+def test_the_text_of_a_file_that_many_calls_name_is_quoted_although_it_is_old() -> None:
+    """A file that calls read and change again and again is quoted again, however long ago it was read."""
+    text = ledger_of(
+        user_said("Repair the cart."),
+        *ran("cat src/cart.py", file_text("cart")),
+        *ran("cat src/rates.py", file_text("rates")),
+        *ran("sed -i s/a/b/ src/cart.py", ""),
+        *ran("sed -i s/c/d/ src/cart.py", ""),
+        *(fact for n in range(30) for fact in ran(f"cat notes/{n}.txt", file_text(f"note_{n}"))),
+        room=2_000,
+    )
+    quoted = section(text, "Tool output")
+    assert sum(line.startswith("  | cart_") for line in quoted) == 40
+    assert not any(line.startswith("  | rates_") for line in quoted)
+
+
+def test_calls_after_the_range_count_for_the_file_that_they_name() -> None:
+    facts = (
+        user_said("Repair the cart."),
+        *ran("cat src/cart.py", file_text("cart")),
+        *(fact for n in range(30) for fact in ran(f"cat notes/{n}.txt", file_text(f"note_{n}"))),
+    )
+    events = log(*facts, *ran("sed -i s/a/b/ cart.py", ""), *ran("sed -i s/c/d/ src/cart.py", ""))
+    ledgers = [
+        Ledger(events[: len(facts)], after=after).write(room=2_000, counter=ESTIMATE)
+        for after in ([], events[len(facts) :])
+    ]
+    assert ["  | cart_7 = compute_cart(value, rate)" in text for text in ledgers] == [False, True]
+
+
+def test_one_large_file_leaves_room_for_the_texts_of_others() -> None:
+    small = [
+        fact
+        for name in ("cart", "rates")
+        for fact in (*ran(f"cat {name}.py", file_text(name)), *(2 * ran(f"sed -i s/a/b/ {name}.py", "")))
+    ]
+    large = (*ran("cat all.py", file_text("all", 900)), *(9 * ran("sed -i s/a/b/ all.py", "")))
+    quoted = section(ledger_of(user_said("Repair it."), *small, *large, room=6_000), "Tool output")
+    for name in ("all", "cart", "rates"):
+        assert sum(line.startswith(f"  | {name}_") for line in quoted) >= 40
+
+
 def test_tool_output_of_one_file_stands_under_one_title() -> None:
     text = ledger_of(
         user_said(LONG_REQUEST),

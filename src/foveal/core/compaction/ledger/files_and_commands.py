@@ -21,7 +21,7 @@ from foveal.core.compaction.ledger.sections import (
     MAX_CALL_TITLE_CHARS,
     inline,
 )
-from foveal.core.log.events import handle
+from foveal.core.log.events import handle, text_of
 
 MAX_READ_FILES_TRACKED: Final = 400
 """Files that were only read, newest first; files that were changed are all tracked."""
@@ -35,6 +35,13 @@ _INSTRUCTION_FILES: Final = word_set(
     " copilot-instructions.md conventions.md"
 )
 """Files in which a project states rules for agents."""
+_MIN_TOUCHES: Final = 3
+"""A file that this many calls name is worked on: its text is quoted."""
+_MIN_TEXT_CHARS: Final = 800
+"""A shorter result is a message about a file, not its text."""
+_MAX_FILES_OF_TEXT: Final = 2
+"""The result of a call that names more files, such as a search, is the text of none."""
+_MAX_TEXTS_PER_FILE: Final = 12
 _NEEDED_SHARE: Final = 0.3
 _MIN_NAMES_LEFT_OUT: Final = 3
 _UNITS_PER_NAME_LEFT_OUT: Final = 25
@@ -56,12 +63,19 @@ class TouchedFile:
         """Times of each action, the latest one last."""
         self._changes: list[tuple[int, str]] = []
         """The latest changes, each with its seq, the latest one last."""
+        self.touches: int = 0
+        """Calls that name it."""
+        self.texts: list[int] = []
+        """Seqs of the latest results that contain text of it, the latest one last."""
 
     def add(self, path: str, verb: FileAction, change: str, action: ToolAction) -> None:
         """Count an action; the longest spelling of the path is kept."""
         path = path.removeprefix("./")
         self.path = path if len(path) >= len(self.path) else self.path
         self.last = action.seq
+        self.touches += 1
+        if _is_file_text(action):
+            self.texts = [*self.texts[1 - _MAX_TEXTS_PER_FILE :], action.result_seq]
         is_change = verb not in ("read", "ran")
         word = f"{verb} in a call that failed" if is_change and action.has_failed else verb
         self._counts[word] = self._counts.pop(word, 0) + 1
@@ -100,6 +114,13 @@ class TouchedFile:
         return f"{ITEM_PREFIX}{_shown_path(self.path)}: {', '.join(counted)}, {where}"
 
 
+def _is_file_text(action: ToolAction) -> bool:
+    """Return whether the result of a call is likely to be text of the file that it names."""
+    if action.result is None or action.has_failed or len(action.touched) > _MAX_FILES_OF_TEXT:
+        return False
+    return len(text_of(action.result.content)) >= _MIN_TEXT_CHARS
+
+
 @lru_cache(maxsize=MAX_PATHS_KEPT)
 def _shown_path(path: str) -> str:
     return inline(path, _MAX_PATH_CHARS)
@@ -130,6 +151,15 @@ class FileHistory:
         return [
             file for number, file in enumerate(files) if file.is_changed or number < MAX_READ_FILES_TRACKED
         ]
+
+    def worked_on(self, *, later: FileHistory) -> list[TouchedFile]:
+        """Return the files that are named most often, here and `later`, most often first."""
+        touches = {key: file.touches for key, file in self._files.items() if file.texts}
+        for key in touches.keys() & later._files.keys():
+            touches[key] += later._files[key].touches
+        # Of files that are named equally often, the one that was touched last comes first.
+        keys = [key for key in reversed(touches) if touches[key] >= _MIN_TOUCHES]
+        return [self._files[key] for key in sorted(keys, key=touches.__getitem__, reverse=True)]
 
 
 def file_sections(

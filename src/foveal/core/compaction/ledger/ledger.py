@@ -95,7 +95,7 @@ class _LedgerText:
     ) -> None:
         self._facts = index.range_facts(events)
         self._later = index.facts_after(self._facts, after)
-        self._signs = ReuseSigns(self._facts, index, keep=keep)
+        self._signs = ReuseSigns(self._facts, index, later=self._later, keep=keep)
         self._sizes = index.item_sizes(counter)
         self._keep = keep
         self._counter = counter

@@ -1,8 +1,9 @@
 """Ledger block of lines and names that may be needed again.
 
-What an agent has quoted, it quotes again. So half of the block is for lines: first those that occur in a call and
-in a result, newest first; then imports, then other lines of the newest results. The rest is for names of results,
-by
+What an agent has quoted, it quotes again, and it works on the files that its calls name most often. So two thirds
+of the block are for lines: first those that occur in a call and in a result, newest first; then imports; then the
+texts of the files that most calls name, each in at most half of the room that is left; then other lines of the
+newest results. The rest is for names of results, by
 
     (0.2 · min(results, 3) + 1.5 · ln(1 + calls)) · [1.3 with one of / . _] / (1 + age / 30,000 tokens)
 
@@ -44,8 +45,10 @@ from foveal.core.view.text_facts import name_candidates, string_values
 
 MAX_NAMES_READ: Final = 2_000
 """Names in results, repeats included, that are read: those of the newest results."""
-LINES_SHARE: Final = 0.55
+LINES_SHARE: Final = 0.65
 """Share of the block for lines; more if there are few names."""
+FILE_SHARE: Final = 0.5
+"""Share of the room for lines, of what files before it have left, that a file may take until others had theirs."""
 AGE_UNITS: Final = 30_000
 """Age, in tokens of the dropped text, at which a name is worth half as much."""
 _CHARS_PER_UNIT: Final = 4
@@ -94,9 +97,12 @@ _FoundName: TypeAlias = tuple[str, int]
 class ReuseSigns:
     """The names and lines in the newest part of a range, without the events that stay visible."""
 
-    def __init__(self, facts: RangeFacts, index: LedgerIndex, *, keep: Set[int]) -> None:
+    def __init__(self, facts: RangeFacts, index: LedgerIndex, *, later: RangeFacts, keep: Set[int]) -> None:
+        """`later` are the facts about what follows the range."""
         self._facts = facts
+        self._later = later
         self._index = index
+        self._keep = keep
         self.results: list[tuple[Event, EventWords]] = []
         """Newest first."""
         self.calls: list[tuple[Event, EventWords]] = []
@@ -104,14 +110,14 @@ class ReuseSigns:
         self._ages: dict[int, float] = {}
         """Divisors of the value of a name, by the seq of its event."""
         self._sources: dict[int, str] = {}
-        self._collect(keep)
+        self._collect()
 
-    def _collect(self, keep: Set[int]) -> None:
+    def _collect(self) -> None:
         words_of = self._index.words_of
         chars = names = 0
         for event in reversed(self._facts.events):
             fact = event.fact
-            if event.seq in keep:
+            if event.seq in self._keep:
                 continue
             if isinstance(fact, ToolReturned):
                 if names >= MAX_NAMES_READ or len(self.results) >= MAX_EVENTS_QUOTED:
@@ -138,17 +144,16 @@ class ReuseSigns:
 
     # ── Lines ──
 
-    def lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
-        """Yield the lines, the most valuable first; some of them twice."""
+    def lines(self, *, room: int) -> Iterator[tuple[_QuoteOrigin, str]]:
+        """Yield the lines, the most valuable first; some of them twice. About `room` units of them are shown."""
         yield from self._written_lines()
         newest = self.results[:_MAX_RESULTS_QUOTED]
         for event, words in newest:
             for line in words.imports:
                 yield self._origin(event), line
+        yield from self._lines_of_files(room * _CHARS_PER_UNIT)
         for event, _ in newest:
-            origin = self._origin(event)
-            for line in quotable_lines(quotable_text(event)):
-                yield origin, line
+            yield from self._lines_of(event)
 
     def _written_lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
         """Yield the lines that occur in a call and in a result."""
@@ -161,6 +166,33 @@ class ReuseSigns:
                     for line in quotable_lines(value):
                         if hash(line) in both:
                             yield origin, line
+
+    def _lines_of_files(self, chars: int) -> Iterator[tuple[_QuoteOrigin, str]]:
+        """Yield the lines of files that are worked on, the newest text of a file first; then what is left of files
+        that have more than their share of `chars`."""
+        results = self._facts.newest_results(keep=self._keep)
+        left, seen, rest = chars, set[str](), list[tuple[_QuoteOrigin, str]]()
+        for file in self._facts.files.worked_on(later=self._later.files):
+            allowed = left * FILE_SHARE
+            texts = [results[seq] for seq in reversed(file.texts) if seq in results]
+            for origin, line in chain.from_iterable(map(self._lines_of, texts)):
+                if line in seen:
+                    continue
+                seen.add(line)
+                if allowed <= 0:
+                    rest.append((origin, line))
+                    continue
+                size = len(OUTPUT_PREFIX) + len(line)
+                allowed -= size
+                left -= size
+                yield origin, line
+        yield from rest
+
+    def _lines_of(self, event: Event) -> Iterator[tuple[_QuoteOrigin, str]]:
+        """Yield the lines of a result."""
+        origin = self._origin(event)
+        for line in quotable_lines(quotable_text(event)):
+            yield origin, line
 
     # ── Names ──
 
@@ -319,7 +351,13 @@ class _Block:
     """The block while lines and names are being added."""
 
     def __init__(
-        self, signs: ReuseSigns, counter: TokenCounter, *, text: str, lines_elsewhere: Container[str]
+        self,
+        signs: ReuseSigns,
+        counter: TokenCounter,
+        *,
+        text: str,
+        lines_elsewhere: Container[str],
+        lines_room: int,
     ) -> None:
         """What is in `text` or among the lines elsewhere is not quoted."""
         self._signs = signs
@@ -328,7 +366,7 @@ class _Block:
         self._words = frozenset(text.split())
         self._lines_elsewhere = lines_elsewhere
         self._excerpts: dict[str, _SourceExcerpt] = {}
-        self._waiting: Iterator[tuple[_QuoteOrigin, str]] = signs.lines()
+        self._waiting: Iterator[tuple[_QuoteOrigin, str]] = signs.lines(room=lines_room)
         """Lines that are not added yet, the most valuable first."""
         self._seen: set[str] = set()
 
@@ -418,8 +456,9 @@ def write_excerpts(
     left = room - counter.count(EXCERPTS_HEADING) - 1
     if left <= 0:
         return ""
-    block = _Block(signs, counter, text=text, lines_elsewhere=lines_elsewhere)
-    left -= block.add_lines(room=int(left * LINES_SHARE))
+    for_lines = int(left * LINES_SHARE)
+    block = _Block(signs, counter, text=text, lines_elsewhere=lines_elsewhere, lines_room=for_lines)
+    left -= block.add_lines(room=for_lines)
     shown = elsewhere | name_candidates(f"{text}\n{block.lines()}")
     names = signs.names(limit=left // _MIN_UNITS_PER_NAME + 1, shown=shown)
     # Where there are few names, more lines take their room.

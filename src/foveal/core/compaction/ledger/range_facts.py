@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence, Set
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -153,6 +154,12 @@ class RangeFacts:
         told = self.said[self._released_said :]
         kept = sum(event.seq in keep for event in told)
         return not self._released_said or len(told) - kept >= MAX_MESSAGES_TOLD
+
+    def newest_results(self, *, keep: Set[int]) -> dict[int, Event]:
+        """Return the results that a ledger may quote, by their seq: the newest without the events of `keep`."""
+        places = (place for place in reversed(self._results_with_text) if self.events[place].seq not in keep)
+        newest = (self.events[place] for place in islice(places, MAX_EVENTS_QUOTED))
+        return {event.seq: event for event in newest}
 
     def open_calls(self) -> list[ToolAction]:
         """Return the calls without a result, newest first."""
