@@ -34,6 +34,8 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Whether the notice names these ranges."""
     dropped_users: tuple[int, ...] = ()
     """Dropped user messages that the notice names one by one."""
+    older_dropped_users: RangesWithCounts = ()
+    """Ranges of those that it only counts."""
     unnamed_results: tuple[int, ...] = ()
     """Late results of hidden steps that nothing names yet."""
     notice_at: int | None = None
@@ -84,6 +86,7 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
         dropped_ranges=view.dropped.ranges,
         names_ranges=view.dropped.names_ranges,
         dropped_users=view.dropped.users,
+        older_dropped_users=view.dropped.older_users,
         unnamed_results=tuple(view.unnamed_results[-_MAX_ORPHANS:]),
         notice_at=None if view.notice is None else view.notice.seq,
         results=view.result_count,
@@ -142,7 +145,10 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
         result_count=state.results,
         turn_count=state.turns,
         dropped=DroppedMessages(
-            state.dropped_ranges, names_ranges=state.names_ranges, users=state.dropped_users
+            state.dropped_ranges,
+            names_ranges=state.names_ranges,
+            users=state.dropped_users,
+            older_users=state.older_dropped_users,
         ),
         unnamed_results=state.unnamed_results,
         ordinals=state.ordinals,

@@ -6,6 +6,7 @@ joined when there are many: a joined range may include messages that are shown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from foveal.core.log.events import Dropped, handle
@@ -33,7 +34,7 @@ class DroppedRange(NamedTuple):
 class DroppedMessages:
     """The drops of a view so far."""
 
-    __slots__ = ("_ranges", "names_ranges", "users")
+    __slots__ = ("_older_users", "_ranges", "names_ranges", "users")
 
     def __init__(
         self,
@@ -41,12 +42,15 @@ class DroppedMessages:
         *,
         names_ranges: bool = False,
         users: tuple[int, ...] = (),
+        older_users: RangesWithCounts = (),
     ) -> None:
         self._ranges = [DroppedRange(*values) for values in ranges]
         self.names_ranges: bool = names_ranges
         """Whether the notice names the ranges; drops of older logs do not ask for it."""
-        self.users: tuple[int, ...] = users
+        self._older_users = [DroppedRange(*values) for values in older_users]
+        self.users: tuple[int, ...] = ()
         """User messages that the notice names one by one."""
+        self._add_users(users)
 
     @property
     def ranges(self) -> RangesWithCounts:
@@ -54,15 +58,27 @@ class DroppedMessages:
         return tuple((r.first, r.last, r.messages) for r in self._ranges)
 
     @property
+    def older_users(self) -> RangesWithCounts:
+        """Ranges of the user messages that the notice only counts."""
+        return tuple((r.first, r.last, r.messages) for r in self._older_users)
+
+    @property
     def messages(self) -> int:
         return sum(r.messages for r in self._ranges)
 
     def add(self, fact: Dropped, messages: int) -> None:
         """Count messages as dropped."""
-        self.users = tuple(sorted({*self.users, *fact.users}))
+        self._add_users(fact.users)
         self.names_ranges = self.names_ranges or fact.names_ranges
         first, last = min(low for low, _ in fact.ranges), max(high for _, high in fact.ranges)
         self._ranges = _join_many(sorted([*self._ranges, DroppedRange(first, last, messages)]))
+
+    def _add_users(self, users: Sequence[int]) -> None:
+        """Name these user messages too. Of the oldest only ranges are kept, so that a long session stays small."""
+        known = sorted({*self.users, *users})
+        self.users = tuple(known[-MAX_NAMED_USERS:])
+        older = [DroppedRange(seq, seq, 1) for seq in known[:-MAX_NAMED_USERS]]
+        self._older_users = _join_many(sorted([*self._older_users, *older]))
 
     def cover(self, first: int, last: int) -> bool:
         """Take out what a summary of this range covers; return whether the notice changes."""
@@ -73,6 +89,7 @@ class DroppedMessages:
             return False
         self._ranges = left
         self.users = tuple(seq for seq in self.users if not first <= seq <= last)
+        self._older_users = [r for r in self._older_users if not (first <= r.first and r.last <= last)]
         return True
 
     def notice(self) -> str:
@@ -86,11 +103,16 @@ class DroppedMessages:
         )
 
     def _user_list(self) -> str:
-        named, rest = self.users[-MAX_NAMED_USERS:], self.users[:-MAX_NAMED_USERS]
-        if not named:
+        if not self.users:
             return ""
-        more = f" and {len(rest):,} more between {handle(rest[0])} and {handle(rest[-1])}" if rest else ""
-        return f" Messages of the user among them: {', '.join(map(handle, named))}{more}."
+        older = self._older_users
+        count = sum(r.messages for r in older)
+        more = (
+            f" and {count:,} more between {handle(older[0].first)} and {handle(older[-1].last)}"
+            if older
+            else ""
+        )
+        return f" Messages of the user among them: {', '.join(map(handle, self.users))}{more}."
 
 
 def _join_many(ranges: list[DroppedRange]) -> list[DroppedRange]:

@@ -86,6 +86,8 @@ class PendingIndex:
         self._tenant, self._index, self._on_failure = tenant, index, on_failure
         self._unwritten: dict[str, _Unwritten] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[None]] = set()
+        """Those of the tasks that write to the index."""
 
     def add(
         self, conversation: ProxiedConversation, messages: Sequence[IndexedMessage], *, rewound: int | None
@@ -99,7 +101,15 @@ class PendingIndex:
     def schedule_write(self, session: str) -> None:
         """Write the messages of a session in the background."""
         if session in self._unwritten:
-            self.start(self.write(session))
+            task = self.start(self.write(session))
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
+
+    async def discard(self, session: str) -> None:
+        """Write no more messages of a session: those that are being written are there when this returns."""
+        self._unwritten.pop(session, None)
+        if self._writes:
+            await asyncio.wait(set(self._writes))
 
     async def write(self, session: str) -> None:
         """Write the messages of a session. A failed write is reported and dropped: the index is only a cache."""
@@ -122,11 +132,12 @@ class PendingIndex:
         for session in list(self._unwritten):
             await self.write(session)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` in the background; `close` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def close(self) -> None:
         await self.write_all()
@@ -459,7 +470,8 @@ class TenantConversations:
         """Keep a conversation open, and close the least recently used ones above the limit."""
         old = self._open.pop(conversation.id, None)
         self._open[conversation.id] = (conversation, summariser)
-        surplus = len(self._open) - MAX_IDLE_CONVERSATIONS
+        busy = len(self._exchanges) + self._starting - 1  # those of the other requests
+        surplus = len(self._open) - busy - MAX_IDLE_CONVERSATIONS
         if surplus > 0:
             idle = [
                 id
@@ -481,6 +493,7 @@ class TenantConversations:
     async def delete_session(self, id: str) -> None:
         """Forget a session that is or will be deleted."""
         self._drop(id)
+        await self._pending.discard(id)
         await self._index.delete_session(self._tenant.name, id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.view import effective_events
+from foveal.server.proxy.digest_index import DigestIndex
 from support.provider_stand_in import Answer, StandIn
 from support.upstream import (
     DEADLINE,
@@ -384,6 +386,35 @@ def test_an_erased_session_is_not_continued(proxy: ProxyServer) -> None:
     assert visible_texts(proxy, client.session)[:3] == [one["content"] for one in messages]
 
 
+def test_nothing_of_an_erased_session_is_indexed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is written to the index in the background, and the session may be erased meanwhile."""
+    add = DigestIndex.add
+
+    async def add_late(index: DigestIndex, *args: Any, **options: Any) -> None:
+        if is_late.is_set():
+            begun.set()
+            await asyncio.sleep(0.2)
+        await add(index, *args, **options)
+        if begun.is_set():
+            ended.set()
+
+    is_late, begun, ended = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(DigestIndex, "add", add_late)
+    with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
+        client = Client(proxy)
+        first = user("To be erased.")
+        history = [first, client.ask([first]), user("This too.")]
+        is_late.set()
+        client.ask(history)
+        assert begun.wait(DEADLINE)
+        proxy.do(proxy.service.tenant("default").delete(client.session))
+        assert ended.wait(DEADLINE)
+        index = DigestIndex(proxy.service.runtime.database)
+        assert proxy.do(index.load("default", client.session)) == ([], {})
+
+
 def test_a_repeated_request_does_not_grow_the_log(tmp_path: Path) -> None:
     with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
         sessions = []
@@ -517,6 +548,31 @@ def test_many_conversations_stay_separate_with_few_open(
         for number, found in sessions.items():
             texts = visible_texts(proxy, found.pop())
             assert texts[: len(histories[number]) - 2] == [one["content"] for one in histories[number][:-2]]
+
+
+def test_conversations_that_are_being_answered_do_not_close_idle_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveal.server.proxy.tenant_conversations.MAX_IDLE_CONVERSATIONS", 2)
+    answering = threading.Event()
+
+    def script(seen: ReceivedRequest, number: int) -> Iterator[bytes]:
+        if b"Wait." in seen.body:
+            assert answering.wait(DEADLINE)
+        yield answer(completion("Done."))
+
+    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
+        Client(proxy).ask([user("Idle.")])
+        waiting = [
+            threading.Thread(target=Client(proxy).ask, args=([user(f"{number} Wait.")],))
+            for number in range(4)
+        ]
+        for thread in waiting:
+            thread.start()
+        until(lambda: proxy.upstreams.conversations.open_count == 5)
+        answering.set()
+        for thread in waiting:
+            thread.join()
 
 
 def test_conversations_of_many_tenants_continue_with_few_open(
