@@ -69,7 +69,11 @@ def _stream(text: str) -> None:
 
 def _texts() -> dict[str, str]:
     pick = random.Random(1)
-    return {name: _fill(line, pick) for name, line in (("log", _log), ("code", _code), ("lock file", _lock))}
+    lines = (
+        ("log", _log), ("code", _code), ("lock file", _lock), ("shell lines", _shell), ("config file", _config),
+        ("stack trace", _stack),
+    )  # fmt: skip
+    return {name: _fill(line, pick) for name, line in lines}
 
 
 def _fill(line: Any, pick: random.Random) -> str:
@@ -95,6 +99,21 @@ def _code(pick: random.Random) -> str:
 def _lock(pick: random.Random) -> str:
     fields = {"version": f"1.{pick.randint(0, 99)}.0", "sha256": f"{pick.getrandbits(256):064x}"}
     return f'    "package-{pick.randint(1, 999)}": {json.dumps(fields)},\n'
+
+
+def _shell(pick: random.Random) -> str:
+    options = f"--rm -p 8080:80 -u root -v /a:/b --name web-{pick.randint(1, 9)} -a -b --api-key $KEY"
+    return f'$ docker run {options} && curl -s -H "Accept: x" https://h/{pick.randint(1, 99)}\n'
+
+
+def _config(pick: random.Random) -> str:
+    keys = f"sort_key: value_{pick.randint(1, 99)}\nprimary_key = id_{pick.randint(1, 99)}\n"
+    return f"{keys}password: ${{DB_PASSWORD}}\ntoken: {pick.choice(['str', 'None'])}\nsecretName: my-secret\n"
+
+
+def _stack(pick: random.Random) -> str:
+    method = f"StandardContextValve.invokeHandlerMethodInternal{pick.randint(1, 99)}"
+    return f"\tat org.apache.catalina.core.{method}(AbstractMethodAdapter.java:{pick.randint(1, 999)})\n"
 
 
 # ── Recorded conversations ─────────────────────────────────────────────────────────────────────────────

@@ -198,15 +198,18 @@ class EventWriter:
             raise unknown_handle(name, count=(await self.store.end(self.id)).next_seq)
         return found[0]
 
-    async def fold(self, *ahead: AnyFact) -> Engine:
+    async def fold(self, *ahead: AnyFact, expects_changes: bool = False) -> Engine:
         """Return another engine, folded from the whole log. The facts `ahead` count as appended when it is decided
-        which stored events of a long log are effective; they are not applied."""
+        which stored events of a long log are effective; they are not applied. `expects_changes` is for a log that
+        probably has events that change earlier ones."""
         count = (await self.store.end(self.id)).next_seq
         if count <= MAX_WHOLE_EVENTS:
             log = await self.whole_log()
             return await offload(lambda: Engine(*self.settings, log=log), events=count)
         events = [Event(seq, fact) for seq, fact in enumerate(ahead, count)]
-        return await fold_log(self.store, self.id, self.settings, ahead=events)
+        return await fold_log(
+            self.store, self.id, self.settings, ahead=events, expects_changes=expects_changes
+        )
 
     async def whole_log(self) -> list[Event]:
         """Return all events; only `undo` and `expand` need them in memory, to try what the request would be."""
@@ -239,7 +242,7 @@ class EventWriter:
             engine = await self._resume(checkpoint)
             if engine is not None:
                 return engine
-        engine = await self.fold()
+        engine = await self.fold(expects_changes=checkpoint is not None)
         if engine.next_seq > MAX_WHOLE_EVENTS:
             await self._store_checkpoint(engine)
         return engine

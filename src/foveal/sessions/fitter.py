@@ -28,7 +28,7 @@ from foveal.core.view.request import Fitted
 from foveal.errors import ContextOverflow, StoreError
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import MAX_CONFLICTS, EventWriter
-from foveal.sessions.log_reader import effective_slices
+from foveal.sessions.log_reader import effective_slices, read_slices
 from foveal.sessions.offload import offload
 
 
@@ -204,7 +204,10 @@ class RequestFitter:
 
     def _slices(self, first: int, engine: Engine) -> AsyncIterator[list[Event]]:
         """Return the effective events from `first` on, in parts, without what the engine has not stored yet."""
-        return effective_slices(self._writer.store, self._writer.id, first=first, end=engine.next_seq)
+        store, id = self._writer.store, self._writer.id
+        if engine.all_effective:
+            return read_slices(store, id, first=first, end=engine.next_seq)
+        return effective_slices(store, id, first=first, end=engine.next_seq)
 
     async def _store_paid(self, engine: Engine, first: int) -> None:
         """Store only the reductions up to the last summary that a model was paid for: no request will be sent."""

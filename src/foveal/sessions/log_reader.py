@@ -3,7 +3,8 @@
 1. `read_slices` yields the events in slices of about `SLICE_CHARS`, so that a log of any length is processed in
    little memory and other readers of the store are served in between.
 2. Later events decide which earlier ones are effective. `find_effective` reads the log once and keeps only what
-   decides that; the texts are read in a second pass.
+   decides that; the texts are read in a second pass. Most logs have no event that decides about earlier ones:
+   `fold_log` reads those only once.
 3. `fold_view` and `fold_log` return the view and the engine of a log, and hold no more of it than the view needs.
 """
 
@@ -19,7 +20,7 @@ from foveal.core.log.events import Event, Opened, parts
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.checkpoint import needed_seqs
-from foveal.core.view.fold import EffectiveLog, effective_events, without_text
+from foveal.core.view.fold import EffectiveLog, always_refolds, effective_events, without_text
 from foveal.core.view.view import View
 from foveal.ports import Store
 from foveal.sessions.offload import offload, short_turns
@@ -94,23 +95,44 @@ async def effective_slices(store: Store, id: str, *, first: int, end: int) -> As
         yield events if is_whole else [event for event in events if event.seq in seqs]
 
 
-async def fold_log(store: Store, id: str, settings: EngineSettings, *, ahead: Sequence[Event] = ()) -> Engine:
+async def fold_log(
+    store: Store,
+    id: str,
+    settings: EngineSettings,
+    *,
+    ahead: Sequence[Event] = (),
+    expects_changes: bool = False,
+) -> Engine:
     """Return the engine of a stored log, with the events in memory that its view needs.
 
-    The events `ahead` decide, as the newest ones, which stored events are effective; they are not applied."""
+    The events `ahead` decide, as the newest ones, which stored events are effective; they are not applied. With
+    `expects_changes`, the log is likely to have events that change earlier ones."""
     end = (await store.end(id)).next_seq
-    effective = await find_effective(store, id, end=end, ahead=ahead)
-    seqs = frozenset(event.seq for event in effective.events)
-    engine = Engine(*settings, view=effective.empty_view(MessageTokens(settings.counter)))
-    prune_at = MIN_PRUNED_EVENTS
-    async for events in read_slices(store, id, end=end):
-        await offload(partial(_fold_slice, engine, events, seqs), events=len(events))
-        if len(engine.log) > prune_at:
-            await offload(partial(_prune, engine), events=len(engine.log))
-            prune_at = max(MIN_PRUNED_EVENTS, 2 * len(engine.log))
+    engine = Engine(*settings, view=View(MessageTokens(settings.counter)))
+    if ahead or expects_changes or not await _fold_slices(engine, store, id, end=end, effective=None):
+        found = await find_effective(store, id, end=end, ahead=ahead)
+        engine = Engine(*settings, view=found.empty_view(MessageTokens(settings.counter)))
+        effective = frozenset(event.seq for event in found.events)
+        await _fold_slices(engine, store, id, end=end, effective=effective)
     engine.request_sent()  # the log does not say which of its events moved the prefix since the last request
     engine.budget()
     return engine
+
+
+async def _fold_slices(
+    engine: Engine, store: Store, id: str, *, end: int, effective: Set[int] | None
+) -> bool:
+    """Apply all events; None stands for a log in which all are effective. Return False, half-way, if one of them
+    changes earlier ones nevertheless."""
+    prune_at = MIN_PRUNED_EVENTS
+    async for events in read_slices(store, id, end=end):
+        if effective is None and any(always_refolds(event.fact) for event in events):
+            return False
+        await offload(partial(_fold_slice, engine, events, effective), events=len(events))
+        if len(engine.log) > prune_at:
+            await offload(partial(_prune, engine), events=len(engine.log))
+            prune_at = max(MIN_PRUNED_EVENTS, 2 * len(engine.log))
+    return True
 
 
 async def fold_view(store: Store, id: str, *, end: int) -> View:
@@ -134,9 +156,9 @@ def apply_all(engine: Engine, events: Sequence[Event]) -> None:
         engine.apply(event)
 
 
-def _fold_slice(engine: Engine, events: Sequence[Event], effective: Set[int]) -> None:
+def _fold_slice(engine: Engine, events: Sequence[Event], effective: Set[int] | None) -> None:
     for event in events:
-        engine.apply(event, is_effective=event.seq in effective)
+        engine.apply(event, is_effective=effective is None or event.seq in effective)
 
 
 def _prune(engine: Engine) -> None:

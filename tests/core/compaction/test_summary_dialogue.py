@@ -24,7 +24,7 @@ from foveal.core.compaction import (
     summary_dialogue,
     summary_prompt,
 )
-from foveal.core.compaction.chunks import newest_for_chunks, split_transcript
+from foveal.core.compaction.chunks import TranscriptSizer, newest_for_chunks, split_transcript
 from foveal.core.compaction.draft_requests import MIN_COUNTING_MARGIN
 from foveal.core.compaction.ledger.sections import SECTION_HEADINGS
 from foveal.core.compaction.summary_text import END_LINE, author_line
@@ -662,9 +662,14 @@ def test_only_what_chunks_can_hold_is_quoted_of_a_huge_conversation() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(COUNT, name)
 
-    newest = newest_for_chunks(events, room=1_000, chunks=3, counter=cast(Counter, Noting()))
+    sizer = TranscriptSizer(1_000, cast(Counter, Noting()), frozenset())
+    newest = newest_for_chunks(events, room=1_000, chunks=3, counter=COUNT, sizer=sizer)
     assert events[len(events) - len(newest) :] == newest
     assert len(counted) < 300
+    before = len(counted)
+    chunks = split_transcript(newest, room=1_000, counter=COUNT, sizer=sizer)
+    assert len(counted) == before  # everything was quoted and counted already
+    assert chunks == split_transcript(newest, room=1_000, counter=COUNT)
     assert len(split_transcript(newest, room=1_000, counter=COUNT)) >= 3
     few = conversation(20)
     assert newest_for_chunks(few, room=100_000, chunks=3, counter=COUNT) == few

@@ -182,13 +182,23 @@ def test_a_secret_without_a_known_format_is_found_by_its_context(place: str, sec
     assert scrub(scrubbed) is scrubbed
 
 
+@pytest.mark.parametrize(
+    "command", ["mysql -p{}", "redis-cli -a {}", "podman login -p {}", "x --password={}", "curl -u ada:{}"]
+)
+def test_a_secret_option_is_found_after_many_options_of_other_commands(command: str) -> None:
+    many = "docker run -p 8080:80 -u root -a -b --api-key $KEY img\n" * 200
+    assert scrub(many + command.format(PASSWORD)) == many + command.format("[foveal: redacted password …]")
+
+
 HARMLESS = (
     "commit 3f786850e387550fdab836ed7e6dc881de23001b",
     "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     "session_id = 123e4567-e89b-12d3-a456-426614174000",
     "token = 123e4567-e89b-12d3-a456-426614174000",
     "next_page_token: CAUQAA8fK2x1d3pkcXJ4eXo",
-    "cache_key = d41d8cd98f00b204e9800998ecf8427e",
+    "cache_key = d41d8cd98f00b204e9800998ecf8427e; SORT_KEY=d41d8cd98f00b204e9800998ecf8427e",
+    '{"key": "d41d8cd98f00b204e9800998ecf8427e", "password": "$PASSWORD1", "pwd" := <aB3-password>}',
+    "curl --username-key d41d8cd98f00b204e9800998ecf8427e --cookie cookies.txt -u ada",
     "api_key = os.environ['OPENAI_API_KEY']",
     "api_key=settings.PROVIDERS_V2.openai_key_name",
     "password = request.form['password']; token: str = ''",

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.view.text_facts import distinct_names, find_names, string_values, strip_line_number
+from foveal.core.view.text_facts import (
+    count_names,
+    distinct_names,
+    find_names,
+    string_values,
+    strip_line_number,
+)
 
 LINES = st.text(alphabet="0123456789²٣\t :|- abc", max_size=30)
 
@@ -18,6 +25,12 @@ def test_names_of_a_long_text_are_found_across_its_blocks() -> None:
     words = [f"module_{number % 700}.py: HTTPServer, plain words" for number in range(1_000)]
     for text in ("\n".join(words), " ".join(words), "x" * 9_000 + "\n" + "\n".join(words)):
         assert list(distinct_names(text)) == list(dict.fromkeys(find_names(text)))
+
+
+@given(st.lists(st.text(alphabet="abcXY01_./:@#- \n", max_size=60), max_size=3))
+def test_names_are_counted_as_they_are_found(texts: list[str]) -> None:
+    expected = Counter(name for text in texts for name in find_names(text))
+    assert list(count_names(texts).items()) == list(expected.items())
 
 
 @given(LINES)

@@ -72,15 +72,21 @@ def quote_transcript(events: Sequence[Event], *, keep: Set[int] = frozenset()) -
 
 
 def newest_for_chunks(
-    events: Sequence[Event], *, room: int, chunks: int, counter: Counter, keep: Set[int] = frozenset()
+    events: Sequence[Event],
+    *,
+    room: int,
+    chunks: int,
+    counter: Counter,
+    keep: Set[int] = frozenset(),
+    sizer: TranscriptSizer | None = None,
 ) -> Sequence[Event]:
     """Return the newest events, as many as `chunks` of `room` units can hold: nothing else of a history that is
-    much longer needs to be quoted and counted."""
+    much longer needs to be quoted and counted. A `sizer` keeps what was quoted for `split_transcript`."""
     most = room * chunks
     chars = (sum(map(len, _texts(_content(event)))) for event in events if _is_message(event))
     if sum(chars) <= most * _MIN_CHARS_PER_UNIT:
         return events
-    sizer, units = _Sizer(room, counter, keep), 0
+    sizer, units = sizer or TranscriptSizer(room, counter, keep), 0
     for at in range(len(events) - 1, -1, -1):
         if _is_message(events[at]):
             units += _units(sizer.mask([sizer.entry(events[at])], target=None))
@@ -90,12 +96,18 @@ def newest_for_chunks(
 
 
 def split_transcript(
-    events: Sequence[Event], *, room: int, counter: Counter, keep: Set[int] = frozenset()
+    events: Sequence[Event],
+    *,
+    room: int,
+    counter: Counter,
+    keep: Set[int] = frozenset(),
+    sizer: TranscriptSizer | None = None,
 ) -> list[TranscriptChunk]:
     """Return the transcript in chunks of at most `room` units, a single one if it can be made to fit.
 
-    Events in `keep` are marked as staying in the conversation."""
-    sizer = _Sizer(room, counter, keep)
+    Events in `keep` are marked as staying in the conversation. A `sizer` for the same room, counter and `keep` has
+    what was quoted already."""
+    sizer = sizer or TranscriptSizer(room, counter, keep)
     entries = [sizer.entry(event) for event in events if _is_message(event)]
     if not entries:
         return []
@@ -123,20 +135,25 @@ def _chunk(entries: Sequence[_Entry]) -> TranscriptChunk:
     return TranscriptChunk(text, _units(entries), tuple(entry.event for entry in entries))
 
 
-class _Sizer:
-    """Quotes, masks, clips and splits events for one size of chunk."""
+class TranscriptSizer:
+    """Quotes, masks, clips and splits events for one size of chunk; each is quoted whole and as a skeleton once."""
 
     def __init__(self, room: int, counter: Counter, keep: Set[int]) -> None:
         self.room = room
         self.counter = counter
         self.keep = keep
+        self._entries: dict[int, _Entry] = {}
         self._skeletons: dict[int, _Entry] = {}
 
     def entry(self, event: Event) -> _Entry:
         """Return an event as recorded, clipped only if it is certainly larger than half a chunk."""
-        limit = max(MIN_CLIPPED_UNITS, self.room // 2)
-        is_huge = _is_certainly_larger(event, limit)
-        return self._entry(event, _clip_content(event, limit, self.counter) if is_huge else None)
+        known = self._entries.get(event.seq)
+        if known is None:
+            limit = max(MIN_CLIPPED_UNITS, self.room // 2)
+            is_huge = _is_certainly_larger(event, limit)
+            content = _clip_content(event, limit, self.counter) if is_huge else None
+            known = self._entries[event.seq] = self._entry(event, content)
+        return known
 
     def _entry(self, event: Event, content: Content | None) -> _Entry:
         text = _quote(event, self.keep, content)

@@ -23,7 +23,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.compaction import summary_prompt, summary_text
-from foveal.core.compaction.chunks import TranscriptChunk, newest_for_chunks, split_transcript
+from foveal.core.compaction.chunks import (
+    TranscriptChunk,
+    TranscriptSizer,
+    newest_for_chunks,
+    split_transcript,
+)
 from foveal.core.compaction.draft_requests import (
     FAULT_LIST_UNITS,
     DraftRequester,
@@ -33,7 +38,7 @@ from foveal.core.compaction.draft_requests import (
 )
 from foveal.core.compaction.health import CompactionMetrics, CompactionOutcome
 from foveal.core.compaction.known_names import KnownNames, score_summary
-from foveal.core.compaction.ledger.ledger import write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan, events_within, resolve_plan
 from foveal.core.compaction.prompt_overlap import PromptPhrases
@@ -48,6 +53,10 @@ from foveal.core.tokens.message_tokens import PER_MESSAGE
 
 MAX_CHUNKS: Final = 12
 """Chunks that a model is asked about; the oldest part of a longer conversation has only a ledger."""
+SECTIONS_SHARE: Final = 0.5
+"""Share of a summary's text that a model is asked for."""
+MAX_SECTIONS_SHARE: Final = 0.85
+"""Share of a summary's text that a model's sections may take."""
 MIN_SECTION_UNITS: Final = 80
 """With fewer units for a model's sections, no model is asked."""
 SMALL_PART_UNITS: Final = 400
@@ -174,8 +183,8 @@ class _SummaryInProgress:
                 [prompt], built_in=[*summary_prompt.prompt_parts().values(), summary_text.END_LINE]
             ),
             sections=summary_prompt.required_sections(summary_prompt.resolve_task(prompt)),
-            max_units=summary_text.max_text_units(plan) // 2,
-            max_accepted_units=int(summary_text.max_text_units(plan) * 0.85),
+            max_units=int(summary_text.max_text_units(plan) * SECTIONS_SHARE),
+            max_accepted_units=int(summary_text.max_text_units(plan) * MAX_SECTIONS_SHARE),
             counter=counter,
             ratio=max(ratio, 0.01),
             margin=margin,
@@ -262,13 +271,15 @@ class _SummaryInProgress:
         self, requester: DraftRequester, capacity: WriterCapacity
     ) -> Dialogue[DraftFailure | None]:
         unwritten, room = self.unwritten(), capacity.room
+        sizer = TranscriptSizer(room, self.counter, self.keep)
         newest = newest_for_chunks(
-            unwritten, room=room, chunks=MAX_CHUNKS, counter=self.counter, keep=self.keep
+            unwritten, room=room, chunks=MAX_CHUNKS, counter=self.counter, keep=self.keep, sizer=sizer
         )
-        chunks = split_transcript(newest, room=room, counter=self.counter, keep=self.keep)
+        chunks = split_transcript(newest, room=room, counter=self.counter, keep=self.keep, sizer=sizer)
+        del sizer  # it holds all quoted texts, which the requests do not need
         beyond = [event for chunk in chunks[:-MAX_CHUNKS] for event in chunk.events]
         if oldest := [*unwritten[: len(unwritten) - len(newest)], *beyond]:
-            self._add_ledger(oldest)
+            self._add_ledger(oldest, self.index)
         chunks = chunks[-MAX_CHUNKS:]
         missed = 0
         for number, chunk in enumerate(chunks, 1):
@@ -282,7 +293,7 @@ class _SummaryInProgress:
             # A writer that fails at the only chunk, or at the first two, will fail at the others.
             if len(chunks) == 1 or missed == number == 2:
                 return DraftFailure(problem="its answers cannot be used")
-            self._add_ledger(chunk.events)
+            self._add_ledger(chunk.events, self.index)
         return None
 
     def _write_chunk(
@@ -316,10 +327,12 @@ class _SummaryInProgress:
         before = self.plan.before if is_alone else max(chunk.units, SMALL_PART_UNITS)
         return (yield from requester.request_valid(build, max_units=max_units, before=before))
 
-    def _add_ledger(self, events: Sequence[Event]) -> None:
-        """Cover events with a ledger, because no model wrote about them."""
+    def _add_ledger(self, events: Sequence[Event], index: LedgerIndex | None = None) -> None:
+        """Cover events with a ledger, because no model wrote about them. What it reads is kept in the `index`, if
+        that is one of this summary alone: the events need not be consecutive."""
         room = min(SMALL_PART_UNITS, self.rules.max_units)
-        self.add(events, write_ledger(events, room=room, counter=self.counter, keep=self.keep))
+        ledger = Ledger(events, keep=self.keep, index=index)
+        self.add(events, ledger.write(room=room, counter=self.counter))
 
     # ── Joining and merging ──
 

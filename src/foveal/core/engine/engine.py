@@ -96,6 +96,8 @@ class Engine:
         """The events in memory."""
         self._effective: list[Event] | None = None
         """Those of them that are effective, if they are known."""
+        self.all_effective: bool = not self.log and state is None
+        """Whether all events of the log, not only those in memory, are known to be effective."""
         self.usage_totals: UsageTotals = UsageTotals()
         self.compaction_health: CompactionHealth = CompactionHealth()
         self.provider_limits: ProviderLimits = ProviderLimits()
@@ -176,6 +178,8 @@ class Engine:
             self.log.append(event)
             self._effective = None
             self.view.advance(event)
+        else:
+            self.all_effective = False
         self._account(event, is_effective=is_effective)
 
     def request_sent(self) -> None:
@@ -199,7 +203,7 @@ class Engine:
         self.view = advance(self.view, event, self.log)
         self._names_ahead.note(event)
         if self.view is not before:  # the fact changed which earlier ones count, so the log was folded again
-            self._effective = None
+            self._effective, self.all_effective = None, False
             self._recount()
             self._learn(event)
             self.prefix_mover = self.prefix_mover or event
@@ -412,7 +416,7 @@ class Engine:
     def _restart(self, log: list[Event]) -> Self:
         """Replace the log and fold it again; what was learned from the provider stays."""
         self.log = log
-        self._effective = None
+        self._effective, self.all_effective = None, False
         self.next_seq = len(log)
         self.view = fold(log, self.view.meter)
         self._anchored = None

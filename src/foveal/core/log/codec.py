@@ -30,10 +30,18 @@ class _RawLine(msgspec.Struct):
     v: int = FORMAT
 
 
+class _KnownLine(msgspec.Struct):
+    seq: int
+    fact: Known
+    at: float | None = None
+    v: int = FORMAT
+
+
 class _Kind(msgspec.Struct):
     kind: str
 
 
+_known_line = msgspec.json.Decoder(_KnownLine)
 _line = msgspec.json.Decoder(_RawLine)
 _kind = msgspec.json.Decoder(_Kind)
 _fact = msgspec.json.Decoder(Known)
@@ -54,6 +62,15 @@ def encode(event: Event) -> bytes:
 
 def decode(line: bytes | str) -> Event:
     """Decode a line of any version; raises `UnreadableEvent` when it is not an event."""
+    try:
+        known = _known_line.decode(line)  # reads the line once
+    except (msgspec.DecodeError, RecursionError):
+        return _decode_unusual(line)
+    return Event(known.seq, known.fact, known.at) if known.v <= FORMAT else _decode_unusual(line)
+
+
+def _decode_unusual(line: bytes | str) -> Event:
+    """Decode a line that is not one of a known fact."""
     try:
         outer = _line.decode(line)
         name = _kind.decode(outer.fact).kind

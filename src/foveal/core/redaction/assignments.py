@@ -36,8 +36,10 @@ FOLDED: Final = bytes(
 )
 """Table for `bytes.translate`: lower case, and `k` for `w` and `z`. All names but `secret` have one of these rare
 letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `passw`, `authoriz`."""
+# What the checks would reject first is left out in the search itself: `"key":` without a word before it, frequent
+# harmless keys, and a password that begins like a placeholder.
 _NAMES: Final = re.compile(
-    rb"k(?:e(?:y(?:(?P<key>)"
+    rb"k(?:e(?:y(?:(?<=[a-z0-9_.\-\s\x1c-\x1f]key)(?<!sort_key)(?<!cache_key)(?<!primary_key)(?P<key>)"
     + _AFTER_NAME
     + _BEFORE_VALUE
     + rb"|(?:(?<=private[ +]key)|(?<=private%20key))(?P<private_key>))"
@@ -49,6 +51,7 @@ _NAMES: Final = re.compile(
     + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
     + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
     + rb"(?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?\s|lautet\s))"
+    + rb"(?!\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?[$<{\[*%(])"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
 _SECRET_NAMES: Final = re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)

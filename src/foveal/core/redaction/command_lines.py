@@ -11,14 +11,35 @@ from foveal.core.redaction.secret_values import Secret, has_scattered_digits, is
 
 MAX_COMMAND_LINE_CHARS: Final = 400
 """Characters before an option in which its command is searched."""
-_OPTION: Final = re.compile(
-    rb"-(?<![A-Za-z0-9_-]-)(?:(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
-    rb"|(?P<short>[pPa])(?=[^\s-]| ['\"]?[^\s'\"-])|(?P<cookie>b|-cookie)(?=[ ='\"])"
-    rb"|-[a-z-]{0,24}?(?:(?P<password>pass(?:word|wd)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
-)
+_SHORT_OPTION: Final = rb"|(?P<short>[pPa])(?=[^\s-]| ['\"]?[^\s'\"-])"
+
+
+def _option_pattern(short: bytes) -> re.Pattern[bytes]:
+    """Return a pattern of the options whose value may be secret, with `short` ones or without.
+
+    The first alternative that matches is final: an option is of one kind, whatever its value is. Of a value, the
+    pattern asks what the checks ask first, since most options have no such value."""
+    return re.compile(
+        rb"-(?<![A-Za-z0-9_-]-)(?=[uUpPab-])(?>(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
+        + short
+        + rb"|(?P<cookie>b|-cookie)(?=[ ='\"])|-(?=[a-z-]{3,32}+(?<=[dnsty])[ =])[a-z-]{0,24}?"
+        rb"(?:(?P<password>pass(?:word|wd)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
+        rb"(?(login)(?=[ =]{0,2}[\"']?[^\s:\"'/=$@]{1,64}:))"
+        rb"(?(cookie)(?=[ =]{0,2}[\"']?[\s\x1c-\x1f\"'`\\]{0,4}[A-Za-z0-9_.%!#$&*+^|~-]{1,64}=))"
+        rb"(?(key)(?=(?: {1,2}|=)[\"']?[A-Za-z0-9_+/.~-]{16}))"
+    )
+
+
+_OPTION: Final = _option_pattern(_SHORT_OPTION)
+_LONG_OPTION: Final = _option_pattern(b"")
+_SHORT_OPTION_COMMANDS: Final = ("mysql", "mariadb", "mycli", "sshpass", " login", "mongo", "redis-cli")
+"""Words of which each command with a short option for a password has one."""
+_MAX_SHORT_OPTIONS: Final = 50
+"""With more short options than these, the whole text is searched for their commands."""
 _START: Final = re.compile(r"[ =]{0,2}(?P<quote>[\"'])?")
 _WORD_START: Final = r"(?<![^\s;|&$(\"'`/])"
 _HTTP_COMMAND: Final = re.compile(_WORD_START + r"(?:curl|wget|https?(?= )|xh|aria2c)\b")
+_HTTP_COMMANDS: Final = ("curl", "wget", "http", "xh", "aria2c")
 _LOGIN: Final = re.compile(r"(?P<user>[^\s:\"'/=$@]{1,64}):")
 _ATTACHED_PASSWORD: Final = re.compile(
     _WORD_START + r"(?:mysql(?:dump|admin|show|import|check)?|mariadb|mycli)\b"
@@ -35,7 +56,7 @@ _OPTION_VALUE: Final = re.compile(r"(?:[ ]{1,2}|=)[\"']?(?P<value>[A-Za-z0-9_+/.
 
 
 def find_options(text: str, ascii_text: bytes) -> Iterator[Secret]:
-    for hit in _OPTION.finditer(ascii_text):
+    for hit in _option_hits(ascii_text):
         kind = hit.lastgroup
         if kind == "key":
             yield from _key_option(text, hit.end())
@@ -43,17 +64,34 @@ def find_options(text: str, ascii_text: bytes) -> Iterator[Secret]:
             yield from _password_option(text, hit.end())
         elif kind == "short":
             yield from _short_option(text, hit)
-        elif kind and _HTTP_COMMAND.search(_command_before(text, hit.start())):
+        elif kind and _is_http_command(_command_before(text, hit.start())):
             yield from _login_option(text, hit.end()) if kind == "login" else _cookie_option(text, hit.end())
+
+
+def _option_hits(ascii_text: bytes) -> Iterator[re.Match[bytes]]:
+    """Yield the options; many short ones only in a text with a command that has them."""
+    short = 0
+    for hit in _OPTION.finditer(ascii_text):
+        yield hit
+        short += hit.lastgroup == "short"
+        if short > _MAX_SHORT_OPTIONS:
+            if not any(command.encode() in ascii_text for command in _SHORT_OPTION_COMMANDS):
+                yield from _LONG_OPTION.finditer(ascii_text, hit.end())
+                return
+            short = -len(ascii_text)  # do not search again
 
 
 def _command_before(text: str, at: int) -> str:
     """Return the part of the command line before a position; a backslash continues a line."""
-    lines = text[max(0, at - MAX_COMMAND_LINE_CHARS) : at].split("\n")
-    first = len(lines) - 1
-    while first and lines[first - 1].endswith("\\"):
-        first -= 1
-    return "\n".join(lines[first:])
+    first = max(0, at - MAX_COMMAND_LINE_CHARS)
+    end = text.rfind("\n", first, at)
+    while end > first and text[end - 1] == "\\":
+        end = text.rfind("\n", first, end)
+    return text[first if end < 0 else end + 1 : at]
+
+
+def _is_http_command(command: str) -> bool:
+    return any(map(command.__contains__, _HTTP_COMMANDS)) and _HTTP_COMMAND.search(command) is not None
 
 
 def _key_option(text: str, at: int) -> Iterator[Secret]:
@@ -74,6 +112,8 @@ def _password_option(text: str, at: int) -> Iterator[Secret]:
 
 def _short_option(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
     command = _command_before(text, hit.start())
+    if not any(map(command.__contains__, _SHORT_OPTION_COMMANDS)):
+        return
     attached = not text.startswith(" ", hit.end())
     letter = text[hit.end() - 1]
     if (
@@ -134,6 +174,8 @@ def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
             yield from _login_before(text, address.end() - 1, ("//",), _ADDRESS_LOGIN)
     if b"%" in ascii_text:
         at = ascii_text.find(b"%40")
+        if at >= 0 and b"%2F%2F" not in ascii_text and b"%2f%2f" not in ascii_text:
+            return
         while at >= 0:
             yield from _login_before(text, at, ("%2F%2F", "%2f%2f"), _ENCODED_LOGIN)
             at = ascii_text.find(b"%40", at + 1)

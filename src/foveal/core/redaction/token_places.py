@@ -89,6 +89,7 @@ _DISCORD: Final = r"(?<=\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_=-]{27}"
 _CONTEXT_WORDS: Final = ("atlasv1.", "hooks.slack.com/", "webhooks/", "webhook.office.com/")
 _JOINING_FIELD: Final = re.compile(r"\{[bpt]")
 """A field of a format whose alphabet has a dot or a slash."""
+_DIGIT_OR_SIGN: Final = re.compile("[0-9_~+-]")
 _BEARER: Final = ("bearer", "Bearer", "BEARER")
 
 
@@ -101,17 +102,21 @@ def _place() -> re.Pattern[str]:
         rf"{_WORD}(?:{_SIGN}(?!{joined}){_WORD})*+[./]++)*+"
     )
     clean = rf"(?!{start}|{_DISCORD}){_WORD}(?:{_SIGN}(?!{start}|(?<=Q~)){_WORD})*+"
+    plain = rf"(?!{_starts(joined=False, plain=True)}|[MNO][A-Za-z]{{21}})[A-Za-z]{{1,48}}+"
+    qualified = (  # fails at names such as `org.example.ThreadPool.run`, after text that introduces no value
+        rf"(?!(?:(?<=\()|(?<=[^\s\"'`\\:=>,|?rR] ))(?:{plain}[./]){{0,8}}+{plain}[0-9]{{0,3}}+(?!{_IN_CHAIN}))"
+    )
     chain = rf"{short}(?:{clean}(?:[./]++{short}|(?!{_IN_CHAIN})))*+(?={_IN_CHAIN})"
     word = rf"(?P<word>(?=(?:[A-Za-z0-9]{{{MIN_TOKEN_CHARS},}}+|{_UUID})(?!{_IN_CHAIN})))"
     return re.compile(
-        rf"{word}?+(?(word)|{_ORDINARY})"
+        rf"{word}?+(?(word)|{_ORDINARY}{qualified})"
         rf"(?:(?(word)(?:{_ESCAPE})?(?:{start})|(?:(?={_BLOB})|(?:{_ESCAPE})?{chain}))|(?P<context>{_CONTEXT}))"
     )
 
 
-def _starts(*, joined: bool) -> str:
+def _starts(*, joined: bool, plain: bool = False) -> str:
     """Return a pattern of the beginnings of keys; `joined`: only of those whose first part can be short, because
-    dots or slashes join further parts to it."""
+    dots or slashes join further parts to it; `plain`: only of those without digits and signs."""
     starts = {
         (prefix, _first_field(row.rest))
         for row in KEY_FORMATS
@@ -120,6 +125,8 @@ def _starts(*, joined: bool) -> str:
     }
     special = (JWT_START, ENCODED_JWT_START, ENCODED_KEY_START, *_CONTEXT_WORDS)
     starts |= {(word, "") for word in (special if joined else (*special, *_BEARER))}
+    if plain:
+        starts = {(prefix, "") for prefix, _ in starts if not _DIGIT_OR_SIGN.search(prefix)}
     letters = sorted({prefix[0] for prefix, _ in starts})
     groups = (
         "|".join(re.escape(prefix[1:]) + field for prefix, field in sorted(starts) if prefix[0] == letter)
