@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,30 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+gc.disable()  # until `pytest_collection_finish`: nearly all that the collection of the tests makes, stays
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the long tests to the front, so that none of them starts when all others have ended.
+
+    A worker of xdist begins with a contiguous share of the tests, so each share gets long tests at its front."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = iter([item for item in items if not item.get_closest_marker("long")])
+    left = len(items)
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        size = left // (workers - worker)  # as `--dist worksteal` divides them
+        front = long[worker::workers]
+        ordered += [*front, *islice(others, max(0, size - len(front)))]
+        left -= size
+    items[:] = [*ordered, *others]
+
+
 def pytest_collection_finish() -> None:
     """Keep the collected tests and their modules out of every later garbage collection: they stay to the end."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

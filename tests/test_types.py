@@ -135,10 +135,12 @@ def check(problems: list[TypeProblem]) -> None:
     assert {problem.line for problem in problems} == mistakes()
 
 
+@pytest.mark.long
 def test_pyright_accepts_the_documented_code_and_reports_mistakes(tmp_path: Path) -> None:
     check(pyright(tmp_path))
 
 
+@pytest.mark.long
 def test_mypy_accepts_the_documented_code_and_reports_mistakes(tmp_path: Path) -> None:
     check(mypy(tmp_path))
 

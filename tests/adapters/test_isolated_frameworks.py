@@ -9,6 +9,7 @@ import pytest
 from support.framework_environments import PACKAGES, TESTED_ALWAYS, run_isolated_tests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_framework_in_its_own_environment(name: str) -> None:
     if name not in TESTED_ALWAYS and not os.environ.get("FOVEAL_SOAK"):

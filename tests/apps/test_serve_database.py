@@ -59,6 +59,7 @@ def test_a_stopping_server_refuses_connections_and_ends_its_streams(
         assert server.wait() == 0
 
 
+@pytest.mark.long
 def test_a_database_that_cannot_be_reached_ends_the_command_with_one_sentence(tmp_path: Path) -> None:
     url = "postgresql://alice:hunter2-secret@127.0.0.1:1/foveal"
     ended = subprocess.run(

@@ -193,6 +193,7 @@ def typical_wake(group: ServerGroup, session: str, members: tuple[int, int], *, 
 # ── Short ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_messages_are_answered_once_and_in_order_under_faults(tmp_path: Path) -> None:
     seed = chosen_seed()
     random = Random(seed)

@@ -41,6 +41,7 @@ AGAIN: Final = "the program shows something else now: run .venv/bin/python tools
 Captures = Callable[[], Iterator[tuple[str, str, Terminal]]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "take",
     [
@@ -67,6 +68,7 @@ def words(drawing: str) -> list[str]:
     return re.findall(r">([^<>\n]+)<", drawing.replace("&#160;", " "))
 
 
+@pytest.mark.long
 def test_a_picture_of_the_inspector_has_the_text_of_its_page(tmp_path: Path) -> None:
     browser = Chromium()
     browser.start()

@@ -78,6 +78,7 @@ def build(folder: Path) -> None:
     (folder / "printed").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_site_is_built_without_a_warning(site: Path) -> None:
     printed = (site.parent / "printed").read_text(encoding="utf-8")
     assert printed.startswith("exit code 0\n"), printed
@@ -203,6 +204,7 @@ def browsing(site: Path, **settings: Any) -> Iterator[tuple[WatchedPage, str, Ch
         browser.close()
 
 
+@pytest.mark.long
 def test_a_page_fits_a_phone(site: Path) -> None:
     """`make soak` visits every page."""
     with browsing(site, size=PHONE, reduced_motion="reduce") as (watched, address, browser):

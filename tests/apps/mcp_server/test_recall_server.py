@@ -6,10 +6,11 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
@@ -28,6 +29,8 @@ from foveal.recall.archive import Archive, TranscriptSource
 from foveal.stores import open_store
 from support import warm_start
 from support.paths import TESTS
+from support.warm_commands import command as warm_command
+from support.warm_commands import warm_commands
 
 TRANSCRIPTS: Final = TESTS / "data/transcripts"
 COMMAND: Final = [sys.executable, "-m", "foveal.apps", "mcp"]
@@ -41,15 +44,19 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name not in unset}, **ours}
 
 
-def over_stdio(home: Path, scene: Scene, *arguments: object) -> Any:
-    async def run() -> Any:
-        parameters = StdioServerParameters(
-            command=COMMAND[0], args=[*COMMAND[1:], *map(str, arguments)], env=environment(home)
-        )
+def over_stdio(home: Path, scene: Scene, *arguments: object, command: Sequence[str] = ()) -> Any:
+    """Run a scene against a server in its own process; `command` starts it as a new interpreter."""
+
+    async def run(*words: str) -> Any:
+        given = [*words[1:], *map(str, arguments)]
+        parameters = StdioServerParameters(command=words[0], args=given, env=environment(home))
         async with Client(stdio_client(parameters)) as client:
             return await scene(client)
 
-    return asyncio.run(run())
+    if command:
+        return asyncio.run(run(*command))
+    with warm_commands() as address:
+        return asyncio.run(run(*shlex.split(warm_command(address, "foveal.apps")), "mcp"))
 
 
 def in_process(scene: Scene, *paths: Path) -> Any:
@@ -91,7 +98,7 @@ def test_transcripts_of_all_agents_are_listed_searched_and_read(tmp_path: Path) 
             await call(client, "recall_read", session="codex", handle="e0-e3"),
         ]
 
-    listed, found, read = over_stdio(tmp_path, scene, TRANSCRIPTS)
+    listed, found, read = over_stdio(tmp_path, scene, TRANSCRIPTS, command=COMMAND)
     assert {"claude_code;", "codex;", "pi;"} <= set(listed.split())
     assert found.startswith("[foveal recall: ")
     assert read.startswith("[foveal recall: e")

@@ -401,15 +401,27 @@ def test_the_words_of_the_user_stay_through_all_cuts() -> None:
     ] == [message for message in history if message["role"] == "user"]
 
 
+def test_a_conversation_without_tools_keeps_several_of_the_newest_answers_whole() -> None:
+    """A summary has no results to quote there, so it takes little, and the newest messages take the rest."""
+    ctx, history = context(8_000, reserve=1_000), list[Json]()
+    for turn in range(60):
+        history.append(user(f"Question {turn}?"))
+        sent = ctx.fit(history)
+        answers = [message for message in sent if message["role"] == "assistant"]
+        assert answers[-4:] == [message for message in history if message["role"] == "assistant"][-4:]
+        history.append({"role": "assistant", "content": f"Answer {turn}: " + "something is said about it. " * 40})
+    assert len(cuts(ctx)) > 1
+
+
 # ── Undo, free breaks, and models ────────────────────────────────────────────────────────────────────────
 
 
 def test_a_cut_that_was_undone_is_not_repeated_until_it_must_be() -> None:
     ctx, history = context(200_000, EARLY, reserve=800), agent_history(1, 100)
-    run(ctx, history[:-40])
+    run(ctx, history[:-80])
     (cut,) = events_of(ctx.log, Compacted)
     ctx.undo(cut.handle)
-    for size in range(len(history) - 38, len(history) + 1, 2):
+    for size in range(len(history) - 78, len(history) + 1, 2):
         assert ctx.fit(history[:size]) == history[:size]
     ctx.use(plain_model(8_000))
     assert recount(ctx.fit(history)) <= ctx.report().limit

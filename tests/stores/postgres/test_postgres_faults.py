@@ -161,6 +161,7 @@ def test_a_network_that_loses_bytes_is_an_error_in_time_and_no_append_is_doubled
     run(work())
 
 
+@pytest.mark.long
 def test_what_was_acknowledged_survives_a_server_that_is_stopped_hard() -> None:
     async def work(url: str, stop: Callable[[], None], start: Callable[[], None]) -> None:
         async with opened(url, wait_s=20.0) as store:

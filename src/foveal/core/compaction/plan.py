@@ -45,6 +45,8 @@ MAX_SUMMARIES_SHARE: Final = 0.35
 """Summaries that together take more than this share of what is left beside user messages and rules are merged."""
 MIN_SUMMARY_UNITS: Final = 150
 """The room that a summary gets however little is left."""
+RESULTLESS_SHARE: Final = 0.4
+"""Share of its room that a summary uses if there are no results to quote."""
 MIN_FORCED_RANGE_UNITS: Final = 60
 """Units a range must exceed for a record of it to be smaller, when something must go."""
 
@@ -193,7 +195,7 @@ def plan_cut(
     may be among those that go. None when there is nothing to gain."""
     kept = {id(step) for step in _kept_steps(view, budget, terms)}
     staying = sum(view.units_of(step) for step in view.steps if not _is_removable(step, kept))
-    room = _summary_room(view, budget, terms, kept)
+    room = _needed_room(view, kept, _summary_room(view, budget, terms, kept))
     most = budget.hard - staying
     end, newest = _newest_that_fit(
         view, kept, goal=goal - staying - room, most=most - room, keep_results=keep_results
@@ -203,7 +205,7 @@ def plan_cut(
     planned = _plan_between(view, budget, terms, begin=0, end=cut, kept=kept, reason=reason)
     if planned is None or planned.before <= MIN_FORCED_RANGE_UNITS:
         return None
-    return replace(planned, room=min(planned.room, max(MIN_SUMMARY_UNITS, most - newest)))
+    return replace(planned, room=min(planned.room, room, max(MIN_SUMMARY_UNITS, most - newest)))
 
 
 def resolve_plan(plan: Plan, events: Sequence[Event], index: LedgerIndex | None = None) -> Plan:
@@ -435,6 +437,22 @@ def _summary_room(view: View, budget: Budget, terms: RangeTerms, kept: Set[int])
     """Return the units that a summary may take."""
     share = min(terms.summary_tokens, int(budget.hard * terms.summary_share))
     return min(share, max(MIN_SUMMARY_UNITS, _free_units(view, budget, kept) // 2))
+
+
+def _needed_room(view: View, kept: Set[int], room: int) -> int:
+    """Return the part of the room that a summary can use: most of it is for quotes from results, which are in the
+    view or quoted in an earlier summary."""
+    quotable = 0.0
+    for step in view.steps:
+        if not _is_removable(step, kept):
+            continue
+        if step.kind == "summary":
+            quotable += view.units_of(step) * (1 - RESULTLESS_SHARE)
+        else:
+            quotable += sum(slot.result.units(view.meter) for slot in step.slots if slot.result is not None)
+        if quotable >= room:
+            return room
+    return int(room * RESULTLESS_SHARE + quotable * (1 - RESULTLESS_SHARE))
 
 
 def _step_seqs(step: Step, after: int | None) -> list[int]:

@@ -38,8 +38,10 @@ MIN_SHOWN_SHARE: Final = 0.5
 """Share of all that was said above which a request is worth a cut if nothing forces it."""
 MIN_CUT_SHARE: Final = 1 / 3
 """Share of the messages that a cut must remove, unless the request would not fit."""
-FULL_SHARE: Final = 0.85
+FULL_SHARE: Final = 0.95
 """Share of `act` from which a cut is worthwhile whatever was said before."""
+FREE_SHARE: Final = 0.85
+"""The same if the provider has nothing cached: a cut now costs nothing, and the next one would."""
 
 
 def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
@@ -49,7 +51,7 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
     is_due = view.units > budget.act
     if moment.cutting or not (is_due or is_cheap_cut(view.units, budget, moment, policy)):
         return None
-    is_full = view.units + budget.fixed > _full(budget)
+    is_full = view.units + budget.fixed > _full(budget, moment)
     planned = _plan(view, budget, moment, policy, reason="tokens" if is_full else "price")
     if planned is None or planned.before - planned.room < view.units * MIN_CUT_SHARE:
         return None
@@ -63,15 +65,15 @@ def foresee_cut(view: View, budget: Budget, moment: Moment, policy: Policy) -> P
     return _plan(view, budget, moment, policy, reason="tokens")
 
 
-def _full(budget: Budget) -> float:
+def _full(budget: Budget, moment: Moment) -> float:
     """Return the units of a request above which the window is what limits it."""
-    return FULL_SHARE * (budget.act + budget.fixed)
+    return (FREE_SHARE if moment.free_break else FULL_SHARE) * (budget.act + budget.fixed)
 
 
 def _worthwhile(budget: Budget, moment: Moment, policy: Policy) -> float:
     """Return the units of a request from which a cut is worthwhile."""
     said = moment.said + budget.fixed
-    return min(_full(budget), max(policy.early_tokens, MIN_SHOWN_SHARE * said))
+    return min(_full(budget, moment), max(policy.early_tokens, MIN_SHOWN_SHARE * said))
 
 
 def is_cheap_cut(units: int, budget: Budget, moment: Moment, policy: Policy) -> bool:

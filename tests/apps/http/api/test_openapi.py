@@ -38,6 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield served
 
 
+@pytest.mark.long
 def test_schemathesis_finds_no_failure(server: ApiServer, tmp_path: Path) -> None:
     settings = tmp_path / "schemathesis.toml"
     settings.write_text(CONFIG.format(examples=100 if SOAK else 1, scenarios=100 if SOAK else 6))

@@ -21,7 +21,7 @@ from support.upstream import DEADLINE, ProxyServer
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("dasllama") is None, reason="the server is missing: pip install 'foveal[local]'"
 )
-WINDOW = 512
+WINDOW = 256
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+@pytest.mark.long
 def test_without_key_and_address_the_local_model_answers(tmp_path: Path, home: dict[str, str]) -> None:
     """One test also for what the model remembers beyond its window, because a start takes seconds."""
     messages: list[Any] = [{"role": "system", "content": "You answer briefly."}]
@@ -47,7 +48,7 @@ def test_without_key_and_address_the_local_model_answers(tmp_path: Path, home: d
         openai.OpenAI(base_url=proxy.openai, api_key="none", max_retries=0, timeout=600) as client,
     ):
         replies: list[tuple[str, httpx.Headers]] = []
-        fillers = [f"Note {number}: " + f"box {number} holds pears; " * 24 for number in range(3)]
+        fillers = [f"Note {number}: " + f"box {number} holds pears; " * 11 for number in range(3)]
         for words in (
             *(f"{text} Say only: noted." for text in fillers),
             "What is the capital of France?",

@@ -17,6 +17,7 @@ REPLY = (
 )
 
 
+@pytest.mark.long
 def test_requests_pass_while_postgresql_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         own_server(settings=FAST) as database,
