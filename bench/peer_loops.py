@@ -73,11 +73,15 @@ class Peer(NamedTuple):
 
     @property
     def installed(self) -> str:
-        """The installed version, or "" if there is none."""
-        try:
-            return version(self.package)
-        except PackageNotFoundError:
-            return ""
+        return installed_version(self.package)
+
+
+def installed_version(package: str) -> str:
+    """Return the installed version of a package, or "" if there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 class PeerTimes(NamedTuple):

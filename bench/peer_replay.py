@@ -22,7 +22,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -40,7 +39,7 @@ from bench.peer_histories import (
     strands_sliding,
     text_of_chat,
 )
-from bench.peer_loops import SUMMARY
+from bench.peer_loops import SUMMARY, installed_version
 from bench.work import Json
 from foveal.core.compaction.ledger.ledger import write_ledger
 from foveal.core.compaction.summariser import SummaryRequest
@@ -50,8 +49,13 @@ from foveal.core.tokens.counter import counter
 from foveal.core.view.text_facts import find_names
 from foveal.core.wire import wire_for
 from foveal.replay import ReplaySetting, Trace, common_names, find_needs, load, recorded_conversation, select
-from foveal.replay.play import Loss, PolicyPlayer, ReplayCase, RequestScorer, replay_everything
-from foveal.replay.recall_score import Need
+from foveal.replay.play import (
+    PolicyPlayer,
+    ReplayCase,
+    RequestScorer,
+    loss_without_cause,
+    replay_everything,
+)
 from foveal.replay.recorded_calls import RequestText
 from foveal.replay.strata import by_pressure
 
@@ -88,11 +92,7 @@ class PeerReducer(NamedTuple):
 
     @property
     def installed(self) -> str:
-        """The installed version, or "" if there is none."""
-        try:
-            return version(self.package)
-        except PackageNotFoundError:
-            return ""
+        return installed_version(self.package)
 
 
 REDUCERS: Final = (
@@ -244,7 +244,7 @@ class PeerReplay:
             while request.tokens > self._window and self._history.shrink():
                 request = self._request(recorded)
             is_refused = request.tokens > self._window
-            self._scorer.score(number, None if is_refused else request, _loss)
+            self._scorer.score(number, None if is_refused else request, loss_without_cause)
             output = self._case.reader.message(conversation.messages[call.messages]).tokens
             usage = None if is_refused else ReportedUsage(request.tokens, output)
             start = call.messages
@@ -265,21 +265,6 @@ class PeerReplay:
     def _request(self, recorded: Sequence[Json]) -> RequestText:
         written = [self._originals.original(message) for message in self._history.messages()]
         return self._case.reader.request(self._summaries.show(written, recorded), system=None, tools=())
-
-
-def _loss(need: Need) -> Loss:
-    """Return a loss without a cause, which a peer does not record."""
-    return Loss(
-        call=need.call,
-        kind=need.kind,
-        text=need.text,
-        far=need.far,
-        handle="",
-        tool="",
-        level="",
-        rule="",
-        by="",
-    )
 
 
 def _conversation_traces(case: ReplayCase) -> Iterator[Trace]:

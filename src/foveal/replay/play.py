@@ -104,6 +104,21 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """The event that hid the result, and its kind."""
 
 
+def loss_without_cause(need: Need) -> Loss:
+    """Return a loss of a request that no policy of Foveal made."""
+    return Loss(
+        call=need.call,
+        kind=need.kind,
+        text=need.text,
+        far=need.far,
+        handle="",
+        tool="",
+        level="",
+        rule="",
+        by="",
+    )
+
+
 class RecallCount(msgspec.Struct, kw_only=True):
     """How many needs of one kind there were, and how many their requests contained.
 

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.log.events import Call, Instructed, ModelSaid, ToolReturned, UserSaid
-from foveal.replay.play import Loss, ReplayCase, RequestScorer, Trace
+from foveal.replay.play import ReplayCase, RequestScorer, Trace, loss_without_cause
 from foveal.replay.recall_score import Need
 from foveal.replay.recorded_calls import MessageFact, MessageText, RequestText, make_request
 
@@ -44,7 +44,7 @@ def replay_oracle(case: ReplayCase, *, arguments: bool) -> Trace:
     scorer = RequestScorer(case, ORACLE_ARGUMENTS if arguments else ORACLE)
     oracle = _Oracle(case, cuts_arguments=arguments)
     for number in range(len(case.conversation.calls)):
-        scorer.score(number, oracle.request(number), _loss)
+        scorer.score(number, oracle.request(number), loss_without_cause)
     return scorer.trace
 
 
@@ -135,18 +135,3 @@ def _without_arguments(fact: ModelSaid) -> ModelSaid:
         for part in fact.content
     )
     return replace(fact, content=tuple(parts))
-
-
-def _loss(need: Need) -> Loss:
-    """Return a loss without a cause; an oracle loses a need only if a message cannot be written as recorded."""
-    return Loss(
-        call=need.call,
-        kind=need.kind,
-        text=need.text,
-        far=need.far,
-        handle="",
-        tool="",
-        level="",
-        rule="",
-        by="",
-    )

@@ -40,8 +40,12 @@ def test_messages_that_left_the_view_are_not_read() -> None:
     ahead = NamesAhead()
     ahead.note(log[0])
     log.append(Event(2, Dropped(ranges=((0, 0),))))
-    ahead.read_some(fold(log, MessageTokens(ESTIMATE)))
-    ahead.read_some(fold(log, MessageTokens(ESTIMATE)))
+    view = fold(log, MessageTokens(ESTIMATE))
+    ahead.read_some(view)
+    assert [step.utterance._names for step in view.steps if step.seq == 1] == [None]
+    ahead.note(log[1])
+    ahead.read_some(view)
+    assert [step.utterance._names for step in view.steps if step.seq == 1] == [("parse_two",)]
 
 
 def test_a_view_knows_whether_anything_was_dropped() -> None:

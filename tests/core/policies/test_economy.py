@@ -409,7 +409,9 @@ def test_a_conversation_without_tools_keeps_several_of_the_newest_answers_whole(
         sent = ctx.fit(history)
         answers = [message for message in sent if message["role"] == "assistant"]
         assert answers[-4:] == [message for message in history if message["role"] == "assistant"][-4:]
-        history.append({"role": "assistant", "content": f"Answer {turn}: " + "something is said about it. " * 40})
+        history.append(
+            {"role": "assistant", "content": f"Answer {turn}: " + "something is said about it. " * 40}
+        )
     assert len(cuts(ctx)) > 1
 
 
