@@ -16,7 +16,8 @@ price.
    the room are clipped to it first.
 
 Which old results will be needed again is hard to foresee. On recorded conversations their age alone chose as well
-as their age, size, subject and overlap with newer results together.
+as their age, size, subject and overlap with newer results together. The files that calls name most often are quoted
+in the summary, however old their texts are.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ PRESETS: Final[Mapping[PresetName, Policy]] = {
         retain_user_share=0.25,
         compact=True,
         summary_tokens=8_000,
-        summary_share=0.25,
+        summary_share=0.22,
     ),
     "handoff": replace(_SUMMARY, name="handoff", warn=0.6, act=0.7, tail=0.0),
     "sliding-summary": replace(
