@@ -23,7 +23,7 @@ test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
-	@$(CACHED) $(PY) -m pytest -n 6 --dist worksteal
+	@$(CACHED) $(PY) -m pytest -n 4 --dist worksteal
 
 docs: $(VENV)/.docs
 	@$(VENV)/bin/zensical build --strict --clean
