@@ -381,3 +381,13 @@ def test_a_checkpoint_without_the_order_of_a_summary_and_the_notice_is_refused()
     with pytest.raises(ValueError, match="folded again"):
         ViewCheckpoint(notice_at=3, places={7: (3, 2)})
     ViewCheckpoint(notice_at=2, places={7: (3, 2)})
+
+
+def test_user_messages_beyond_the_named_ones_stay_counted_when_a_summary_covers_the_newest() -> None:
+    dropped = DroppedMessages()
+    for seq in range(60):
+        fact = Dropped(ranges=((seq * 2, seq * 2),), names_ranges=True, users=(seq * 2,))
+        dropped.add(fact, 1)
+    assert "e118 and 20 more between e0 and e38" in dropped.notice()
+    dropped.cover(39, 118)
+    assert "Messages of the user among them: 20 more between e0 and e38." in dropped.notice()

@@ -103,16 +103,12 @@ class DroppedMessages:
         )
 
     def _user_list(self) -> str:
-        if not self.users:
-            return ""
-        older = self._older_users
-        count = sum(r.messages for r in older)
-        more = (
-            f" and {count:,} more between {handle(older[0].first)} and {handle(older[-1].last)}"
-            if older
-            else ""
-        )
-        return f" Messages of the user among them: {', '.join(map(handle, self.users))}{more}."
+        listed = ", ".join(map(handle, self.users))
+        if older := self._older_users:
+            before = f"{listed} and " if listed else ""
+            count = sum(r.messages for r in older)
+            listed = f"{before}{count:,} more between {handle(older[0].first)} and {handle(older[-1].last)}"
+        return f" Messages of the user among them: {listed}." if listed else ""
 
 
 def _join_many(ranges: list[DroppedRange]) -> list[DroppedRange]:
