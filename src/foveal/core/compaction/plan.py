@@ -45,7 +45,10 @@ MAX_SUMMARIES_SHARE: Final = 0.35
 """Summaries that together take more than this share of what is left beside user messages and rules are merged."""
 MIN_SUMMARY_UNITS: Final = 150
 """The room that a summary gets however little is left."""
-RESULTLESS_SHARE: Final = 0.4
+MAX_LEFT_SHARE: Final = 0.8
+"""Share of the room that a cut may leave filled before its summary is made smaller, down to half of its room: with
+large new results, the next cut would follow at once."""
+RESULTLESS_SHARE: Final = 0.25
 """Share of its room that a summary uses if there are no results to quote."""
 MIN_FORCED_RANGE_UNITS: Final = 60
 """Units a range must exceed for a record of it to be smaller, when something must go."""
@@ -190,8 +193,8 @@ def plan_cut(
     """Return the oldest steps, to be replaced by one summary so that all messages take `goal` units.
 
     Earlier summaries become part of it. The newest step stays. So do the newest `keep_results` results even if they
-    exceed the goal, unless other messages would have to stay for that or the request would not fit. If it does not
-    fit with the newest step alone, the summary is smaller. A step counts as it was said: lines to which it refers
+    exceed the goal, unless other messages would have to stay for that or the request would not fit. If they leave
+    little room, the summary is smaller. A step counts as it was said: lines to which it refers
     may be among those that go. None when there is nothing to gain."""
     kept = {id(step) for step in _kept_steps(view, budget, terms)}
     staying = sum(view.units_of(step) for step in view.steps if not _is_removable(step, kept))
@@ -205,6 +208,7 @@ def plan_cut(
     planned = _plan_between(view, budget, terms, begin=0, end=cut, kept=kept, reason=reason)
     if planned is None or planned.before <= MIN_FORCED_RANGE_UNITS:
         return None
+    room = max(room // 2, min(room, int(budget.hard * MAX_LEFT_SHARE) - staying - newest))
     return replace(planned, room=min(planned.room, room, max(MIN_SUMMARY_UNITS, most - newest)))
 
 

@@ -10,8 +10,8 @@ price.
    user's messages.
 3. A cut is made before it must be if it is cheap: when it costs at most `MAX_CUT_COST_SHARE` of what the
    conversation has cost so far. A conversation that ends right after it has then lost little, and one that goes on
-   saves with every call. It also needs something to gain: the request is larger than `early_tokens` and than half
-   of all that was said, and the cut removes a third of it.
+   saves with every call. It also needs something to gain: the request is larger than `early_tokens` and than three
+   fifths of all that was said, and the cut removes a third of it.
 4. Above `act`, a cut is made at any price. When the request does not fit, new results that exceed `clip_share` of
    the room are clipped to it first.
 
@@ -35,7 +35,7 @@ from foveal.core.view.view import View
 
 MAX_CUT_COST_SHARE: Final = 0.05
 """Share of the cost so far that a cut may cost if nothing forces it."""
-MIN_SHOWN_SHARE: Final = 0.5
+MIN_SHOWN_SHARE: Final = 0.6
 """Share of all that was said above which a request is worth a cut if nothing forces it."""
 MIN_CUT_SHARE: Final = 1 / 3
 """Share of the messages that a cut must remove, unless the request would not fit."""
