@@ -54,7 +54,7 @@ $(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
 
 $(VENV)/.serve: $(VENV)/.chat
 	@echo "installing what the server uses …"
-	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,server,telegram,discord]'
+	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,redaction,server,telegram,discord]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.chat

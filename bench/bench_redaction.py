@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import random
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from typing import Any, Final
 from bench.made_keys import MadeKey, made_forms, made_keys
 from bench.measure import Row, best_of
 from foveal.core.redaction import StreamRedactor, find_secrets, scrub
+from foveal.core.redaction.candidates import re2_search
 
 MAX_SECONDS_PER_MB: Final = 0.010
 MAX_MISSED: Final = 0.01
@@ -28,8 +30,9 @@ SHOW_VARIABLE: Final = "FOVEAL_BENCH_SHOW_HITS"
 
 
 def rows() -> Iterator[Row]:
+    note = "with RE2" if re2_search() else "without RE2; install foveal[redaction]"
     for name, text in _texts().items():
-        yield Row(f"redact 1 MB, {name}", _seconds(text), limit=MAX_SECONDS_PER_MB)
+        yield Row(f"redact 1 MB, {name}", _seconds(text), limit=MAX_SECONDS_PER_MB, note=note)
     yield _missed_row("keys with a known format, missed", made_keys(seed=3))
     yield _missed_row("secrets in a known form, missed", made_forms(seed=3))
     log = _texts()["log"][:100_000]
@@ -71,7 +74,7 @@ def _texts() -> dict[str, str]:
     pick = random.Random(1)
     lines = (
         ("log", _log), ("code", _code), ("lock file", _lock), ("shell lines", _shell), ("config file", _config),
-        ("stack trace", _stack),
+        ("stack trace", _stack), ("Java source", _java), ("JSON with UUIDs", _json),
     )  # fmt: skip
     return {name: _fill(line, pick) for name, line in lines}
 
@@ -114,6 +117,22 @@ def _config(pick: random.Random) -> str:
 def _stack(pick: random.Random) -> str:
     method = f"StandardContextValve.invokeHandlerMethodInternal{pick.randint(1, 99)}"
     return f"\tat org.apache.catalina.core.{method}(AbstractMethodAdapter.java:{pick.randint(1, 999)})\n"
+
+
+def _java(pick: random.Random) -> str:
+    name = pick.choice(("HandlerMethodArgumentResolver", "ConfigurableApplicationContext", "TokenProvider"))
+    line = f"    private final {name} my{name} = new Default{name}Factory().create({pick.randint(1, 99)});"
+    return f"import org.springframework.web.method.support.{name};\n{line}\n"
+
+
+def _json(pick: random.Random) -> str:
+    ids = {name: str(uuid.UUID(int=pick.getrandbits(128), version=4)) for name in ("id", "parent_id")}
+    return (
+        json.dumps(
+            {**ids, "type": "event", "configuration_instance": ids["id"], "count": pick.randint(1, 999)}
+        )
+        + "\n"
+    )
 
 
 # ── Recorded conversations ─────────────────────────────────────────────────────────────────────────────

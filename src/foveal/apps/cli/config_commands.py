@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMMANDS = ("config", "doctor")
 PACKAGES: Final = {
     "toktok": "counts tokens exactly (foveal[exact])",
+    "re2": "finds secrets faster (foveal[redaction])",
     "openai": "OpenAI and compatible providers",
     "anthropic": "Anthropic",
     "mcp": "tools of MCP servers",
@@ -32,7 +33,9 @@ PACKAGES: Final = {
     "discord": "a bot on Discord (foveal[discord])",
 }
 """Optional packages by the name under which they are imported, and what they are for."""
-DISTRIBUTIONS: Final = {"toktok": "toktok-rs", "telegram": "python-telegram-bot", "discord": "discord.py"}
+DISTRIBUTIONS: Final = {
+    "toktok": "toktok-rs", "re2": "google-re2", "telegram": "python-telegram-bot", "discord": "discord.py",
+}  # fmt: skip
 """Names on the package index, where they differ from the imported name."""
 API_KEYS: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY")
 

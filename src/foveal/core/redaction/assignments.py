@@ -79,16 +79,18 @@ def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:
 _VALUE: Final = re.compile(r"[=>\s\"'`\\]{0,6}+(?P<value>[A-Za-z0-9_+/.~-]{8,}+={0,2})(?![(\[{])")
 _NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_.-]*+")
 _MAX_NAME_CHARS: Final = 48
-_NAME_WITH_BLANK: Final = re.compile(
-    r"(?i)(?:api|access|secret|private|signing|auth|master|account|bot|refresh)\s\Z"
-)
+WORDS_BEFORE_BLANK: Final = "api|access|secret|private|signing|auth|master|account|bot|refresh"
+"""A pattern that matches a word that makes a following `key` the name of a secret, with a blank between them."""
+_NAME_WITH_BLANK: Final = re.compile(rf"(?i)(?:{WORDS_BEFORE_BLANK})\s\Z")
 _MAX_QUALIFIER_CHARS: Final = 8
 """Characters of the longest word and blank in `_NAME_WITH_BLANK`."""
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*\Z")
-_KEY_WORDS: Final = re.compile(
-    r"(?:api|access|secret|private|signing|encryption|master|account|storage|auth|admin|sharedaccess|subscription"
-    r"|service|license|webhook|deploy|hmac|aes)[_.-]?\Z"
+KEY_WORDS: Final = (
+    "api|access|secret|private|signing|encryption|master|account|storage|auth|admin|sharedaccess|subscription"
+    "|service|license|webhook|deploy|hmac|aes"
 )
+"""A pattern that matches a word before `key` that makes it the name of a secret."""
+_KEY_WORDS: Final = re.compile(rf"(?:{KEY_WORDS})[_.-]?\Z")
 _HARMLESS_WORDS: Final = re.compile(
     r"(?:cache|primary|foreign|public|pub|sort|partition|idempotency|object|lookup|index|natural|unique|row|group|dedup"
     r"|page|next|prev|previous|continuation|pagination|sync|csrf|xsrf|resume|cursor|cancellation|shard|routing|registry|s3"

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from foveal.core.log.events import AnyFact
 from foveal.core.redaction.assignments import FOLDED, find_named, find_names
+from foveal.core.redaction.candidates import find_parts, re2_search
 from foveal.core.redaction.command_lines import find_logins, find_options
 from foveal.core.redaction.long_tokens import find_tokens
 from foveal.core.redaction.private_keys import find_private_keys
@@ -32,6 +33,8 @@ MIN_TEXT_CHARS: Final = 8
 """Characters of the shortest text that can contain a secret: `a://b:c@`."""
 MAX_PASSES: Final = 8
 """Replacing one secret can reveal where an adjacent one ends, so scans repeat up to this often."""
+EDGE_CHARS: Final = 8_192
+"""A secret this near to the edge of a part of a text is searched again in the whole text."""
 TAIL_CHARS: Final = 4
 MIN_CHARS_WITH_TAIL: Final = 20
 """A secret with at least this many characters keeps its last `TAIL_CHARS`, so that its owner can identify
@@ -59,6 +62,25 @@ def _scan(text: str) -> list[tuple[Secret, int]]:
     ascii_text = text.encode("ascii", "replace")  # one byte per character, so that positions agree
     if not text.isascii():
         text = ascii_text.decode("ascii")
+    parts = find_parts(ascii_text, re2_search())
+    if parts is None:
+        return scan_part(text, ascii_text)
+    ranked: list[tuple[Secret, int]] = []
+    for start, end in parts:
+        found = scan_part(text[start:end], ascii_text[start:end])
+        if any(_is_cut(hit, start, end, len(text)) for hit, _ in found):
+            return scan_part(text, ascii_text)
+        ranked += [(hit._replace(start=hit.start + start, end=hit.end + start), rank) for hit, rank in found]
+    return ranked
+
+
+def _is_cut(hit: Secret, start: int, end: int, size: int) -> bool:
+    """Return whether a secret may extend beyond its part: it reaches the part's edge inside the text."""
+    return (start > 0 and hit.start < EDGE_CHARS) or (end < size and hit.end > end - start - EDGE_CHARS)
+
+
+def scan_part(text: str, ascii_text: bytes) -> list[tuple[Secret, int]]:
+    """Return the hits in a text of ASCII characters, given as a string and as bytes."""
     names = find_names(ascii_text.translate(FOLDED))
     ranked = [(hit, 1) for hit in find_tokens(text, ascii_text)]
     ranked += [(hit, 2) for hit in find_named(text, names)]

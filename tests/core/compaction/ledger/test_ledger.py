@@ -16,10 +16,17 @@ from hypothesis import strategies as st
 
 from foveal.core.compaction.ledger import parse_command, range_facts
 from foveal.core.compaction.ledger.agent_messages import _PLAN_WORD, _has_plan_word
-from foveal.core.compaction.ledger.event_facts import EventWords, quotable_lines, read_words
+from foveal.core.compaction.ledger.event_facts import (
+    EventWords,
+    first_quotable_lines,
+    quotable_lines,
+    quotable_text,
+    read_words,
+)
 from foveal.core.compaction.ledger.ledger import Ledger, write_ledger
+from foveal.core.compaction.ledger.likely_reused import FILE_SHARE, ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.compaction.ledger.sections import SECTION_HEADINGS, escape_tags
+from foveal.core.compaction.ledger.sections import OUTPUT_PREFIX, SECTION_HEADINGS, escape_tags
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -850,6 +857,46 @@ def test_one_large_file_leaves_room_for_the_texts_of_others() -> None:
         assert sum(line.startswith(f"  | {name}_") for line in quoted) >= 40
 
 
+@pytest.mark.parametrize("chars", [0, 300, 4_000, 12_000, 10**6])
+def test_what_a_file_has_beyond_its_share_comes_after_the_shares_of_others(chars: int) -> None:
+    """The rest of a file is read late, and yet a line that several files have comes from the first of them."""
+    shared = file_text("shared")
+    texts = {
+        "all": f"{file_text('all', 90)}\n{shared}\n{file_text('end', 5)}",
+        "cart": f"{file_text('cart', 20)}\n{shared}\n{file_text('all', 99)}",
+        "rates": f"{shared}\n{file_text('rates')}\n{file_text('cart', 25)}",
+    }
+    facts = [
+        fact
+        for touches, (name, text) in zip((6, 4, 2), texts.items(), strict=True)
+        for fact in (*ran(f"cat {name}.py", text), *(touches * ran(f"sed -i s/a/b/ {name}.py", "")))
+    ]
+    index = LedgerIndex()
+    events = log(user_said("Repair it."), *facts, *ran("cat all.py", file_text("all", 120)))
+    found = index.range_facts(events)
+    signs = ReuseSigns(found, index, later=index.facts_after(found, ()), keep=frozenset())
+
+    expected: list[str] = []
+    rest: list[str] = []
+    left = float(chars)
+    by_seq = {event.seq: event for event in events}
+    for file in found.files.worked_on(later=index.facts_after(found, ()).files):
+        allowed = left * FILE_SHARE
+        for line in (
+            line for seq in reversed(file.texts) for line in quotable_lines(quotable_text(by_seq[seq]))
+        ):
+            if line in expected or line in rest:
+                continue
+            if allowed <= 0:
+                rest.append(line)
+                continue
+            expected.append(line)
+            allowed -= len(OUTPUT_PREFIX) + len(line)
+            left -= len(OUTPUT_PREFIX) + len(line)
+    assert [line for _, line in signs._lines_of_files(chars)] == expected + rest
+    assert len(expected + rest) == 120 + 40 + 5 + 25 + 40
+
+
 def test_tool_output_of_one_file_stands_under_one_title() -> None:
     text = ledger_of(
         user_said(LONG_REQUEST),
@@ -1073,3 +1120,10 @@ def test_quoted_lines_are_without_numbers_and_marks(lines: list[tuple[str, str]]
             line = line[2:].lstrip() if line.startswith(("+ ", "- ")) else line
         expected += [line] if len(line) >= 24 else []
     assert quotable_lines(text) == expected
+    assert list(first_quotable_lines(text)) == expected
+
+
+def test_the_lines_of_a_long_text_are_quoted_in_their_order() -> None:
+    text = "\n".join(f"{number}\tline {number} of a listing that is long" for number in range(500))
+    for long in (text, text.replace("of", "of " + "x" * 3_000, 2)):
+        assert list(first_quotable_lines(long)) == quotable_lines(long)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -34,6 +34,8 @@ MAX_NAMES_PER_EVENT: Final = 150
 _MAX_READ_CHARS: Final = 20_000
 """Characters of one event that are searched for names and lines: three quarters at its beginning, the rest at its
 end."""
+_BLOCK_CHARS: Final = 1_000
+"""Characters that are split into lines at once, up to the end of a line."""
 _PLANNING_TOOL: Final = re.compile(r"todo|plan|task_?(?:tracker|list)|checklist", re.IGNORECASE)
 _MAX_SUBJECT_CHARS: Final = 500
 """Characters of a command that name a call."""
@@ -204,6 +206,16 @@ def quotable_lines(text: str) -> list[str]:
                 continue
         bare.append(line)
     return bare
+
+
+def first_quotable_lines(text: str) -> Iterator[str]:
+    """Yield the same lines. If only the first ones are needed, only a part of the text is read."""
+    start, end = 0, len(text)
+    while start < end:
+        stop = text.find("\n", start + _BLOCK_CHARS)
+        stop = end if stop < 0 else stop
+        yield from quotable_lines(text[start:stop])
+        start = stop
 
 
 def _ends(text: str) -> str:

@@ -27,6 +27,7 @@ from foveal.core.compaction.ledger.event_facts import (
     EventWords,
     ModelFacts,
     ToolCallFacts,
+    first_quotable_lines,
     quotable_lines,
     quotable_text,
 )
@@ -171,27 +172,37 @@ class ReuseSigns:
         """Yield the lines of files that are worked on, the newest text of a file first; then what is left of files
         that have more than their share of `chars`."""
         results = self._facts.newest_results(keep=self._keep)
-        left, seen, rest = chars, set[str](), list[tuple[_QuoteOrigin, str]]()
+        left, seen, known = chars, set[int](), set[int]()  # hash values of lines
+        rests: list[Iterator[tuple[_QuoteOrigin, str]]] = []
         for file in self._facts.files.worked_on(later=self._later.files):
             allowed = left * FILE_SHARE
             texts = [results[seq] for seq in reversed(file.texts) if seq in results]
-            for origin, line in chain.from_iterable(map(self._lines_of, texts)):
-                if line in seen:
+            lines = chain.from_iterable(map(self._lines_of, texts))
+            while allowed > 0 and (found := next(lines, None)) is not None:
+                key = hash(found[1])
+                if key in seen or key in known:
                     continue
-                seen.add(line)
-                if allowed <= 0:
-                    rest.append((origin, line))
-                    continue
-                size = len(OUTPUT_PREFIX) + len(line)
+                seen.add(key)
+                size = len(OUTPUT_PREFIX) + len(found[1])
                 allowed -= size
                 left -= size
-                yield origin, line
-        yield from rest
+                yield found
+            if allowed > 0:
+                continue
+            # What is left of a file is seldom quoted, so it is not read yet. The hash values of its lines, which
+            # the index has, tell other files which lines come from here.
+            rests.append(lines)
+            if left > 0:
+                known.update(*(self._index.words_of(text).line_hashes() for text in texts))
+        for found in chain.from_iterable(rests):
+            if (key := hash(found[1])) not in seen:
+                seen.add(key)
+                yield found
 
     def _lines_of(self, event: Event) -> Iterator[tuple[_QuoteOrigin, str]]:
         """Yield the lines of a result."""
         origin = self._origin(event)
-        for line in quotable_lines(quotable_text(event)):
+        for line in first_quotable_lines(quotable_text(event)):
             yield origin, line
 
     # ── Names ──
