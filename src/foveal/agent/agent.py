@@ -259,7 +259,7 @@ class Agent:
         """Offer the first tools again after an undo, if nothing is reduced and no request had the recall tools."""
         if self.tools is self._first_tools or self._has_sent_tools:
             return
-        if not (await self.session.report()).reduced:
+        if not (await self.session.report(with_events=False)).reduced:
             self.tools, self._recall_tools = self._first_tools, self.tools
             await self.session.equip(self.tools.schemas)
 
@@ -271,7 +271,7 @@ class Agent:
             yield event
         refused = RefusedMedia(self.session)
         while True:
-            first, report = self._reported + 1, await self.session.report()
+            first, report = self._reported + 1, await self.session.report(with_events=False)
             if report.question and report.state == "over":
                 yield LimitReached(needed=report.used, available=report.limit)
             fitted = await self.session.fit()

@@ -300,7 +300,7 @@ class TurnRunner:
         """Emit the stored answer, or have the agent answer; return why the turn ended."""
         if answer is not None:
             self._turn.emit(answer)
-            self._report = _without_events(await self._session.report())
+            self._report = await self._session.report(with_events=False)
             self._turn.emit(TurnFinished(why="answered", report=self._report))
             return "answered"
         why: EndReason = "answered"
@@ -408,7 +408,7 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
         return
     events = await read_turn(session, entry)
     handle, answer = find_turn_in_log(events, entry)
-    report = _without_events(await session.report())
+    report = await session.report(with_events=False)
     if handle:
         turn.emit(UserMessageStored(handle=handle))
     if answer is not None:

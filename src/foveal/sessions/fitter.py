@@ -6,7 +6,7 @@ becomes part of the request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -28,7 +28,7 @@ from foveal.core.view.request import Fitted
 from foveal.errors import ContextOverflow, StoreError
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import MAX_CONFLICTS, EventWriter
-from foveal.sessions.log_reader import effective_slices, read_slices
+from foveal.sessions.log_reader import MAX_SLICE_EVENTS, effective_slices, read_slices
 from foveal.sessions.offload import offload
 
 
@@ -202,12 +202,21 @@ class RequestFitter:
             events, new = [*job.events, *job.after], len(job.events) + len(job.after)
         return await offload(partial(engine.write_ledger, plan, events), events=new)
 
-    def _slices(self, first: int, engine: Engine) -> AsyncIterator[list[Event]]:
-        """Return the effective events from `first` on, in parts, without what the engine has not stored yet."""
-        store, id = self._writer.store, self._writer.id
-        if engine.all_effective:
-            return read_slices(store, id, first=first, end=engine.next_seq)
-        return effective_slices(store, id, first=first, end=engine.next_seq)
+    async def _slices(self, first: int, engine: Engine) -> AsyncIterator[Sequence[Event]]:
+        """Yield the effective events from `first` on, in parts, without what the engine has not stored yet."""
+        store, id, end = self._writer.store, self._writer.id, engine.next_seq
+        held = {event.seq: event for event in engine.events_from(first)} if engine.all_effective else {}
+        if 2 * len(held) > end - first:  # a log without reductions: only what the view does not show is read
+            end = min(end, (await store.end(id)).next_seq)
+            for start in range(first, end, MAX_SLICE_EVENTS):
+                seqs = range(start, min(start + MAX_SLICE_EVENTS, end))
+                missing = [seq for seq in seqs if seq not in held]
+                read = {event.seq: event for event in await store.pick(id, missing)} if missing else {}
+                yield [found for seq in seqs if (found := held.get(seq) or read.get(seq)) is not None]
+            return
+        slices = read_slices if engine.all_effective else effective_slices
+        async for part in slices(store, id, first=first, end=end):
+            yield part
 
     async def _store_paid(self, engine: Engine, first: int) -> None:
         """Store only the reductions up to the last summary that a model was paid for: no request will be sent."""

@@ -444,10 +444,13 @@ class Session:
         async with self._lock:
             return (await self._writer.refresh()).max_tokens
 
-    async def report(self) -> Report:
+    async def report(self, *, with_events: bool = True) -> Report:
         """Return what fills the window and why.
 
         The report lists the events that the view needs, not the whole log.
+
+        Args:
+            with_events: Whether the report lists events. Without them it takes less time.
 
         Returns:
             A `Report`; `print` shows it as a table.
@@ -463,7 +466,9 @@ class Session:
         """
         async with self._lock:
             requests, engine = self._fitter.requests, await self._writer.refresh()
-            work = partial(report, engine, calls=requests.count, breaks=requests.breaks)
+            work = partial(
+                report, engine, calls=requests.count, breaks=requests.breaks, with_events=with_events
+            )
             return await offload(work, events=len(engine.log) // REPORTED_PER_FOLDED)
 
     async def why(self, name: str | int) -> EventStatus:

@@ -30,6 +30,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.reduction import placeholder, truncation
 from foveal.core.tokens.counter import Counter
+from foveal.core.tokens.message_tokens import MESSAGE_TYPES
 from foveal.core.wire.event_text import transcript_entry
 
 MASK_RESULTS_ABOVE_UNITS: Final = 200
@@ -123,7 +124,7 @@ def split_transcript(
 
 
 def _is_message(event: Event) -> bool:
-    return isinstance(event.fact, UserSaid | ModelSaid | ToolReturned)
+    return type(event.fact) in MESSAGE_TYPES
 
 
 def _units(entries: Sequence[_Entry]) -> int:

@@ -18,7 +18,16 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, ModelSaid, Noted, Opened, UserSaid
+from foveal.core.log.events import (
+    AnyFact,
+    Compacted,
+    CompactionFailed,
+    ModelSaid,
+    Noted,
+    Opened,
+    ToolReturned,
+    UserSaid,
+)
 
 CompactionOutcome: TypeAlias = Compacted | CompactionFailed
 """What a compaction records: the summary, or that there is none."""
@@ -129,6 +138,8 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         match fact:
             case ModelSaid():
                 return replace(self, said=self.said + 1)
+            case ToolReturned():  # most other events
+                return self
             case UserSaid():
                 return replace(self, refills=0, explained=False) if self.refills else self
             case Compacted():

@@ -254,9 +254,8 @@ def has_event(events: Sequence[Event], seq: int) -> bool:
 
 def range_fingerprint(view: View, plan: Plan) -> tuple[object, ...]:
     """Return the state of a plan's range in a view: equal as long as a summary of it would still be true."""
-    inside = (
-        step for step in view.steps if plan.first <= step.seq <= plan.last and step.seq not in plan.keep
-    )
+    keep = frozenset(plan.keep)  # hundreds of seqs in a long range, and each step is looked up in them
+    inside = (step for step in view.steps if plan.first <= step.seq <= plan.last and step.seq not in keep)
     return tuple(
         (step.seq, step.utterance.seq, step.pin_seq, step.covers, len(step.slots)) for step in inside
     )
@@ -406,8 +405,8 @@ def _plan_between(
     if not removed:
         return None
     after = view.steps[end].seq if end < len(view.steps) else None
-    first = min(min(_step_seqs(step, after)) for step in removed)
-    last = max(max(_step_seqs(step, after)) for step in removed)
+    seqs = [seq for step in removed for seq in _step_seqs(step, after)]
+    first, last = min(seqs), max(seqs)
     removed_ids = {id(step) for step in removed}
     merged = sum(step.kind == "summary" for step in removed)
     keep = {

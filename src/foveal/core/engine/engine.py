@@ -58,7 +58,7 @@ from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
-from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
+from foveal.core.tokens.message_tokens import COUNTED_TYPES, MESSAGE_TYPES, CountedFact, MessageTokens
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
 from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
@@ -221,19 +221,27 @@ class Engine:
         fact = event.fact
         if self.prefix_mover is None and may_move_prefix(fact):
             self.prefix_mover = event
-        if isinstance(fact, CountedFact):
-            self.unreduced_units += self.view.meter.message(event.seq, fact) * is_effective
+        if type(fact) in COUNTED_TYPES:
+            self.unreduced_units += self._units(event) * is_effective
         elif isinstance(fact, Opened):
             self.opened, self.opened_seq = fact, event.seq
         self._learn(event)
+
+    def _units(self, event: Event) -> int:
+        """Return the units of a message in full; 0 for another event."""
+        fact = event.fact
+        return (
+            self.view.meter.message(event.seq, cast(CountedFact, fact)) if type(fact) in COUNTED_TYPES else 0
+        )
 
     def _learn(self, event: Event) -> None:
         """Update what events say about the provider and about costs, even if a rewind has taken them back."""
         fact = event.fact
         self.compaction_health = self.compaction_health.after(fact)
+        self.past_calls = self.past_calls.after(event, units=self._units(event))
+        if type(fact) in MESSAGE_TYPES:
+            return
         self.provider_limits = self.provider_limits.after(fact)
-        units = self.view.meter.message(event.seq, fact) if isinstance(fact, CountedFact) else 0
-        self.past_calls = self.past_calls.after(event, units=units)
         self._learned = calibrate(self._learned, event, window=self.model.window)
         if isinstance(fact, Used):
             self.usage_totals = self.usage_totals.after(fact, self.model)
@@ -245,10 +253,7 @@ class Engine:
 
     def _recount(self) -> None:
         """Count the messages that still count; usage and costs stay as they are."""
-        facts = ((event.seq, event.fact) for event in self.effective_log)
-        self.unreduced_units = sum(
-            self.view.meter.message(seq, fact) for seq, fact in facts if isinstance(fact, CountedFact)
-        )
+        self.unreduced_units = sum(map(self._units, self.effective_log))
 
     def _clip(self, event: Event, fact: ToolReturned, call_limits: Limits | None) -> None:
         found = self.view.find(event.seq)

@@ -58,18 +58,19 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def after(self, event: Event, *, units: int = 0) -> PastCalls:
         """Return the calls after one more event; `units` is the size of a message."""
+        fact, said = event.fact, self.said + units
+        if type(fact) is UserSaid or type(fact) is ToolReturned:
+            return replace(self, news_at=event.at, said=said, is_reduced=False)
         calls = self._after_call(event)
         if units:
-            calls = replace(calls, said=calls.said + units)
-        if isinstance(event.fact, Noted | SnapshotTaken | CompactionFailed):
+            calls = replace(calls, said=said)
+        if isinstance(fact, Noted | SnapshotTaken | CompactionFailed):
             return calls
-        is_reduced = _is_reduction_of_a_policy(event.fact)
+        is_reduced = _is_reduction_of_a_policy(fact)
         return calls if is_reduced is calls.is_reduced else replace(calls, is_reduced=is_reduced)
 
     def _after_call(self, event: Event) -> PastCalls:
         fact = event.fact
-        if isinstance(fact, UserSaid | ToolReturned):
-            return replace(self, news_at=event.at)
         if isinstance(fact, ModelSaid):
             return replace(
                 self,
@@ -116,6 +117,6 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def _is_reduction_of_a_policy(fact: AnyFact) -> bool:
-    if isinstance(fact, Compacted) and fact.reason == "hand":
+    if not may_move_prefix(fact) or isinstance(fact, Equipped | Instructed):
         return False
-    return may_move_prefix(fact) and not isinstance(fact, Equipped | Instructed)
+    return not (isinstance(fact, Compacted) and fact.reason == "hand")

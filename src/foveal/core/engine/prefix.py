@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from itertools import compress, count
 from operator import is_not
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from foveal.core.log.events import AnyFact, Clipped, Compacted, Dropped, Equipped, Instructed, Masked
+from foveal.core.tokens.message_tokens import MESSAGE_TYPES
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import strip_cache_marks
+
+_MOVERS: Final = frozenset({Masked, Dropped, Compacted, Equipped})
 
 
 class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,8 +68,10 @@ def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
 
 def may_move_prefix(fact: AnyFact) -> bool:
     """Return whether a fact can change what an earlier request showed."""
+    if type(fact) in MESSAGE_TYPES:
+        return False
     if isinstance(fact, Clipped):
         return fact.rule.startswith("squeeze")  # other clips are recorded together with their result
     if isinstance(fact, Instructed):
         return fact.replaces is not None or fact.aside
-    return isinstance(fact, Masked | Dropped | Compacted | Equipped)
+    return type(fact) in _MOVERS

@@ -225,7 +225,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return usage_card(self)
 
 
-def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Report:
+def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_events: bool = True) -> Report:
     """Return the report of a conversation; `calls` and `breaks` are those of its `SentRequests`."""
     budget = engine.budget()
     calibration = engine.calibration
@@ -271,7 +271,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         reduced=ReducedCounts.of(view),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
-        events=tuple(_statuses(engine, parts)),
+        events=tuple(_statuses(engine, parts)) if with_events else (),
     )
 
 

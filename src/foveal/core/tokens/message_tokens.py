@@ -35,6 +35,11 @@ UNCOUNTED_EXTRA_BYTES: Final = 200
 """Bytes of extra fields (ids, cache marks) that no provider is known to count."""
 
 CountedFact = Instructed | UserSaid | ModelSaid | ToolReturned
+MESSAGE_TYPES: Final = frozenset({UserSaid, ModelSaid, ToolReturned})
+"""Most events are messages. `type(fact) in MESSAGE_TYPES` takes a twentieth of the time of `isinstance`, which is
+slow for structs."""
+COUNTED_TYPES: Final = MESSAGE_TYPES | {Instructed}
+"""The types of `CountedFact`."""
 
 
 class MessageTokens:

@@ -258,4 +258,4 @@ def needs_refold(fact: AnyFact, view: View) -> bool:
 
 def always_refolds(fact: AnyFact) -> bool:
     """Return whether a fact changes which earlier events are effective, or are shown, whatever the view is."""
-    return isinstance(fact, Reverted | Rewound | Expanded) or (isinstance(fact, Pinned) and fact.whole)
+    return type(fact) in _TAKING_BACK or (isinstance(fact, Pinned) and fact.whole)
