@@ -585,7 +585,10 @@ class RaisingObject:
     def __len__(self) -> int:
         raise RuntimeError("no")
 
-    __str__ = __repr__ = __bool__ = __hash__ = __eq__ = __len__  # type: ignore[assignment]
+    def __repr__(self) -> str:
+        return "RaisingObject()"  # Hypothesis prints a failing example
+
+    __str__ = __bool__ = __hash__ = __eq__ = __len__  # type: ignore[assignment]
 
 
 class EndlessAttributes:
@@ -628,6 +631,7 @@ def test_objects_that_raise_are_skipped_and_the_rest_is_read() -> None:
     assert recognise_overflow(half) == recognise_overflow(ANTHROPIC)
     assert recognise_overflow(RaisingObject()) is None
     assert recognise_overflow(EndlessAttributes()) is None
+    assert stop_reason(SimpleNamespace(status=RaisingObject(), stopReason=RaisingObject())) == ""
 
 
 def test_an_object_may_contain_itself() -> None:

@@ -24,7 +24,7 @@ import foveal
 from foveal import Session, UserSaid
 from foveal.core.log import REDUCTIONS, Call, Instructed, ModelSaid, Overflowed, ToolReturned, Used
 from foveal.errors import ProviderError
-from foveal.ports import Reply, ReplyPiece
+from foveal.ports import PromptProgress, Reply, ReplyPiece
 from foveal.providers import selection
 from foveal.providers.local import download, local_model, watchdog
 from foveal.providers.local.download import DownloadProgress
@@ -66,7 +66,7 @@ async def ask(session: Session, provider: LocalModel, max_tokens: int) -> Reply:
     items = [item async for item in provider.send(await session.fit(), max_tokens=max_tokens)]
     reply = items[-1]
     assert isinstance(reply, Reply)
-    assert all(isinstance(item, ReplyPiece) for item in items[:-1])
+    assert all(isinstance(item, ReplyPiece | PromptProgress) for item in items[:-1])
     await session.take(reply.message, dialect=provider.dialect)
     await session.observe(reply.usage)
     return reply

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -164,8 +164,10 @@ def stop_reason(reply: object) -> str:
             (candidate, "finishReason"), (candidate, "finish_reason"), (place, "status"),
         )  # fmt: skip
         for thing, name in named:
-            if isinstance(reason := _get(thing, name), str) and reason:
-                return str.__str__(reason)  # an enum member becomes its value
+            reason = _get(thing, name)
+            # `isinstance` asks an object for its `__class__`, which may raise. An enum member becomes its value.
+            if issubclass(type(reason), str) and (text := str.__str__(cast(str, reason))):
+                return text
     return ""
 
 

@@ -72,7 +72,7 @@ def test_a_chat_outlives_its_window_and_a_kill_and_still_knows_its_rule(tmp_path
     assert "overflow" not in (said + said_last).lower()
     facts, request = asyncio.run(stored(tmp_path))
     assert sum(isinstance(fact, ModelSaid) for fact in facts) >= 16
-    assert sum(isinstance(fact, Masked | Compacted | Dropped) for fact in facts) >= 3
+    assert sum(isinstance(fact, Masked | Compacted | Dropped) for fact in facts) >= 2
     assert check_chat(request) == []
     assert any(RULE in str(message["content"]) for message in request)
     users = [text_of(fact.content) for fact in facts if isinstance(fact, UserSaid)]

@@ -570,7 +570,7 @@ def test_the_question_of_mode_confirm_is_answered_with_yes(tmp_path: Path) -> No
         assert asked[1].startswith("Context usage at ")
         kinds = {event["kind"] for event in client.get(f"{session}/events?limit=1000").json()["events"]}
         assert kinds.isdisjoint({"compacted", "masked", "dropped", "clipped"})
-        problem(client.post(f"{session}/compact", json={"agreed": True, "background": True}), 400)
+        problem(client.post(f"{session}/compact", json={"agreed": True, "background": True}), 422)
         agreed = client.post(f"{session}/compact", json={"agreed": True}).json()
         assert agreed["after"] < agreed["before"]
         assert (

@@ -190,7 +190,7 @@ SESSION_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         summary="Summarise old turns now, or answer the question of mode `confirm` with yes.",
         handler=session_endpoints.compact_session,
         results=(OperationResult("The summary.", schemas.ApiCompaction), _ACCEPTED),
-        errors=(409,),
+        errors=(409, 422),
     ),
     Operation(
         id="undo_reduction",

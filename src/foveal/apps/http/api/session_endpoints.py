@@ -314,7 +314,7 @@ async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
 async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
     session = await call.session()
     if call.body.background and call.body.agreed:
-        raise HttpError(400, "send either `agreed` or `background`", code="invalid_body")
+        raise HttpError(422, "send either `agreed` or `background`", code="invalid_body")
     if call.body.background:
         newest = (await session.end()).next_seq - 1
         await call.require_worker().request_summary(call.tenant.name, session.id, newest)
