@@ -723,6 +723,16 @@ def test_replay_prints_a_table_json_and_writes_a_page(
     assert "1 of 1" in err
 
 
+def test_a_page_that_cannot_be_written_is_an_error_before_the_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_json(workshop())
+    assert main(["replay", str(path), "--html", str(tmp_path / "missing" / "out.html"), "--progress"]) != 0
+    err = capsys.readouterr().err
+    assert "--html: there is no folder" in err
+    assert "1 of 1" not in err
+
+
 def test_replay_compares_windows_on_one_half_by_source(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"id": f"miniswe/{n}", "source": "us", "licence": "MIT", "messages": workshop(), "meta": {}}

@@ -415,6 +415,39 @@ def test_a_conversation_without_tools_keeps_several_of_the_newest_answers_whole(
     assert len(cuts(ctx)) > 1
 
 
+def test_a_cut_keeps_the_answer_that_the_user_has_just_read_and_the_newest_results() -> None:
+    ctx, history = context(32_000, tokenizer="o200k_base"), list[Json]()
+    for turn in range(10):
+        history.append(user(f"Write part {turn} of the guide."))
+        for number in range(6):
+            history += tool_step(
+                6 * turn + number, f"cat part_{turn}_{number}.py", code_lines(f"p{turn}_{number}", 90)
+            )
+        answer = {"role": "assistant", "content": f"Part {turn}: " + "it is described in a sentence. " * 290}
+        history += [answer, user("Change its third paragraph.")]
+        sent = ctx.fit(history)
+        assert answer in sent
+        assert [message for message in sent if message["role"] == "tool"][-2:] == [
+            message for message in history if message["role"] == "tool"
+        ][-2:]
+        history.append({"role": "assistant", "content": "Changed."})
+    assert len(cuts(ctx)) > 1
+
+
+def test_the_newest_results_stay_although_short_texts_are_between_them() -> None:
+    ctx, history = context(128_000, {"preset": "economy", "keep_last": 5}), list[Json]()
+    for turn in range(50):
+        history += [
+            user(f"Read part {turn}."),
+            *tool_step(turn, f"cat part_{turn}.py", code_lines(f"p{turn}", 60)),
+        ]
+        sent = ctx.fit(history)
+        results = [message for message in history if message["role"] == "tool"][-5:]
+        assert [message for message in sent if message["role"] == "tool"][-len(results) :] == results
+        history.append({"role": "assistant", "content": f"Part {turn} is read."})
+    assert len(cuts(ctx)) > 0
+
+
 # ── Undo, free breaks, and models ────────────────────────────────────────────────────────────────────────
 
 

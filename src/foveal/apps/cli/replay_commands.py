@@ -134,6 +134,8 @@ async def replay(args: Namespace) -> int:
     from foveal import replay as lab
     from foveal.apps.cli.stored_sessions import print_skipped
 
+    if args.html is not None and not args.html.parent.is_dir():
+        raise FovealError(f"--html: there is no folder {visible(str(args.html.parent))}")
     policies = lab.policy_choices(args.policy or COMPARED_POLICIES, sweeps=args.sweep)
     recordings = lab.load(args.logs or [_existing_store(args)], format=args.format, skipped=print_skipped)
     chosen = lab.select(

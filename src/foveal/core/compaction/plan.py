@@ -48,6 +48,8 @@ MIN_SUMMARY_UNITS: Final = 150
 MAX_LEFT_SHARE: Final = 0.8
 """Share of the room that a cut may leave filled before its summary is made smaller, down to half of its room: with
 large new results, the next cut would follow at once."""
+MAX_PASSED_SHARE: Final = 0.1
+"""Share of the room that texts between two of the newest results may take, if both stay whatever the goal is."""
 RESULTLESS_SHARE: Final = 0.25
 """Share of its room that a summary uses if there are no results to quote."""
 MIN_FORCED_RANGE_UNITS: Final = 60
@@ -192,16 +194,16 @@ def plan_cut(
 ) -> Plan | None:
     """Return the oldest steps, to be replaced by one summary so that all messages take `goal` units.
 
-    Earlier summaries become part of it. The newest step stays. So do the newest `keep_results` results even if they
-    exceed the goal, unless other messages would have to stay for that or the request would not fit. If they leave
-    little room, the summary is smaller. A step counts as it was said: lines to which it refers
-    may be among those that go. None when there is nothing to gain."""
+    Earlier summaries become part of it. The newest step stays. So do the newest answer and the newest
+    `keep_results` results even if they exceed the goal, unless long texts would have to stay for that or the
+    request would not fit. If they leave little room, the summary is smaller. A step counts as it was said: lines to
+    which it refers may be among those that go. None when there is nothing to gain."""
     kept = {id(step) for step in _kept_steps(view, budget, terms)}
     staying = sum(view.units_of(step) for step in view.steps if not _is_removable(step, kept))
     room = _needed_room(view, kept, _summary_room(view, budget, terms, kept))
     most = budget.hard - staying
     end, newest = _newest_that_fit(
-        view, kept, goal=goal - staying - room, most=most - room, keep_results=keep_results
+        view, budget, kept, goal=goal - staying - room, most=most - room, keep_results=keep_results
     )
     cut = _safe_cut(view.steps, end, kept)
     newest += sum(view.units_of(step) for step in view.steps[cut:end] if _is_removable(step, kept))
@@ -342,26 +344,38 @@ def _tail_index(view: View, budget: Budget, room: float, min_messages: int) -> i
 
 
 def _newest_that_fit(
-    view: View, kept: Set[int], *, goal: float, most: int, keep_results: int
+    view: View, budget: Budget, kept: Set[int], *, goal: float, most: int, keep_results: int
 ) -> tuple[int, int]:
     """Return the index of the first of the newest steps that stay, and the units of those that could go.
 
-    They take at most `goal` units; with the newest `keep_results` results, at most `most`. The newest step stays
-    anyway."""
-    units, end = 0, len(view.steps)
-    for index in range(end - 1, -1, -1):
+    They take at most `goal` units; with the newest answer and the newest `keep_results` results, at most `most`.
+    The texts between these results stay with them, but not if they are long: in a chat, the newest results may be
+    hundreds of turns old. The newest step stays anyway."""
+    found, taken = len(view.steps), 0
+    units = passed = 0
+    keep_answers = 1
+    for index in range(found - 1, -1, -1):
         step = view.steps[index]
         if _is_removable(step, kept):
-            size = units + step.unreferenced_units(view.meter)
+            size = step.unreferenced_units(view.meter)
+            units += size
             results = sum(slot.ordinal >= 0 for slot in step.slots)
-            # A text beyond the goal ends what stays: in a chat, the newest results may be hundreds of turns old.
-            stays = size <= goal or (results > 0 and keep_results > 0 and size <= most)
-            if not stays and end < len(view.steps):
+            is_answer = step.kind == "model" and not step.slots and keep_answers > 0
+            stays = units <= goal or found == len(view.steps)
+            if not stays and (units > most or not (is_answer or keep_results > 0)):
                 break
-            units = size
+            passed = 0 if stays or is_answer or results else passed + size
+            if passed > budget.hard * MAX_PASSED_SHARE:
+                break
             keep_results -= results
-        end = index
-    return end, units
+            keep_answers -= is_answer
+            if passed:
+                continue
+            taken = units
+        elif passed:
+            continue
+        found = index
+    return found, taken
 
 
 def _safe_cut(steps: Sequence[Step], cut: int, kept: Set[int]) -> int:

@@ -50,7 +50,7 @@ _NAMES: Final = re.compile(
     + _AFTER_NAME
     + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
     + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
-    + rb"(?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?\s|lautet\s))"
+    + rb"(?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=]))"
     + rb"(?!\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?[$<{\[*%(])"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
@@ -211,7 +211,7 @@ def _is_session(name: str, value: str) -> bool:
 _MAX_PASSWORD_NAME_CHARS: Final = 32
 """Characters of a name before `password`."""
 _SIGN: Final = re.compile(
-    r"(?P<sign>\s{0,2}(?::=|=>|[:=]|%3[AaDd])|>|(?P<spoken>\s(?:is|ist|lautet)))\s{0,3}+(?P<quote>\\{0,3}[\"'`])?"
+    r"(?P<sign>\s{0,2}(?::=|=>|[:=]|%3[AaDd])|>|(?P<spoken>\s(?:is|ist|lautet)(?:\s?[:=])?))\s{0,3}+(?P<quote>\\{0,3}[\"'`])?"
 )
 _QUOTED: Final = {
     quote: re.compile(rf"[^{quote}\n\\]{{4,128}}+(?={escape}{quote})")

@@ -150,7 +150,7 @@ def _named_alternatives() -> list[str]:
         rf"(?i:(?:token|secret(?:_?value)?){_KEY_VALUE})",
         rf"(?i:cookie{_AFTER_NAME}{_COOKIE})",
         rf"""(?i:(?:passw|kennw|pw)(?:or)?[dt][0-9]?["'`\\\])]{{0,3}}"""
-        rf"""(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>|[{_SPACE}](?:ist?|lautet))[{_SPACE}]{{0,3}}{_PASSWORD})""",
+        rf"""(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?)[{_SPACE}]{{0,3}}{_PASSWORD})""",
         rf"""(?i:uthorization["'`\\\]]{{0,4}}(?:[{_SPACE}]?[:=,]|%3[ad])[{_SPACE}]{{0,3}}(?:\\{{0,3}}["'`])?(?:%20)?"""
         rf"""(?:[a-z0-9-]{{3,16}}(?:[{_SPACE}]{{1,2}}|%20|\+))?[A-Za-z0-9._~+/-]{{8}})""",
         r"(?i:private(?:[ +]|%20)key(?:(?:[ +]|%20)block)?)--",
