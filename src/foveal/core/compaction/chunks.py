@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from foveal.core.log.events import (
+    DIALOGUE_TYPES,
     Call,
     Content,
     Event,
@@ -30,7 +31,6 @@ from foveal.core.log.events import (
 )
 from foveal.core.reduction import placeholder, truncation
 from foveal.core.tokens.counter import Counter
-from foveal.core.tokens.message_tokens import MESSAGE_TYPES
 from foveal.core.wire.event_text import transcript_entry
 
 MASK_RESULTS_ABOVE_UNITS: Final = 200
@@ -124,7 +124,7 @@ def split_transcript(
 
 
 def _is_message(event: Event) -> bool:
-    return type(event.fact) in MESSAGE_TYPES
+    return type(event.fact) in DIALOGUE_TYPES
 
 
 def _units(entries: Sequence[_Entry]) -> int:

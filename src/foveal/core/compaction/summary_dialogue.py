@@ -47,9 +47,9 @@ from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, D
 from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
 from foveal.core.compaction.user_claims import UserStatements
 from foveal.core.compaction.validation import DraftRules, ValidatedDraft
-from foveal.core.log.events import Compacted, CompactionFailed, Event, raw
+from foveal.core.log.events import DIALOGUE_TYPES, Compacted, CompactionFailed, Event, raw
 from foveal.core.tokens.counter import Counter
-from foveal.core.tokens.message_tokens import MESSAGE_TYPES, PER_MESSAGE
+from foveal.core.tokens.message_tokens import PER_MESSAGE
 
 MAX_CHUNKS: Final = 12
 """Chunks that a model is asked about; the oldest part of a longer conversation has only a ledger."""
@@ -214,7 +214,7 @@ class _SummaryInProgress:
     def unwritten(self) -> list[Event]:
         """Return the events that no part covers."""
         done = frozenset[int]().union(*(part.seqs for part in self.parts))
-        return [e for e in self.events if type(e.fact) in MESSAGE_TYPES and e.seq not in done]
+        return [e for e in self.events if type(e.fact) in DIALOGUE_TYPES and e.seq not in done]
 
     def add(self, events: Sequence[Event], text: str, author: str = "") -> None:
         """Add a part written by a model, or a ledger when `author` is empty."""

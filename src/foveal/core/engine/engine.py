@@ -38,6 +38,7 @@ from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import clips_within, result_limits
 from foveal.core.log.events import (
+    DIALOGUE_TYPES,
     AnyFact,
     Compacted,
     CompactionFailed,
@@ -58,7 +59,7 @@ from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
-from foveal.core.tokens.message_tokens import COUNTED_TYPES, MESSAGE_TYPES, CountedFact, MessageTokens
+from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, MessageTokens
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
 from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
@@ -239,7 +240,7 @@ class Engine:
         fact = event.fact
         self.compaction_health = self.compaction_health.after(fact)
         self.past_calls = self.past_calls.after(event, units=self._units(event))
-        if type(fact) in MESSAGE_TYPES:
+        if type(fact) in DIALOGUE_TYPES:
             return
         self.provider_limits = self.provider_limits.after(fact)
         self._learned = calibrate(self._learned, event, window=self.model.window)

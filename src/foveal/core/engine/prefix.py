@@ -12,8 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from foveal.core.log.events import AnyFact, Clipped, Compacted, Dropped, Equipped, Instructed, Masked
-from foveal.core.tokens.message_tokens import MESSAGE_TYPES
+from foveal.core.log.events import (
+    DIALOGUE_TYPES,
+    AnyFact,
+    Clipped,
+    Compacted,
+    Dropped,
+    Equipped,
+    Instructed,
+    Masked,
+)
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import strip_cache_marks
@@ -68,7 +76,7 @@ def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
 
 def may_move_prefix(fact: AnyFact) -> bool:
     """Return whether a fact can change what an earlier request showed."""
-    if type(fact) in MESSAGE_TYPES:
+    if type(fact) in DIALOGUE_TYPES:
         return False
     if isinstance(fact, Clipped):
         return fact.rule.startswith("squeeze")  # other clips are recorded together with their result

@@ -761,6 +761,9 @@ Known: TypeAlias = (
 AnyFact: TypeAlias = Known | Unknown
 """A fact of any kind."""
 
+DIALOGUE_TYPES: Final = frozenset({UserSaid, ModelSaid, ToolReturned})
+"""What user, model and tools said: most events. `type(fact) in DIALOGUE_TYPES` takes a twentieth of the time of
+`isinstance`, which is slow for structs."""
 REDUCTIONS: Final = (Clipped, Masked, Dropped, Compacted)
 """The types of `Reduction`, for `isinstance`."""
 

@@ -24,10 +24,9 @@ from foveal.core.compaction.ledger.allocation import Section, fill_sections
 from foveal.core.compaction.ledger.likely_reused import ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.ledger.user_requests import collect_requests, requests_section
-from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid, handle
+from foveal.core.log.events import DIALOGUE_TYPES, Event, handle
 from foveal.core.tokens.counter import Counter
 
-_MESSAGE_FACTS: Final = (UserSaid, ModelSaid, ToolReturned)
 _EXCERPT_SHARE: Final = 0.6
 """Share of the room that useful items of other sections leave for quoted lines and names."""
 _MIN_EXCERPT_UNITS: Final = 16
@@ -70,7 +69,7 @@ class Ledger:
         Names in `elsewhere` and lines in `lines_elsewhere` are shown anyway and are not quoted. The last line names
         the seqs of the `span`, by default the first and last event; an empty one (0, -1) leaves the line out.
         `only_needed` writes nothing but requests, changed files and errors."""
-        if room <= 0 or not any(isinstance(event.fact, _MESSAGE_FACTS) for event in self._events):
+        if room <= 0 or not any(type(event.fact) in DIALOGUE_TYPES for event in self._events):
             return ""
         last = _range_line(*(span or (self._events[0].seq, self._events[-1].seq)))
         left = room - (counter.count("\n" + last) + 1 if last else 0)
