@@ -39,7 +39,7 @@ class CuttingProxy:
         self._target = url
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cutting-proxy", daemon=True)
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._port = 0
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,14 +120,17 @@ class CuttingProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _listen(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-            self._port = self._server.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self._port))
+            self._listener.setblocking(False)
+            self._port = self._listener.getsockname()[1]
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
     async def _stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
     async def _set_mode(self, mode: Mode) -> None:
         self.mode = mode
@@ -141,30 +144,28 @@ class CuttingProxy:
 
     async def _close(self) -> None:
         await self._stop_listening()
-        await self._reset_all()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        try:
-            server_reader, server_writer = await self._connect()
-        except OSError:
-            _reset(writer)
-            return
-        except asyncio.CancelledError:
-            _reset(writer)  # an open socket would be a warning in whatever test runs next
-            raise
-        link = _Link(self, writer, server_writer)
-        self._links.add(link)
-        for work in (link.pass_requests(reader), link.pass_replies(server_reader)):
-            task = asyncio.create_task(work)
+    def _accept(self, listener: socket.socket) -> None:
+        # `asyncio.start_server` leaves the connections open that it accepts while it is closed, and a socket that
+        # stays open is a warning in whatever test runs next.
+        with suppress(BlockingIOError):
+            connection, _ = listener.accept()
+            self.accepted += 1
+            link = _Link(self, connection)
+            self._links.add(link)
+            task = self._loop.create_task(link.run())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda _: self._links.discard(link))
+            task.add_done_callback(lambda _: self._forget(link))  # also if it is cancelled before it begins
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    def _forget(self, link: _Link) -> None:
+        self._links.discard(link)
+        link.reset()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         parts = urlsplit(self._target)
         options = dict(parse_qsl(parts.query))
         host = options.get("host") or parts.hostname or "localhost"
@@ -177,18 +178,27 @@ class CuttingProxy:
 class _Link:
     """One connection of a client with its connection to the server."""
 
-    def __init__(
-        self, proxy: CuttingProxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, proxy: CuttingProxy, connection: socket.socket) -> None:
         self._proxy = proxy
-        self._client = client
-        self._server = server
+        self._connection = connection
+        self._writers: list[asyncio.StreamWriter] = []
 
     def reset(self) -> None:
-        _reset(self._client)
-        _reset(self._server)
+        for writer in self._writers:
+            _reset(writer)
+        if not self._writers:
+            self._connection.close()
 
-    async def pass_requests(self, reader: asyncio.StreamReader) -> None:
+    async def run(self) -> None:
+        """Connect to the server and pass bytes both ways until both sides have ended."""
+        with suppress(OSError):
+            requests, client = await asyncio.open_connection(sock=self._connection)
+            self._writers.append(client)
+            replies, server = await self._proxy.connect()
+            self._writers.append(server)
+            await asyncio.gather(self._pass_requests(requests, server), self._pass_replies(replies, client))
+
+    async def _pass_requests(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         finds = _finder(COMMIT_TEXT)
         with suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
@@ -198,23 +208,23 @@ class _Link:
                 if finds(chunk) and faults and faults[0] != "reply_lost":
                     self._proxy.cut += 1
                     if faults.pop(0) == "arrives_late":
-                        await self._deliver_late(chunk)
+                        await self._deliver_late(chunk, server)
                     break
-                self._server.write(chunk)
-                await self._server.drain()
+                server.write(chunk)
+                await server.drain()
             else:
-                await _close(self._server)
+                await _close(server)
                 return
         self.reset()
 
-    async def _deliver_late(self, chunk: bytes) -> None:
-        _reset(self._client)
+    async def _deliver_late(self, chunk: bytes, server: asyncio.StreamWriter) -> None:
+        _reset(self._writers[0])
         await asyncio.sleep(self._proxy.late_s)
-        self._server.write(chunk)
-        await self._server.drain()
+        server.write(chunk)
+        await server.drain()
         await asyncio.sleep(self._proxy.late_s)  # the server reads COMMIT before it sees the end
 
-    async def pass_replies(self, reader: asyncio.StreamReader) -> None:
+    async def _pass_replies(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         finds = _finder(COMMITTED)
         with suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
@@ -225,9 +235,9 @@ class _Link:
                     self.reset()
                     return
                 if self._proxy.mode not in ("swallow", "drop_replies"):
-                    self._client.write(chunk)
-                    await self._client.drain()
-        await _close(self._client)
+                    client.write(chunk)
+                    await client.drain()
+        await _close(client)
 
 
 def _finder(pattern: bytes) -> Callable[[bytes], bool]:
