@@ -733,6 +733,20 @@ def test_a_page_that_cannot_be_written_is_an_error_before_the_replay(
     assert "1 of 1" not in err
 
 
+def test_the_window_of_an_unknown_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "messages.json"
+    path.write_text(
+        json.dumps([{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}])
+    )
+    run = ["replay", str(path), "--no-bounds", "--policy", "off", "--model", "nobody-knows-1"]
+    assert main(run) == 0
+    assert (
+        "window of nobody-knows-1 is not known: it is taken to be 128,000 tokens" in capsys.readouterr().err
+    )
+    assert main([*run, "--window", "8000"]) == 0
+    assert "not known" not in capsys.readouterr().err
+
+
 def test_replay_compares_windows_on_one_half_by_source(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"id": f"miniswe/{n}", "source": "us", "licence": "MIT", "messages": workshop(), "meta": {}}
@@ -796,6 +810,12 @@ def test_why_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["replay", "messages.json", "--long", "1000000"], "--long"),
         (["replay", "messages.json", "--window", "-1"], "window"),
         (["replay", "messages.json", "--half", "B"], "--half"),
+        (["replay", "messages.json", "--pace", "-1"], "pace"),
+        (["replay", "messages.json", "--pace", "nan"], "pace"),
+        (["replay", "messages.json", "--processes", "0"], "processes"),
+        (["replay", "messages.json", "--losses", "-1"], "losses"),
+        (["replay", "messages.json", "--limit", "-1"], "limit"),
+        (["replay", "messages.json", "--long", "-1"], "tokens"),
         (["replay", "broken.json"], "broken.json"),
         (["why", "messages.json", "--call", "9", "--text", "x"], "calls 1 to 3"),
         (["why", "messages.json", "--call", "1", "--text", "x", "--conversation", "zz"], "--conversation"),

@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_compl
 from fnmatch import fnmatch
 from functools import partial
 from itertools import chain, product
+from math import inf
 from multiprocessing.context import BaseContext
 from pathlib import Path, PurePath
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -286,6 +287,9 @@ def select(
         limit: Most recordings, as a random sample. None takes all.
         seed: The same seed gives the same sample.
 
+    Raises:
+        BadSetting: A number is negative.
+
     Examples:
         ```python
         from foveal import ModelSaid, UserSaid, replay
@@ -296,6 +300,9 @@ def select(
         assert replay.select([recording], limit=0) == []
         ```
     """
+    _check_number("min_tokens", min_tokens, least=0)
+    if limit is not None:
+        _check_number("limit", limit, least=0)
     kept = [
         each
         for each in recordings
@@ -397,6 +404,9 @@ def run(
         assert [row.policy for row in rows][:2] == ["everything", "economy"]
         ```
     """
+    _check_number("pace", pace, least=0)
+    if processes is not None:
+        _check_number("processes", processes, least=1)
     setting = ReplaySetting(
         model=model,
         reserve=reserve,
@@ -417,6 +427,11 @@ def run(
     by_window = zip(*found, strict=True)
     rows = zip(*chain.from_iterable(by_window), strict=True)
     return [policy_statistics(row[0].policy, row, replay_model(setting)) for row in rows]
+
+
+def _check_number(field: str, value: float, *, least: int) -> None:
+    if not least <= value < inf:
+        raise BadSetting(field, value, f"a number from {least}")
 
 
 def _windows(given: int | Sequence[int] | None) -> Sequence[int | None]:

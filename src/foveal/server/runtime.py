@@ -101,8 +101,9 @@ class UsageNotUnderstood(ServiceEvent, frozen=True):
 
 
 class InboxCounted(ServiceEvent, frozen=True):
-    count: int
-    """Messages that were acknowledged and not yet answered, of all tenants and sessions."""
+    count: int | None
+    """Messages that were acknowledged and not yet answered, of all tenants and sessions; None while the database
+    cannot be read."""
 
 
 class StoreFailed(ServiceEvent, frozen=True):
@@ -254,11 +255,12 @@ class Runtime:
                 LOG.error("an observer failed: %s", type(problem).__name__)
 
     async def emit_inbox_count(self) -> None:
-        """Report the number of unanswered messages; not while the database is away."""
+        """Report the number of unanswered messages."""
         if self._observers:
+            count = None
             with suppress(StoreError):
-                unanswered = await self.inbox.unanswered()
-                self.emit(InboxCounted(tenant="", session="", count=unanswered.number))
+                count = (await self.inbox.unanswered()).number
+            self.emit(InboxCounted(tenant="", session="", count=count))
 
     def emit_inbox_count_soon(self) -> None:
         """Count once for all calls of the next `INBOX_COUNT_DELAY_S`: turns do not wait for it."""

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
@@ -223,6 +224,16 @@ def test_metrics_count_requests_turns_and_tokens(watched: Watched) -> None:
     assert found["foveal_streams_open",] == 0
     assert found["foveal_request_seconds_count", "/v1/chat/completions"] == 1
     assert found["foveal_compaction_rejected_total",] == 0
+
+
+def test_the_size_of_an_inbox_that_cannot_be_read_is_unknown_and_not_0() -> None:
+    metrics = PrometheusMetrics()
+    sizes = []
+    for count in (None, 0, None):
+        metrics.observe(InboxCounted(tenant="", session="", count=count))
+        sizes.append(parse_metrics(metrics.text().decode())["foveal_inbox_waiting",])
+    assert [isnan(size) for size in sizes] == [True, False, True]
+    assert isnan(parse_metrics(PrometheusMetrics().text().decode())["foveal_inbox_waiting",])
 
 
 def test_metrics_follow_the_service_events() -> None:

@@ -401,6 +401,30 @@ def test_the_words_of_the_user_stay_through_all_cuts() -> None:
     ] == [message for message in history if message["role"] == "user"]
 
 
+@pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
+def test_rules_inside_long_user_messages_are_in_every_request(window: int) -> None:
+    rules = {
+        3: [f"Never push to the branch rel{n}" for n in range(1)],
+        8: [
+            "Always run the checks of the release branch, the linter included, before anything is tagged as rel8"
+        ],
+        11: [f"never touch the table named t{n}_archive of the old reporting database" for n in range(4)],
+    }
+    random, history, said = Random(5), [], []
+    fit = context(window=window)
+    for nr in range(60):
+        words = random.choices(["table", "river", "looks", "fine", "quick", "garden"], k=700)
+        for n, rule in enumerate(rules.get(nr, [])):
+            words.insert(
+                100 + 120 * n, f"{rule}." if n % 2 else rule
+            )  # in the middle, with and without a full stop
+            said.append(rule)
+        history.append(user(" ".join(words)))
+        request = str(fit.fit(history))
+        assert [rule for rule in said if rule not in request] == [], nr
+        history.append({"role": "assistant", "content": f"Answer {nr}: {' '.join(words[:80])}"})
+
+
 def test_a_conversation_without_tools_keeps_several_of_the_newest_answers_whole() -> None:
     """A summary has no results to quote there, so it takes little, and the newest messages take the rest."""
     ctx, history = context(8_000, reserve=1_000), list[Json]()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foveal.core.wire.safe_print import visible
-from foveal.errors import FovealError
+from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
     from foveal.transcripts import Transcript
@@ -136,6 +136,9 @@ async def replay(args: Namespace) -> int:
 
     if args.html is not None and not args.html.parent.is_dir():
         raise FovealError(f"--html: there is no folder {visible(str(args.html.parent))}")
+    if args.losses < 0:
+        raise BadSetting("losses", args.losses, "a number from 0")
+    _say_unknown_window(args)
     policies = lab.policy_choices(args.policy or COMPARED_POLICIES, sweeps=args.sweep)
     recordings = lab.load(args.logs or [_existing_store(args)], format=args.format, skipped=print_skipped)
     chosen = lab.select(
@@ -181,6 +184,7 @@ async def why(args: Namespace) -> int:
     recording = await _named_recording(args)
     recorded = args.policy is None and lab_why.has_reductions(recording)
     policy = None if recorded else lab.policy_choices([args.policy or "economy"])[0].policy
+    _say_unknown_window(args)
     setting = lab.ReplaySetting(**_settings(args))
     found = lab_why.why(recording, call=args.call, text=text, policy=policy, setting=setting)
     if args.json:
@@ -196,6 +200,15 @@ async def why(args: Namespace) -> int:
 def _settings(args: Namespace) -> dict[str, Any]:
     fields = ("model", "window", "reserve", "margin", "ttl", "pace", "summariser")
     return {field: getattr(args, field) for field in fields}
+
+
+def _say_unknown_window(args: Namespace) -> None:
+    from foveal.core.models.model import model as find_model
+
+    known = find_model(args.model)
+    if args.window is None and known.sources["window"] == "default":
+        about = f"the window of {visible(args.model)} is not known: it is taken to be {known.window:,} tokens"
+        print(f"foveal: {about}; set it with --window", file=sys.stderr)
 
 
 def _existing_store(args: Namespace) -> Path:

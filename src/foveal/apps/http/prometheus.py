@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from math import nan
 from typing import Final
 
 from prometheus_client import (
@@ -135,6 +136,7 @@ class PrometheusMetrics:
             "foveal_cache_share", "Share of all prompt tokens that came from prompt caches."
         )
         self._waiting = self._gauge("foveal_inbox_waiting", "Messages that are stored and not yet answered.")
+        self._waiting.set(nan)  # until they were counted
         self._gateways = {
             name: self._gauge(f"foveal_gateway_{name}", about, ("platform",))
             for name, about in GATEWAY_GAUGES.items()
@@ -203,7 +205,7 @@ class PrometheusMetrics:
             case StoreFailed():
                 self._store_failures.inc()
             case InboxCounted():
-                self._waiting.set(service_event.count)
+                self._waiting.set(nan if service_event.count is None else service_event.count)
 
     def _count_event(self, event: Event) -> None:
         self._core.add(event)

@@ -51,7 +51,9 @@ large new results, the next cut would follow at once."""
 MAX_PASSED_SHARE: Final = 0.1
 """Share of the room that texts between two of the newest results may take, if both stay whatever the goal is."""
 RESULTLESS_SHARE: Final = 0.25
-"""Share of its room that a summary uses if there are no results to quote."""
+"""Share of its room that a summary uses if there are no results and no words of the user to quote."""
+MAX_QUOTED_USER_UNITS: Final = 200
+"""Units of one user message that a summary quotes: its rules first."""
 MIN_FORCED_RANGE_UNITS: Final = 60
 """Units a range must exceed for a record of it to be smaller, when something must go."""
 
@@ -457,14 +459,16 @@ def _summary_room(view: View, budget: Budget, terms: RangeTerms, kept: Set[int])
 
 
 def _needed_room(view: View, kept: Set[int], room: int) -> int:
-    """Return the part of the room that a summary can use: most of it is for quotes from results, which are in the
-    view or quoted in an earlier summary."""
+    """Return the part of the room that a summary can use: most of it is for quotes, from results and from user
+    messages that are in the view or quoted in an earlier summary."""
     quotable = 0.0
     for step in view.steps:
         if not _is_removable(step, kept):
             continue
         if step.kind == "summary":
             quotable += view.units_of(step) * (1 - RESULTLESS_SHARE)
+        elif step.kind == "user":
+            quotable += min(MAX_QUOTED_USER_UNITS, view.units_of(step))
         else:
             quotable += sum(slot.result.units(view.meter) for slot in step.slots if slot.result is not None)
         if quotable >= room:

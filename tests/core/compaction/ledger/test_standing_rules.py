@@ -86,6 +86,14 @@ def test_a_rule_is_its_sentence() -> None:
     assert [text[start:end] for start, end in find_rules(text)] == ["Never push to main!", "Use tabs only"]
 
 
+def test_a_rule_in_text_without_punctuation_begins_a_few_words_before_its_word() -> None:
+    text = "word " * 200 + "so never push to main. " + "word " * 200
+    (rule,) = [text[start:end] for start, end in find_rules(text)]
+    assert rule.endswith("word so never push to main.")
+    assert rule.startswith("word ")
+    assert len(rule) < 100
+
+
 def test_a_long_text_is_read_at_its_two_ends() -> None:
     filler = "word " * MAX_RULE_CHARS_READ
     assert states_rule("Never push." + filler)

@@ -24,6 +24,8 @@ _CHUNK_CHARS: Final = 2_000
 """Characters that are searched at a time: often the first rule of a text is all that is asked for."""
 _MAX_SENTENCE_CHARS: Final = 300
 """Characters of one sentence that are taken for the rule."""
+_UNPUNCTUATED_LEAD_CHARS: Final = 60
+"""Characters before the word of a rule if no sentence begins near it, as in text without punctuation."""
 
 _ENGLISH: Final = """
     never, always, must, mustn't, do not, don't, dont, does not, doesn't, you cannot, you can't, may not, no longer
@@ -251,8 +253,12 @@ def _is_description(lowered: str, start: int, word: str) -> bool:
 def _sentence(text: str, at: int) -> tuple[int, int]:
     """Return the bounds of the sentence around a position."""
     low, high = max(0, at - _MAX_SENTENCE_CHARS // 2), min(len(text), at + _MAX_SENTENCE_CHARS // 2)
-    for found in _SENTENCE_END.finditer(text, low, at):
-        low = found.end()
+    ends = [found.end() for found in _SENTENCE_END.finditer(text, low, at)]
+    if ends:
+        low = ends[-1]
+    elif low:  # the sentence begins farther away: whole words in front of the rule
+        low = at - _UNPUNCTUATED_LEAD_CHARS
+        low = max(low, text.find(" ", low, at) + 1)
     after = _SENTENCE_END.search(text, at, high)
     lead = text[low:at]
     return low + len(lead) - len(lead.lstrip()), after.end() if after else high

@@ -44,6 +44,8 @@ _NEEDED_SHARE: Final = 0.3
 """Share of the room for open and standing requests before files and errors have had theirs."""
 _SHORT_REQUEST_UNITS: Final = 80
 """Units of an open or standing request that come before files and errors."""
+_MAX_SHORT_RULES: Final = 4
+"""Rules of one request that have as much room each."""
 _LONG_REQUEST_CHARS: Final = 400
 """A longer standing request is reduced to its rules, unless all of it fits."""
 _FOREMOST_SHARES: Final = (0.15, 0.25, 0.5)
@@ -185,14 +187,15 @@ class _Quotes:
         )
 
     def _short(self, slot: int) -> Item:
-        return self._quote(slot, self._short_units)
+        rules = len(self._requests[slot].rules)
+        return self._quote(slot, self._short_units * max(1, min(rules, _MAX_SHORT_RULES)), is_short=True)
 
-    def _quote(self, slot: int, max_units: int) -> Item:
+    def _quote(self, slot: int, max_units: int, *, is_short: bool = False) -> Item:
         request = self._requests[slot]
         only_rules = (
             slot not in self._foremost and request.is_standing and len(request.text) > _LONG_REQUEST_CHARS
         )
-        quote = self._quote_again if max_units == self._short_units else _quote_bounded
+        quote = self._quote_again if is_short else _quote_bounded
         return Item(
             slot, _with_title(request, *quote(request, max_units, self._counter, only_rules=only_rules))
         )

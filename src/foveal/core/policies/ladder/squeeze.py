@@ -25,13 +25,16 @@ from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments
 from foveal.core.policies.presets import Policy
 from foveal.core.reduction.important_lines import Span
-from foveal.core.reduction.truncation import Limits, clip
+from foveal.core.reduction.truncation import MAX_MIDDLE_SHARE, Limits, clip
 from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.view.view import View
 
 _MAX_TRIED_TEXTS: Final = 3
 _MARKER_UNITS: Final = 16
 """Units by which a clip is cut below its size, so that its marker fits too."""
+_GAP_UNITS: Final = 10
+"""Units of the note beside a rule that is shown."""
+_MAX_GROWTH_FOR_RULES: Final = 4
 _MAX_NEWEST_SHARE: Final = 0.75
 """Share of the room that the results of the newest step may take under any policy."""
 _CLIPPED_USER_SHARE: Final = 0.8
@@ -93,10 +96,15 @@ def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clip
 
 
 def _clip_user_part(view: View, part: _TextPart, size: int) -> Clipped | None:
-    """Clip a text of the user to its two ends and the rules that it states between them."""
+    """Clip a text of the user to its two ends and the rules that it states between them, for which it may be up to
+    `_MAX_GROWTH_FOR_RULES` times as large."""
     if not _is_worth_clipping(part, size):
         return None
-    return _clip_part(view, part, Limits(strategy="both"), size, keep=tuple(find_rules(part.text)))
+    rules = tuple(find_rules(part.text))
+    units = sum(view.meter.counter.count(part.text[start:end]) + _GAP_UNITS for start, end in rules)
+    needed = int(units / MAX_MIDDLE_SHARE) + 3 * _MARKER_UNITS  # the marker itself takes up to two of them
+    size = max(size, min(needed, _MAX_GROWTH_FOR_RULES * size))
+    return _clip_part(view, part, Limits(strategy="both"), size, keep=rules)
 
 
 def squeeze_results(
