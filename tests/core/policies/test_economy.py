@@ -401,27 +401,36 @@ def test_the_words_of_the_user_stay_through_all_cuts() -> None:
     ] == [message for message in history if message["role"] == "user"]
 
 
+@pytest.mark.parametrize("results", [0, 2])
 @pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
-def test_rules_inside_long_user_messages_are_in_every_request(window: int) -> None:
+def test_rules_inside_long_user_messages_are_in_every_request(window: int, results: int) -> None:
     rules = {
-        3: [f"Never push to the branch rel{n}" for n in range(1)],
-        8: [
-            "Always run the checks of the release branch, the linter included, before anything is tagged as rel8"
+        3: ["Never push to the branch rel0"],
+        8: ["Always run the checks of the release branch, the linter included, before it is tagged as rel8"],
+        11: [
+            f"never touch the table named t{n}_archive of the old reporting database"
+            for n in range(4 if window > 8_000 else 1)
         ],
-        11: [f"never touch the table named t{n}_archive of the old reporting database" for n in range(4)],
     }
-    random, history, said = Random(5), [], []
-    fit = context(window=window)
-    for nr in range(60):
+    random = Random(5)
+    history: list[Json] = []
+    stated: list[str] = []
+    ctx = context(window)
+    for nr in range(40):
         words = random.choices(["table", "river", "looks", "fine", "quick", "garden"], k=700)
         for n, rule in enumerate(rules.get(nr, [])):
-            words.insert(
-                100 + 120 * n, f"{rule}." if n % 2 else rule
-            )  # in the middle, with and without a full stop
-            said.append(rule)
+            words.insert(100 + 120 * n, f"{rule}." if n % 2 else rule)
+            stated.append(rule)
         history.append(user(" ".join(words)))
-        request = str(fit.fit(history))
-        assert [rule for rule in said if rule not in request] == [], nr
+        for call in range(results):
+            lines = random.randint(20, 150)
+            history += tool_step(
+                nr * results + call, f"cat {nr}_{call}.py", code_lines(f"p{nr}_{call}", lines)
+            )
+            request = str(ctx.fit(history))
+            assert [rule for rule in stated if rule not in request] == [], nr
+        request = str(ctx.fit(history))
+        assert [rule for rule in stated if rule not in request] == [], nr
         history.append({"role": "assistant", "content": f"Answer {nr}: {' '.join(words[:80])}"})
 
 

@@ -44,7 +44,9 @@ MAX_REMAINING_SHARE: Final = 0.8
 MAX_SUMMARIES_SHARE: Final = 0.35
 """Summaries that together take more than this share of what is left beside user messages and rules are merged."""
 MIN_SUMMARY_UNITS: Final = 150
-"""The room that a summary gets however little is left."""
+MIN_SUMMARY_SHARE: Final = 0.08
+"""The room that a summary gets however little is left, and the share of all room: the rules of the user are in it,
+and new results can be clipped."""
 MAX_LEFT_SHARE: Final = 0.8
 """Share of the room that a cut may leave filled before its summary is made smaller, down to half of its room: with
 large new results, the next cut would follow at once."""
@@ -202,7 +204,8 @@ def plan_cut(
     which it refers may be among those that go. None when there is nothing to gain."""
     kept = {id(step) for step in _kept_steps(view, budget, terms)}
     staying = sum(view.units_of(step) for step in view.steps if not _is_removable(step, kept))
-    room = _needed_room(view, kept, _summary_room(view, budget, terms, kept))
+    least = _least_room(budget)
+    room = _needed_room(view, kept, _summary_room(view, budget, terms, kept, least=least))
     most = budget.hard - staying
     end, newest = _newest_that_fit(
         view, budget, kept, goal=goal - staying - room, most=most - room, keep_results=keep_results
@@ -213,7 +216,7 @@ def plan_cut(
     if planned is None or planned.before <= MIN_FORCED_RANGE_UNITS:
         return None
     room = max(room // 2, min(room, int(budget.hard * MAX_LEFT_SHARE) - staying - newest))
-    return replace(planned, room=min(planned.room, room, max(MIN_SUMMARY_UNITS, most - newest)))
+    return replace(planned, room=min(planned.room, room, max(least, most - newest)))
 
 
 def resolve_plan(plan: Plan, events: Sequence[Event], index: LedgerIndex | None = None) -> Plan:
@@ -436,6 +439,8 @@ def _plan_between(
     overlap_ranges = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
     lowest = min([first, *(low for low, _ in overlap_ranges)])
     before = sum(map(view.units_of, removed))
+    # A record that is forced gives way: it takes what is left.
+    least = MIN_SUMMARY_UNITS if reason == "room" else _least_room(budget)
     return Plan(
         first=first,
         last=last,
@@ -443,7 +448,7 @@ def _plan_between(
         turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
         events=sum(step.message_count for step in removed),
         before=before,
-        room=max(1, min(_summary_room(view, budget, terms, kept), before // 2)),
+        room=max(1, min(_summary_room(view, budget, terms, kept, least=least), before // 2)),
         total=view.units,
         reason="merge" if merged and merged == len(removed) and reason == "tokens" else reason,
         rule=terms.rule,
@@ -452,10 +457,14 @@ def _plan_between(
     )
 
 
-def _summary_room(view: View, budget: Budget, terms: RangeTerms, kept: Set[int]) -> int:
+def _summary_room(view: View, budget: Budget, terms: RangeTerms, kept: Set[int], *, least: int) -> int:
     """Return the units that a summary may take."""
     share = min(terms.summary_tokens, int(budget.hard * terms.summary_share))
-    return min(share, max(MIN_SUMMARY_UNITS, _free_units(view, budget, kept) // 2))
+    return min(share, max(least, _free_units(view, budget, kept) // 2))
+
+
+def _least_room(budget: Budget) -> int:
+    return max(MIN_SUMMARY_UNITS, int(budget.hard * MIN_SUMMARY_SHARE))
 
 
 def _needed_room(view: View, kept: Set[int], room: int) -> int:

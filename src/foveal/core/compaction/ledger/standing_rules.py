@@ -36,6 +36,9 @@ _ENGLISH: Final = """
     required, mandatory, under no circumstances
     whenever, every time, each time, unless, without, until i, stop using, stop doing, stop writing, stop adding
     stop asking, by default, rule, rules, off limits, off-limits, hands off, stay away, refrain, in future
+    whatever you do, no matter what, at all costs, ask me, ask first, check with me, wait for my, before every
+    before each, before any, before you, after every, after each, stop and, at all times
+    needs to be, need to be, has to be, have to be, my name is, call me, allergic to
 """
 _GERMAN: Final = """
     nie, niemals, immer, stets, muss, musst, müssen, müsst, soll, sollst, sollen, sollte, sollten, darf, darfst
@@ -89,6 +92,34 @@ _PARTS_OF_WORDS: Final = re.compile(
 _SPANISH_NO: Final = re.compile(r"no (?:(?:lo|la|los|las|me|te|se) )?\w+(?:[aeáé]s?|[ae]n|éis)\b")
 _CLAUSE_START: Final = re.compile(r"(?:^|[.!?;:,¡(\n]|\bpor favor)\s*\Z")
 _FRENCH_NOT: Final = re.compile(r"(?<!\w)n'\w")
+_ENGLISH_FORMS: Final = (
+    # "use tabs, not spaces"
+    (", not ", re.compile(r", not (?!sure|yet|working|because|really|even|that|just|so|too|always|only)\w")),
+    (
+        "keep ",
+        re.compile(
+            r"\bkeep (?:[^.!?\n]{0,60}[^\w.!?\n])?"
+            r"(?:below|under|within|short|small|simple|concise|brief|unchanged|compatible|secret|as is|in sync)\b"
+        ),
+    ),
+    (
+        "leave ",
+        re.compile(
+            r"\bleave (?:[^.!?\n]{0,60}[^\w.!?\n])?(?:alone|as is|as it is|as they are|unchanged|untouched)\b"
+        ),
+    ),
+    # "no emojis, please", but not "no problem"
+    (
+        "no ",
+        re.compile(
+            r"(?:^|[.!?;:,(\n]\s*|\b(?:and|so|but|please) )no (?:more )?"
+            r"(?!problem|idea|one|longer|worries|thank|need|matter|way|such|doubt|rush|error|issue|result|luck|clue"
+            r"|question|wonder|change|file|test|output|match|i\b|it\b|that\b|you\b|we\b|they\b|the\b|this\b)[a-z]{4,}"
+        ),
+    ),
+    (" should ", re.compile(r"\b(?:all|every|each|any) [^.!?\n]{0,60}[^\w.!?\n]should\b")),
+)
+"""Rules without a word of the lists. The text before the pattern is part of it, and is looked for first."""
 _INSIDE_WORDS: Final = ("'", "_")
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _ASCII_SEPARATORS: Final = {code: " " for code in range(128) if not _TOKEN.match(chr(code))}
@@ -119,7 +150,9 @@ _DESCRIBED: Final = frozenset(
 _DESCRIBING: Final = frozenset(
     ["do", "does", "don't", "dont", "doesn't", "can't", "cannot", "never", "always", "only", "remember"]
 )
-_WISH: Final = re.compile(r"\s+(?:not\s+)?(?:want|like|wish|allow|accept|need)\b")
+_WISH: Final = re.compile(
+    r"\s+(?:not\s+)?(?:want|like|wish|allow|accept|need|use|support|ship|deploy|commit|merge|mock)\b"
+)
 # "I'll avoid that" and "I spent at least an hour" tell of the user; "I want you to avoid that" is a rule.
 _TOLD_BY: Final = re.compile(r"(?:^|[\s(\"])(?:i|i'm|i'll|i've|i'd|we|we're|we've|my)\s")
 _ASKED_FOR: Final = re.compile(r"\b(?:you|your|please|want|wish|need|let's|prefer)\b")
@@ -182,9 +215,18 @@ def _is_question(text: str, start: int, end: int) -> bool:
 
 def _rule_words(lowered: str) -> Iterator[int]:
     """Yield the positions of the words of rules, in their order."""
-    if lowered.isascii():
-        return _rule_phrases(lowered)
-    return merge((found.start() for found in _PARTS_OF_WORDS.finditer(lowered)), _rule_phrases(lowered))
+    found = [_rule_phrases(lowered), *_rule_forms(lowered)]
+    if not lowered.isascii():
+        found.append(match.start() for match in _PARTS_OF_WORDS.finditer(lowered))
+    return merge(*found) if len(found) > 1 else found[0]
+
+
+def _rule_forms(lowered: str) -> Iterator[Iterator[int]]:
+    """Yield the positions of the rules of each form that occurs."""
+    for part, form in _ENGLISH_FORMS:
+        if part in lowered:
+            # The last character, because a form can begin with the end of the sentence before it.
+            yield (match.end() - 1 for match in form.finditer(lowered))
 
 
 def _rule_phrases(lowered: str) -> Iterator[int]:

@@ -86,25 +86,40 @@ def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clip
     users = earlier_user_steps(view) if room else []
     if sum(map(view.units_of, users)) <= room:
         return None
-    task = _message_parts(users[0].utterance, view)
-    others = (part for step in users[1:] for part in _message_parts(step.utterance, view))
+    task = list(_message_parts(users[0].utterance, view))
+    others = [part for step in users[1:] for part in _message_parts(step.utterance, view)]
     left = room_beside_first(view, users, room)
     size = max_user_units(view, users[1:], int(left * _CLIPPED_USER_SHARE))
     clips = [_clip_user_part(view, part, int(budget.hard * MAX_TASK_SHARE)) for part in task]
-    clips += [_clip_user_part(view, part, size) for part in others]
+    clips += _clip_others(view, others, size, for_rules=left // 2)
     return tuple(clipped for clipped in clips if clipped is not None) or None
 
 
+def _clip_others(
+    view: View, parts: Iterable[_TextPart], size: int, *, for_rules: int
+) -> Iterator[Clipped | None]:
+    """Clip texts of the user to one size; those that state rules are larger while `for_rules` units last."""
+    for part in parts:
+        more = 0
+        if part.units > size:
+            most = min(for_rules, (_MAX_GROWTH_FOR_RULES - 1) * size)
+            more = max(0, min(_units_with_rules(view, part) - size, most))
+        for_rules -= more
+        yield _clip_user_part(view, part, size + more)
+
+
+def _units_with_rules(view: View, part: _TextPart) -> int:
+    """Return the units of a clip that shows all rules of a text."""
+    rules = find_rules(part.text)
+    units = sum(view.meter.counter.count(part.text[start:end]) + _GAP_UNITS for start, end in rules)
+    return int(units / MAX_MIDDLE_SHARE) + 3 * _MARKER_UNITS  # the marker itself takes up to two of them
+
+
 def _clip_user_part(view: View, part: _TextPart, size: int) -> Clipped | None:
-    """Clip a text of the user to its two ends and the rules that it states between them, for which it may be up to
-    `_MAX_GROWTH_FOR_RULES` times as large."""
+    """Clip a text of the user to its two ends and the rules that it states between them."""
     if not _is_worth_clipping(part, size):
         return None
-    rules = tuple(find_rules(part.text))
-    units = sum(view.meter.counter.count(part.text[start:end]) + _GAP_UNITS for start, end in rules)
-    needed = int(units / MAX_MIDDLE_SHARE) + 3 * _MARKER_UNITS  # the marker itself takes up to two of them
-    size = max(size, min(needed, _MAX_GROWTH_FOR_RULES * size))
-    return _clip_part(view, part, Limits(strategy="both"), size, keep=rules)
+    return _clip_part(view, part, Limits(strategy="both"), size, keep=tuple(find_rules(part.text)))
 
 
 def squeeze_results(
