@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,8 +18,8 @@ from support.provider_stand_in import Answer, Request, StandIn, looping
 WINDOW = 6_000
 ANSWER = 700
 """Tokens that each request leaves for the answer."""
-TURNS = 13
-"""Thirteen turns of five requests: 65 in all."""
+TURNS = 13 if os.environ.get("FOVEAL_SOAK") else 10
+"""Turns of five requests each."""
 
 
 @pytest.fixture(autouse=True)

@@ -211,7 +211,7 @@ def test_a_page_fits_a_phone(site: Path) -> None:
 
         def visit() -> dict[str, list[str]]:
             wide = {}
-            for path in html_pages(site)[:: 1 if os.environ.get("FOVEAL_SOAK") else 4]:
+            for path in html_pages(site)[:: 1 if os.environ.get("FOVEAL_SOAK") else 8]:
                 name = str(path.relative_to(site))
                 watched.page.goto(f"{address}/{name}")
                 wide[name] = watched.page.evaluate(WIDE_ELEMENTS)

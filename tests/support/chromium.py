@@ -22,11 +22,31 @@ T = TypeVar("T")
 CHROMIUM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ATTACKER: Final = "attacker.example"
 """A name that the browser resolves to 127.0.0.1, as an attacker lets it."""
+_DISABLED_FEATURES: Final = (
+    # Each window of a test would load two hidden pages of the address bar, which takes a second of CPU time.
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    # What Playwright disables on Linux: Chromium takes the last list only.
+    "AimEnabled",
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+)
 CHROMIUM_ARGUMENTS: Final = (
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-gpu",
     f"--host-resolver-rules=MAP {ATTACKER} 127.0.0.1",
+    f"--disable-features={','.join(_DISABLED_FEATURES)}",
 )
 WAIT_MS: Final = 30_000
 """Milliseconds that an element may take, on a busy machine."""

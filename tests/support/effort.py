@@ -57,7 +57,6 @@ def seconds(act: Callable[[], object], *, times: int = 3) -> float:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -19,12 +19,13 @@ from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.transport import ConversationPool
 from support.provider_stand_in import Request, StandIn
 
-WINDOW = 16_000
+SOAK = bool(os.environ.get("FOVEAL_SOAK"))
+WINDOW = 16_000 if SOAK else 12_000
 ANSWER = 1_000
-TURNS = 13
-"""Thirteen turns of five requests: 65 in all. Each API has one loop of this length."""
-SHORT_TURNS = TURNS if os.environ.get("FOVEAL_SOAK") else 7
-"""The turns of its other loops, as long only with FOVEAL_SOAK=1. The first reduction is in the sixth turn."""
+TURNS = 13 if SOAK else 8
+"""The turns of five requests that each API has in its longest loop."""
+SHORT_TURNS = TURNS if SOAK else 5
+"""The turns of its other loops, as long only with FOVEAL_SOAK=1."""
 RULES = "You are a careful agent. Never delete anything."
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 ABOUT = {"name": "search", "description": "Search the sources."}

@@ -332,7 +332,7 @@ def test_media_in_an_overflowing_request_stay_as_they_were_given(provider: Gemin
     table = types.Part(inline_data=types.Blob(data=b"a,b\n" * 20, mime_type="text/csv", display_name="t.csv"))
 
     async def main() -> None:
-        await chat.ask("words " * 14_000)
+        await chat.ask("words " * (WINDOW - 2_000))
         arguments = _arguments("Sum it up. " + "more " * 6_000, "one", stream=False)
         arguments["new_message"].parts.append(table)
         events = [event async for event in chat.runner.run_async(**arguments)]

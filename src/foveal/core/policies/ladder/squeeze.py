@@ -19,6 +19,7 @@ from foveal.core.compaction.kept_messages import (
     room_beside_first,
     user_room,
 )
+from foveal.core.compaction.ledger.pasted_text import is_tool_report
 from foveal.core.compaction.ledger.standing_rules import find_rules
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget
@@ -86,26 +87,28 @@ def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clip
     users = earlier_user_steps(view) if room else []
     if sum(map(view.units_of, users)) <= room:
         return None
-    task = list(_message_parts(users[0].utterance, view))
-    others = [part for step in users[1:] for part in _message_parts(step.utterance, view)]
+    task = _message_parts(users[0].utterance, view)
     left = room_beside_first(view, users, room)
     size = max_user_units(view, users[1:], int(left * _CLIPPED_USER_SHARE))
     clips = [_clip_user_part(view, part, int(budget.hard * MAX_TASK_SHARE)) for part in task]
-    clips += _clip_others(view, others, size, for_rules=left // 2)
+    clips += _clip_to_size(view, users[1:], size, for_rules=left // 4)
     return tuple(clipped for clipped in clips if clipped is not None) or None
 
 
-def _clip_others(
-    view: View, parts: Iterable[_TextPart], size: int, *, for_rules: int
+def _clip_to_size(
+    view: View, users: Iterable[Step], size: int, *, for_rules: int
 ) -> Iterator[Clipped | None]:
-    """Clip texts of the user to one size; those that state rules are larger while `for_rules` units last."""
-    for part in parts:
-        more = 0
-        if part.units > size:
-            most = min(for_rules, (_MAX_GROWTH_FOR_RULES - 1) * size)
-            more = max(0, min(_units_with_rules(view, part) - size, most))
-        for_rules -= more
-        yield _clip_user_part(view, part, size + more)
+    """Clip user messages to one size; those that state rules are larger while `for_rules` units last."""
+    for step in users:
+        texts = list(_message_parts(step.utterance, view))
+        is_report = bool(texts) and is_tool_report(texts[0].text)
+        for part in texts:
+            more = 0
+            if part.units > size and not is_report:
+                most = min(for_rules, (_MAX_GROWTH_FOR_RULES - 1) * size)
+                more = max(0, min(_units_with_rules(view, part) - size, most))
+            for_rules -= more
+            yield _clip_user_part(view, part, size + more)
 
 
 def _units_with_rules(view: View, part: _TextPart) -> int:
