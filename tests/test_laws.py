@@ -17,6 +17,7 @@ from foveal.core.log import (
     Instructed,
     Masked,
     ModelSaid,
+    Pinned,
     Rewound,
     ToolReturned,
     UserSaid,
@@ -145,6 +146,7 @@ def may_move_prefix(events: tuple[Event, ...]) -> bool:
         isinstance(e.fact, PREFIX_MOVERS)
         or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
         or (isinstance(e.fact, Instructed) and e.fact.replaces is not None)
+        or (isinstance(e.fact, Pinned) and e.fact.whole)
         for e in events
     )
 

@@ -18,6 +18,7 @@ from foveal.core.log import (
     Masked,
     ModelSaid,
     Opened,
+    Pinned,
     Reverted,
     ToolReturned,
     UserSaid,
@@ -122,6 +123,20 @@ def test_the_first_difference_names_message_byte_and_mover() -> None:
 def test_an_undo_is_a_mover_and_requests_compare_in_both_directions() -> None:
     assert request_diff(LOG, a=8, b=9).moved_by == "e9: took back e6"
     assert request_diff(LOG, a=9, b=8).by == (9,)
+
+
+def test_a_pin_that_shows_a_dropped_message_again_is_a_mover() -> None:
+    dropped = Dropped(ranges=((3, 3),), reason="room", names_ranges=True)
+    talk = [
+        UserSaid(content="look"),
+        ModelSaid(content="one"),
+        UserSaid(content="again"),
+        ModelSaid(content="two"),
+    ]
+    log = numbered(LOG[0].fact, *talk, dropped, Pinned(target=3, whole=True), UserSaid(content="thanks"))
+    found = request_diff(log, a=5, b=7)
+    assert found.first is not None
+    assert found.by == (6,)
 
 
 def test_the_notice_of_dropped_messages_is_one_message() -> None:

@@ -192,7 +192,7 @@ def _moves(fact: AnyFact, before: int) -> bool:
         case Instructed():
             return fact.aside or (fact.replaces is not None and fact.replaces <= before)
         case Pinned():
-            return fact.target is None
+            return fact.target is None or fact.whole
         case Reverted() | Expanded() | Opened():
             return True
         case _:
