@@ -29,9 +29,9 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.kept_messages import kept_user_steps
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.log.events import Event, Thinking, UserSaid
+from foveal.core.log.events import Event, Mask, Thinking, UserSaid
 from foveal.core.models.budget import Budget
-from foveal.core.view.steps import Step
+from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.view.view import View
 
 MIN_RANGE_UNITS: Final = 120
@@ -93,6 +93,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Seqs of events, both ends included."""
     keep: tuple[int, ...] = ()
     """Seqs of events in the range that stay as they are."""
+    masks: tuple[Mask, ...] = ()
+    """Placeholders for results, arguments and texts of steps in the range that stay."""
     turns: int
     """User requests in the range, those that stay included."""
     events: int
@@ -100,6 +102,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Units that the range takes now, as shown."""
     room: int
     """Units that the summary may take."""
+    rewritten: int = 0
+    """Units of the messages from the first change on, once it is made: what a provider has to read anew."""
     total: int
     """Units of all messages before the compaction."""
     reason: str
@@ -147,9 +151,9 @@ def plan_range(
 ) -> Plan | NoPlan:
     """Return the range to summarise now, or why there is none."""
     # A compaction that the user asks for records no clips, so messages count with their whole length.
-    kept = {id(step) for step in _kept_steps(view, budget, terms, clips_long=reason != "hand")}
+    kept = {id(step) for step in kept_steps(view, budget, terms, clips_long=reason != "hand")}
     begin = _first_index(view, budget, terms, kept)
-    floor = view.units - sum(view.units_of(step) for step in view.steps[:-1] if _is_removable(step, kept))
+    floor = view.units - sum(view.units_of(step) for step in view.steps[:-1] if is_removable(step, kept))
     if floor > budget.hard:
         newest = sum(view.units_of(step) for step in view.steps[-1:] if step.kind == "model")
         return NoPlan(floor=floor, room=budget.hard, newest=newest)
@@ -175,11 +179,11 @@ def plan_forced(
     there is nothing of it, all summaries are merged. With `shrink`, the only summary is written again at half its
     size. None when there is nothing to gain.
     """
-    kept = {id(step) for step in _kept_steps(view, budget, terms)}
+    kept = {id(step) for step in kept_steps(view, budget, terms)}
     for begin in dict.fromkeys((_first_index(view, budget, terms, kept), 0)):
         best: Plan | None = None
         for end in _cut_candidates(view, budget, terms, kept, "room"):
-            removed = [step for step in view.steps[begin:end] if _is_removable(step, kept)]
+            removed = [step for step in view.steps[begin:end] if is_removable(step, kept)]
             if len(removed) == 1 and removed[0].kind == "summary" and not shrink:
                 continue
             found = _plan_between(view, budget, terms, begin=begin, end=end, kept=kept, reason="room")
@@ -193,30 +197,60 @@ def plan_forced(
     return None
 
 
-def plan_cut(
-    view: View, budget: Budget, terms: RangeTerms, *, goal: float, keep_results: int, reason: str
+def plan_record(
+    view: View,
+    budget: Budget,
+    terms: RangeTerms,
+    *,
+    removed: Sequence[Step],
+    masks: Sequence[Mask],
+    saved: int,
+    room: int,
+    reason: str,
 ) -> Plan | None:
-    """Return the oldest steps, to be replaced by one summary so that all messages take `goal` units.
-
-    Earlier summaries become part of it. The newest step stays. So do the newest answer and the newest
-    `keep_results` results even if they exceed the goal, unless long texts would have to stay for that or the
-    request would not fit. If they leave little room, the summary is smaller. A step counts as it was said: lines to
-    which it refers may be among those that go. None when there is nothing to gain."""
-    kept = {id(step) for step in _kept_steps(view, budget, terms)}
-    staying = sum(view.units_of(step) for step in view.steps if not _is_removable(step, kept))
-    least = _least_room(budget)
-    room = _needed_room(view, kept, _summary_room(view, budget, terms, kept, least=least))
-    most = budget.hard - staying
-    end, newest = _newest_that_fit(
-        view, budget, kept, goal=goal - staying - room, most=most - room, keep_results=keep_results
-    )
-    cut = _safe_cut(view.steps, end, kept)
-    newest += sum(view.units_of(step) for step in view.steps[cut:end] if _is_removable(step, kept))
-    planned = _plan_between(view, budget, terms, begin=0, end=cut, kept=kept, reason=reason)
-    if planned is None or planned.before <= MIN_FORCED_RANGE_UNITS:
+    """Return the plan of a record for steps that go, earlier summaries among them, and for what `masks` hide in
+    steps that stay; they save `saved` units. None when there is nothing to gain."""
+    gone = {id(step) for step in removed}
+    hidden = {mask.target for mask in masks if mask.part == -1}
+    targets = {mask.target for mask in masks}
+    changed = [
+        index
+        for index, step in enumerate(view.steps)
+        if id(step) in gone or any(shown.seq in targets for shown in step.shown_messages())
+    ]
+    before = saved + sum(map(view.units_of, removed))
+    if not changed or before <= MIN_FORCED_RANGE_UNITS:
         return None
-    room = max(room // 2, min(room, int(budget.hard * MAX_LEFT_SHARE) - staying - newest))
-    return replace(planned, room=min(planned.room, room, max(least, most - newest)))
+    end = changed[-1] + 1
+    after = view.steps[end].seq if end < len(view.steps) else None
+    seqs = [seq for index in changed for seq in _step_seqs(view.steps[index], after)]
+    first, last = min(seqs), max(seqs)
+    keep = {
+        shown.seq
+        for step in view.steps[:end]
+        if step.kind in ("user", "model") and id(step) not in gone
+        for shown in step.shown_messages()
+        if first <= shown.seq <= last and shown.seq not in hidden and not _is_hidden_result(step, shown)
+    }
+    return Plan(
+        first=first,
+        last=last,
+        keep=tuple(sorted(keep)),
+        masks=tuple(masks),
+        turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
+        events=sum(step.message_count for step in removed) + len(hidden),
+        before=before,
+        room=max(1, min(room, before // 2)),
+        rewritten=view.units - before + room - sum(map(view.units_of, view.steps[: changed[0]])),
+        total=view.units,
+        reason=reason,
+        rule=terms.rule,
+    )
+
+
+def _is_hidden_result(step: Step, shown: ShownMessage) -> bool:
+    """Return whether a result is shown as a placeholder: then the next record quotes from it again."""
+    return shown is not step.utterance and shown.is_masked
 
 
 def resolve_plan(plan: Plan, events: Sequence[Event], index: LedgerIndex | None = None) -> Plan:
@@ -278,7 +312,7 @@ def has_finished_turn(view: View) -> bool:
 # ── What stays ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _kept_steps(view: View, budget: Budget, terms: RangeTerms, *, clips_long: bool = True) -> Iterator[Step]:
+def kept_steps(view: View, budget: Budget, terms: RangeTerms, *, clips_long: bool = True) -> Iterator[Step]:
     """Yield the steps that no summary may replace."""
     latest = view.latest_user
     if latest is not None:
@@ -289,7 +323,7 @@ def _kept_steps(view: View, budget: Budget, terms: RangeTerms, *, clips_long: bo
     yield from kept_user_steps(view, budget, terms, clips_long=clips_long)
 
 
-def _is_removable(step: Step, kept: Set[int]) -> bool:
+def is_removable(step: Step, kept: Set[int]) -> bool:
     return step.kind in ("user", "model", "summary") and not step.is_pinned and id(step) not in kept
 
 
@@ -322,13 +356,13 @@ def _cut_candidates(
     latest = view.latest_user
     if reason == "turns" and latest is not None:
         # A finished turn goes whole; of a running one nothing does. The latest request itself stays either way.
-        yield _safe_cut(steps, len(steps) if has_finished_turn(view) else steps.index(latest), kept)
+        yield safe_cut(steps, len(steps) if has_finished_turn(view) else steps.index(latest), kept)
         return
     whole = view.units if reason in ("hand", "messages") else budget.hard
     seen: set[int] = set()
     for share in (terms.tail, terms.tail / 2, terms.tail / 4, 0.0):
         min_messages = terms.keep_messages if share else 0
-        end = _safe_cut(steps, _tail_index(view, budget, whole * share, min_messages), kept)
+        end = safe_cut(steps, _tail_index(view, budget, whole * share, min_messages), kept)
         if end not in seen:
             seen.add(end)
             yield end
@@ -361,7 +395,7 @@ def _newest_that_fit(
     keep_answers = 1
     for index in range(found - 1, -1, -1):
         step = view.steps[index]
-        if _is_removable(step, kept):
+        if is_removable(step, kept):
             size = step.unreferenced_units(view.meter)
             units += size
             results = sum(slot.ordinal >= 0 for slot in step.slots)
@@ -383,12 +417,12 @@ def _newest_that_fit(
     return found, taken
 
 
-def _safe_cut(steps: Sequence[Step], cut: int, kept: Set[int]) -> int:
+def safe_cut(steps: Sequence[Step], cut: int, kept: Set[int]) -> int:
     """Return the nearest index at or before `cut` where a cut leaves a history that every provider accepts."""
     while True:
         first_left = cut
         # Steps right before the cut that stay anyway follow the summary, so they are what is left of a loop.
-        while first_left > 0 and not _is_removable(steps[first_left - 1], kept):
+        while first_left > 0 and not is_removable(steps[first_left - 1], kept):
             first_left -= 1
         thinking = _thinking_before(steps, first_left)
         if thinking is None:
@@ -420,7 +454,7 @@ def _thinks(step: Step) -> bool:
 def _plan_between(
     view: View, budget: Budget, terms: RangeTerms, *, begin: int, end: int, kept: Set[int], reason: str
 ) -> Plan | None:
-    removed = [step for step in view.steps[begin:end] if _is_removable(step, kept)]
+    removed = [step for step in view.steps[begin:end] if is_removable(step, kept)]
     if not removed:
         return None
     after = view.steps[end].seq if end < len(view.steps) else None
@@ -472,7 +506,7 @@ def _needed_room(view: View, kept: Set[int], room: int) -> int:
     messages that are in the view or quoted in an earlier summary."""
     quotable = 0.0
     for step in view.steps:
-        if not _is_removable(step, kept):
+        if not is_removable(step, kept):
             continue
         if step.kind == "summary":
             quotable += view.units_of(step) * (1 - RESULTLESS_SHARE)

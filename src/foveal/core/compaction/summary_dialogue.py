@@ -400,6 +400,7 @@ class _SummaryInProgress:
             last=plan.last,
             summary=summary,
             keep=plan.keep,
+            masks=plan.masks,
             chunks=self._part_texts(),
             by=by,
             metrics=metrics,

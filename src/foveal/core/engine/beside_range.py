@@ -63,10 +63,13 @@ class NamesAhead:
 
 
 def _messages_outside(view: View, plan: Plan) -> Iterator[ShownMessage]:
-    keep = frozenset(plan.keep)
+    """Yield the messages that a plan leaves as they are."""
+    keep, masked = frozenset(plan.keep), {mask.target for mask in plan.masks}
     for step in view.steps:
         if not plan.first <= step.seq <= plan.last or step.seq in keep:
-            yield from step.shown_messages()
+            for shown in step.shown_messages():
+                if shown.seq not in masked and (shown.seq > plan.last or shown.seq in keep or shown.seq < plan.first):
+                    yield shown
 
 
 def newest_hidden(view: View) -> int:

@@ -573,7 +573,8 @@ class Dropped(Fact, frozen=True, tag="dropped"):
 class Compacted(Fact, frozen=True, tag="compacted"):
     """A summary replaces a range of steps, in the place of the last of them.
 
-    Pinned steps and those in `keep` stay unchanged in front of it.
+    Pinned steps and those in `keep` stay in front of it. With `masks`, the summary is the record of a cut: steps
+    stay without their results, and the record stands behind the range.
 
     Examples:
         ```python
@@ -590,7 +591,10 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     summary: str
     """The text of the summary."""
     keep: tuple[int, ...] = ()
-    """Events in the range that the summary does not cover: the task, the latest request, open calls."""
+    """Events in the range that the summary does not cover: the task, the latest request, open calls, and the calls
+    and texts of the agent that stay."""
+    masks: tuple[Mask, ...] = ()
+    """Placeholders for results, long arguments and long texts of steps in the range that stay."""
     chunks: tuple[str, ...] = ()
     """What a model wrote from the original messages, chunk by chunk. A later summary of a wider range is
     merged from these, never from `summary`: repeated summaries of summaries would lose details."""

@@ -26,7 +26,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.plan import Plan, plan_cut
+from foveal.core.compaction.plan import Plan
 from foveal.core.models.budget import Budget
 from foveal.core.policies import ladder
 from foveal.core.policies.moment import Decision, Moment
@@ -50,11 +50,14 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
     if view.units > budget.hard:
         return _forced_cut(view, budget, moment, policy)
     is_due = view.units > budget.act
-    if moment.cutting or not (is_due or is_cheap_cut(view.units, budget, moment, policy)):
+    if moment.cutting or not (is_due or view.units + budget.fixed > _worthwhile(budget, moment, policy)):
         return None
     is_full = view.units + budget.fixed > _full(budget, moment)
     planned = _plan(view, budget, moment, policy, reason="tokens" if is_full else "price")
     if planned is None or planned.before - planned.room < view.units * MIN_CUT_SHARE:
+        return None
+    cost = (moment.write - moment.read) * planned.rewritten
+    if not (is_due or moment.free_break or cost <= MAX_CUT_COST_SHARE * moment.spent):
         return None
     return None if ladder.covers_reverted_summary(view, planned) else planned
 
@@ -77,23 +80,12 @@ def _worthwhile(budget: Budget, moment: Moment, policy: Policy) -> float:
     return min(_full(budget, moment), max(policy.early_tokens, MIN_SHOWN_SHARE * said))
 
 
-def is_cheap_cut(units: int, budget: Budget, moment: Moment, policy: Policy) -> bool:
-    """Return whether a request with `units` of messages is large enough for a cut, and the cut costs little
-    enough."""
-    worthwhile = _worthwhile(budget, moment, policy)
-    if units + budget.fixed <= worthwhile:
-        return False
-    cost = (moment.write - moment.read) * worthwhile * policy.target
-    return moment.free_break or cost <= MAX_CUT_COST_SHARE * moment.spent
-
-
 def _plan(view: View, budget: Budget, moment: Moment, policy: Policy, *, reason: str) -> Plan | None:
     """Return what to summarise; None if the policy does not allow it, or if there is nothing to gain."""
     if not policy.compact or policy.mode != "auto" or moment.compacted:
         return None
-    goal = _worthwhile(budget, moment, policy) * policy.target - budget.fixed
-    terms = ladder.summary_terms(policy)
-    planned = plan_cut(view, budget, terms, goal=goal, keep_results=policy.keep_last, reason=reason)
+    goal = budget.hard * policy.target
+    planned = ladder.plan_cut(view, budget, policy, goal=goal, reason=reason, only_results=reason == "price")
     if planned is None:
         return None
     # A cut for its price is written without a model: a model's summary would cost more than the cut saves.
@@ -120,3 +112,7 @@ def _forced_cut(view: View, budget: Budget, moment: Moment, policy: Policy) -> D
         excess = view.units - goal - ladder.newest_excess(view, budget, policy)
         masked = ladder.mask_results(view, results, policy, excess=excess, reason="budget")
     return masked or ladder.force_fit(view, budget, moment, policy, target=(goal + budget.hard) / 2)
+
+
+def is_cheap_cut(units: int, budget: Budget, moment: Moment, policy: Policy) -> bool:
+    return units + budget.fixed > _worthwhile(budget, moment, policy)

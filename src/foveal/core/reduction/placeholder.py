@@ -115,6 +115,54 @@ def _fitting(words: Iterable[str], room: int) -> Iterator[str]:
         yield word
 
 
+def short_placeholder(text: str, *, handle: str, tokens: int, room: int) -> str:
+    """Return the text that stands for a result right behind its call, with its first lines in `room` characters."""
+    first = f"[foveal: {tokens:,} tokens hidden; whole: {handle}]"
+    return "\n".join([first, *_first_lines(text, room)])
+
+
+def _first_lines(text: str, room: int) -> Iterator[str]:
+    for line in text[:4000].split("\n"):
+        line = line.strip()
+        if not line:
+            continue
+        if len(line) > room:
+            if room > 24:
+                yield line[:room] + "…"
+            return
+        yield line
+        room -= len(line)
+
+
+def shortened(text: str, chars: int, handle: str) -> str:
+    """Return the beginning and the end of a text, with a mark between them."""
+    if len(text) <= chars:
+        return text
+    head, tail = text[: chars * 2 // 3], text[-chars // 3 :]
+    head = head.rpartition("\n")[0] or head
+    tail = tail.partition("\n")[2] or tail
+    return f"{head}\n[foveal: {len(text) - len(head) - len(tail):,} characters; whole: {handle}]\n{tail}"
+
+
+def shortened_arguments(call: Call, *, handle: str, chars: int) -> str:
+    """Return the arguments of a call with long strings shortened: valid JSON with the same keys."""
+    values = _parse_arguments(call.arguments)
+    if not isinstance(values, dict):
+        return shortened(call.arguments, chars, handle)
+    longest = sum(len(v) for v in values.values() if isinstance(v, str) and len(v) > _MAX_WHOLE_VALUE_CHARS)
+
+    def short(value: object) -> object:
+        if isinstance(value, str) and len(value) > _MAX_WHOLE_VALUE_CHARS:
+            return shortened(value, max(_MAX_WHOLE_VALUE_CHARS, chars * len(value) // max(1, longest)), handle)
+        if isinstance(value, list):
+            return [short(v) for v in value]
+        if isinstance(value, dict):
+            return {k: short(v) for k, v in value.items()}
+        return value
+
+    return json.dumps({key: short(value) for key, value in values.items()}, ensure_ascii=False)
+
+
 def arguments_placeholder(
     call: Call, *, handle: str, tokens: int, room: int, elsewhere: Set[str] = frozenset()
 ) -> str:

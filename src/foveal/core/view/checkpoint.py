@@ -130,11 +130,13 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
     )
     for event in events:
         place = state.places.get(event.seq)
-        if place is None:
+        if isinstance(event.fact, Compacted):
+            view.apply_masks(event.seq, event.fact)
+            if place is not None:  # else a newer summary has replaced it, and only its masks are still shown
+                covers = state.covers.get(event.seq)
+                view.show_summary(event.seq, event.fact, place=place[0], messages=place[1], covers=covers)
+        elif place is None:
             view.advance(event)
-        elif isinstance(event.fact, Compacted):
-            covers = state.covers.get(event.seq)
-            view.show_summary(event.seq, event.fact, place=place[0], messages=place[1], covers=covers)
         elif isinstance(event.fact, Instructed):
             view.show_instruction(event.seq, event.fact, place=place[0])
     for seq, pin_seq in state.pins.items():

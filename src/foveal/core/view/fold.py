@@ -204,7 +204,7 @@ def without_text(event: Event) -> Event:
         case Rewound() | Reverted() | Expanded() | Masked() | Dropped() | Pinned():
             return event
         case Compacted():
-            return Event(event.seq, replace(fact, summary="", chunks=()), event.at)
+            return Event(event.seq, replace(fact, summary="", chunks=(), masks=()), event.at)
         case Instructed():
             return Event(event.seq, replace(fact, content=""), event.at)
         case _:

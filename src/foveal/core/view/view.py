@@ -209,8 +209,7 @@ class View:
             case Clipped():
                 self._clip(seq, fact)
             case Masked():
-                for mask in fact.masks:
-                    self._overlay(mask.target, mask.part, Overlay(mask.text, "masked", seq, fact.rule))
+                self.apply_masks(seq, fact)
             case Dropped():
                 self._drop(seq, fact)
             case Compacted():
@@ -321,16 +320,17 @@ class View:
             text = found[1].clipped_text(fact)
             self._overlay(fact.target, fact.part, Overlay(text, "clipped", seq, fact.rule, fact.sources))
 
-    def _overlay(self, target: int, part: int, overlay: Overlay) -> None:
+    def _overlay(self, target: int, part: int, overlay: Overlay) -> bool:
+        """Show a text in place of a message or a part of it; return whether it is shown."""
         found = self._shown_in.get(target)
         if found is None:  # hidden, rewound or never there: nothing to show differently
-            return
+            return False
         step, shown = found
         if step.seq in self.whole_steps or any(step.pin_seq == event.seq for event in self.expansions):
-            return  # the step is pinned whole, or expanded: it is shown as it was said
+            return False  # the step is pinned whole, or expanded: it is shown as it was said
         content = shown.fact.content
         if part != -1 and (isinstance(content, str) or not 0 <= part < len(content)):
-            return  # no such part: the log was edited outside of Foveal
+            return False  # no such part: the log was edited outside of Foveal
         if overlay.level == "clipped" and overlay.text == shown.original_text(part):
             shown.remove_overlay(part)  # the clip keeps everything
             self.references.set(target, part, ())
@@ -348,6 +348,7 @@ class View:
         if step.slots:
             self.line_index.add(target, shown)
         self._invalidate(step)
+        return True
 
     def _mark(self, seq: int, fact: Marked) -> None:
         found = self._shown_in.get(fact.target)
@@ -395,11 +396,21 @@ class View:
             self.notice = Step(place, "notice", fact, event_seq=-1 - owner)
             self._insert(self.notice)
 
+    def apply_masks(self, seq: int, fact: Masked | Compacted) -> bool:
+        """Show the placeholders of a fact in place of what they stand for; return whether any is shown."""
+        overlays = (
+            (mask.target, mask.part, Overlay(mask.text, "masked", seq, fact.rule)) for mask in fact.masks
+        )
+        return sum(self._overlay(*overlay) for overlay in overlays) > 0
+
     def _compact(self, seq: int, fact: Compacted) -> None:
+        is_record = self.apply_masks(seq, fact)
         ranges = hidden_ranges(fact)
         places = [high for step in self.summaries for _, high in intersect_ranges(step.covers, ranges)]
         hidden = self._hide(CoveredRange("summarised", seq, ranges, fact.rule))
         places += [step.seq for step in hidden]
+        if is_record:  # it stands behind the steps that stay without their results
+            places = [fact.last]
         if not places:
             return
         self._name_results(ranges)

@@ -214,6 +214,7 @@ class CommandRun:
 
     def __init__(self, action: ToolAction) -> None:
         self._action: ToolAction | None = action
+        self.seq: int = action.seq
 
     def release_text(self) -> None:
         """Write the line now, and forget the call and its result."""

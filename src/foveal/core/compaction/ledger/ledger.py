@@ -126,14 +126,18 @@ class _LedgerText:
         facts, later, keep = self._facts, self._later, self._keep
         requests = collect_requests(facts.requests, answered_at=max(facts.answered_at, later.answered_at))
         files, files_read = files_and_commands.file_sections(
-            facts.files.newest_first(), elsewhere=elsewhere, room=room
+            [file for file in facts.files.newest_first() if file.last not in keep],
+            elsewhere=elsewhere,
+            room=room,
         )
         asked = facts.requests[-1][0] if facts.requests else None
         return (
             requests_section(requests, keep=keep, room=room, counter=self._counter),
             files,
             files_read,
-            files_and_commands.commands_section(facts.commands.newest_first(later=later.commands)),
+            files_and_commands.commands_section(
+                [run for run in facts.commands.newest_first(later=later.commands) if run.seq not in keep]
+            ),
             unresolved_errors.errors_section(facts.failures.unresolved(later=later.failures), keep=keep),
             agent_messages.plan_section(facts.planned, facts.said, asked=asked, keep=keep),
             agent_messages.last_words_section(facts.said, keep=keep),

@@ -118,9 +118,9 @@ class ReuseSigns:
         chars = names = 0
         for event in reversed(self._facts.events):
             fact = event.fact
-            if event.seq in self._keep:
-                continue
             if isinstance(fact, ToolReturned):
+                if event.seq in self._keep:
+                    continue
                 if names >= MAX_NAMES_READ or len(self.results) >= MAX_EVENTS_QUOTED:
                     break
                 words = words_of(event)
@@ -143,6 +143,12 @@ class ReuseSigns:
         """In how many results each name occurs."""
         return Counter(chain.from_iterable(names for _, names in self._names))
 
+    @cached_property
+    def shown_lines(self) -> frozenset[int]:
+        """Hash values of the lines in calls that stay visible."""
+        calls = (words.line_hashes() for event, words in self.calls if event.seq in self._keep)
+        return frozenset(chain.from_iterable(calls))
+
     # ── Lines ──
 
     def lines(self, *, room: int) -> Iterator[tuple[_QuoteOrigin, str]]:
@@ -160,6 +166,8 @@ class ReuseSigns:
         """Yield the lines that occur in a call and in a result."""
         returned = set[int]().union(*(words.line_hashes() for _, words in self.results))
         for event, words in self.calls:
+            if event.seq in self._keep:
+                continue
             both = returned.intersection(words.line_hashes()) if words.lines else ()
             for call in self._calls_of(event) if both else ():
                 origin = _QuoteOrigin(_source_of_call(call), event.handle)
@@ -391,7 +399,7 @@ class _Block:
 
     def _is_shown(self, line: str) -> bool:
         """Return whether a line is shown already."""
-        if line in self._lines_elsewhere:
+        if hash(line) in self._signs.shown_lines or line in self._lines_elsewhere:
             return True
         # A text that contains the line has each word inside of it. Looking up words takes a fraction of the search.
         return self._words.issuperset(line.split()[1:-1]) and line in self._text

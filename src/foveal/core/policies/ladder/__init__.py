@@ -25,6 +25,7 @@ from foveal.core.policies.ladder.compact import (
     saves_too_little,
     summary_terms,
 )
+from foveal.core.policies.ladder.cut import plan_cut
 from foveal.core.policies.ladder.drop import (
     force_fit,
     irreducible_units,
@@ -64,6 +65,7 @@ __all__ = [
     "name_late_results",
     "newest_excess",
     "plan_compaction",
+    "plan_cut",
     "plan_upcoming",
     "saves_too_little",
     "squeeze_results",

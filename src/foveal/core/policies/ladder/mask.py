@@ -5,14 +5,21 @@ A placeholder keeps a skeleton of the text (see `foveal.core.reduction.placehold
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final
 
-from foveal.core.log.events import Mask, Masked, handle, text_of
+from foveal.core.log.events import Mask, Masked, Text, handle, parts, text_of
 from foveal.core.policies.presets import Policy
-from foveal.core.reduction.placeholder import arguments_placeholder, call_subject, placeholder
+from foveal.core.reduction.placeholder import (
+    arguments_placeholder,
+    call_subject,
+    placeholder,
+    short_placeholder,
+    shortened,
+    shortened_arguments,
+)
 from foveal.core.reduction.repeated_lines import CHARS_PER_UNIT
-from foveal.core.view.steps import Slot
+from foveal.core.view.steps import Slot, Step
 from foveal.core.view.view import View
 
 MIN_SAVED_UNITS: Final = 24
@@ -112,6 +119,49 @@ def mask_result(
 
     made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
     return None if made is None else (Mask(target=result.seq, text=made[0]), made[1])
+
+
+def hide_result(view: View, slot: Slot, policy: Policy) -> tuple[Mask, int] | None:
+    """Return the short placeholder of a result whose call stays, and the units that it saves; None when they are
+    too few."""
+    result = slot.result
+    assert result is not None
+    units = result.replaceable_units(view.meter)
+    if units <= MIN_MASKED_UNITS:
+        return None
+
+    def write() -> str:
+        return short_placeholder(
+            text_of(result.fact.content),
+            handle=handle(result.seq),
+            tokens=units,
+            room=_skeleton_chars(units, policy),
+        )
+
+    made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
+    return None if made is None else (Mask(target=result.seq, text=made[0]), made[1])
+
+
+def shorten_arguments(view: View, slot: Slot, max_units: int) -> tuple[Mask, int] | None:
+    seq, units = slot.step.seq, slot.argument_units(view.meter)
+    text = shortened_arguments(slot.call, handle=handle(seq), chars=max_units * CHARS_PER_UNIT)
+    saved = units - view.meter.counter.count(text)
+    return (Mask(target=seq, text=text, part=slot.place), saved) if saved >= MIN_SAVED_UNITS else None
+
+
+def shorten_text(view: View, step: Step, max_units: int) -> Iterator[tuple[Mask, int]]:
+    utterance = step.utterance
+    content = utterance.fact.content
+    for place, part in enumerate(parts(content)):
+        if not isinstance(part, Text):
+            continue
+        at = -1 if isinstance(content, str) else place
+        if len(part.text) < max_units * 3 or (utterance.overlays and at in utterance.overlays):
+            continue
+        text = shortened(part.text, max_units * CHARS_PER_UNIT, handle(step.seq))
+        saved = view.meter.counter.count(part.text) - view.meter.counter.count(text)
+        if saved >= MIN_SAVED_UNITS:
+            yield Mask(target=step.seq, text=text, part=at), saved
 
 
 def mask_largest_arguments(view: View) -> Masked | None:
