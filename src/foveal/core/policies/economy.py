@@ -33,7 +33,7 @@ from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.view import View
 
-MAX_CUT_COST_SHARE: Final = 0.05
+MAX_CUT_COST_SHARE: Final = 0.1
 """Share of the cost so far that a cut may cost if nothing forces it."""
 MIN_SHOWN_SHARE: Final = 0.6
 """Share of all that was said above which a request is worth a cut if nothing forces it."""
@@ -85,7 +85,7 @@ def _plan(view: View, budget: Budget, moment: Moment, policy: Policy, *, reason:
     if not policy.compact or policy.mode != "auto" or moment.compacted:
         return None
     goal = budget.hard * policy.target
-    planned = ladder.plan_cut(view, budget, policy, goal=goal, reason=reason, only_results=reason == "price")
+    planned = ladder.plan_cut(view, budget, policy, goal=goal, said=moment.said, reason=reason, only_results=reason == "price")
     if planned is None:
         return None
     # A cut for its price is written without a model: a model's summary would cost more than the cut saves.

@@ -27,7 +27,7 @@ from foveal.core.compaction.ledger.user_requests import collect_requests, reques
 from foveal.core.log.events import DIALOGUE_TYPES, Event, handle
 from foveal.core.tokens.counter import Counter
 
-_EXCERPT_SHARE: Final = 0.6
+_EXCERPT_SHARE: Final = 0.7
 """Share of the room that useful items of other sections leave for quoted lines and names."""
 _MIN_EXCERPT_UNITS: Final = 16
 _MAX_LEFT_OVER_SHARE: Final = 0.1

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from foveal.core.compaction.plan import Plan, kept_steps, is_removable, plan_record, safe_cut
 from foveal.core.log.events import Call, Mask, ModelSaid, Text, handle, parts
 from foveal.core.models.budget import Budget
@@ -29,7 +31,9 @@ from foveal.core.view.view import View
 
 MIN_LONG_UNITS: Final = 250
 """Arguments of a call, and texts of the agent, above this size are long: mostly contents of files."""
-MAX_NEWEST_SHARE: Final = 0.5
+ENOUGH_SHARE: Final = 0.65
+RECORD_SHARE: Final = 0.15
+MAX_NEWEST_SHARE: Final = 0.15
 """Share of the room that the newest results may take beside the trace; of larger ones fewer stay."""
 
 
@@ -42,7 +46,7 @@ class _Saving(NamedTuple):
 
 
 def plan_cut(
-    view: View, budget: Budget, policy: Policy, *, goal: float, reason: str, only_results: bool = False
+    view: View, budget: Budget, policy: Policy, *, goal: float, said: int, reason: str, only_results: bool = False
 ) -> Plan | None:
     """Return what to hide so that all messages take `goal` units, or as little as possible; None when there is
     nothing to gain. With `only_results`, calls, texts and steps stay whatever the goal is."""
@@ -57,14 +61,15 @@ def plan_cut(
     end = safe_cut(view.steps, max((saving.index for saving in savings), default=-1) + 1, kept)
     savings = [saving for saving in savings if saving.index < end]
     room = min(policy.summary_tokens, int(budget.hard * policy.summary_share))
+    room = int(min(room, RECORD_SHARE * (said - view.units + sum(s.units for s in savings) + sum(map(view.units_of, view.summaries)))))
     left = view.units + room - sum(map(view.units_of, view.summaries)) - sum(s.units for s in savings)
     removed: list[Step] = []
-    if left > goal and not only_results:
+    if left > budget.hard * ENOUGH_SHARE and not only_results:
         newest = _newest_index(view, policy)
         shortened = list(_shorten(view, policy, newest))
         savings += shortened
         left -= sum(saving.units for saving in shortened)
-        if left > goal:
+        if left > budget.hard * ENOUGH_SHARE:
             removed = _oldest(view, kept, savings, excess=left - goal, end=safe_cut(view.steps, newest, kept))
     gone = {id(step) for step in removed}
     savings = [saving for saving in savings if id(view.steps[saving.index]) not in gone]
@@ -84,7 +89,17 @@ def plan_cut(
 def _old_results(view: View, budget: Budget, policy: Policy):
     """Return the results to hide: all but the newest, which take at most their share of the room."""
     results = maskable_results(view, policy)
-    return results
+    spare = budget.hard * MAX_NEWEST_SHARE
+    newest = [
+        slot
+        for slot in maskable_results(view, replace(policy, keep_last=1))
+        if slot.ordinal >= view.result_count - policy.keep_last
+    ]
+    for slot in reversed(newest):
+        spare -= slot.result.units(view.meter)
+        if spare < 0:
+            results.append(slot)
+    return sorted(results, key=lambda slot: slot.ordinal)
 
 
 def _newest_index(view: View, policy: Policy) -> int:
