@@ -24,7 +24,7 @@ from foveal.core.policies import Policy, policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, ContextOverflow
 from foveal.replay.cache_cost import BilledRequest, PromptCache
-from foveal.replay.recall_score import Need, RecallScorer
+from foveal.replay.recall_score import Need, RecallScorer, contains_word
 from foveal.replay.recorded_calls import (
     MessageFact,
     RecordedCall,
@@ -466,7 +466,9 @@ class PolicyPlayer:
     def _with_cause(self, quote: GoneQuote) -> GoneQuote:
         """Return a gone quote with the newest event that had it, and what hid that event."""
         messages = (event for event in reversed(self.context.log) if isinstance(event.fact, MessageFact))
-        seq = next((event.seq for event in messages if quote.text in fact_text(event.fact)), None)
+        seq = next(
+            (event.seq for event in messages if contains_word(fact_text(event.fact), quote.text)), None
+        )
         if seq is None:
             return quote
         status = self.context.why(seq)

@@ -272,7 +272,7 @@ def _surprising_calls(found: Sequence[SurprisingCall]) -> list[str]:
     return lines
 
 
-NOTHING_GONE: Final = "no name or line of the history: its wording is from messages that the request has not"
+NOTHING_GONE: Final = "no name or line; the request lacks other wording of the history"
 
 
 def _gone_line(quote: GoneQuote) -> str:
