@@ -134,7 +134,7 @@ class _Frame:
         return parts
 
 
-class _Mark(NamedTuple):
+class _PolicyMark(NamedTuple):
     """The mark of a policy, in pixels."""
 
     policy: str
@@ -151,14 +151,16 @@ def cost_recall(rows: Sequence[PolicyStatistics], kind: str) -> str:
     parts = frame.draw()
     for point in found:
         parts += _recall_marks(frame, point, colour(point.policy, policies))
-    parts += _labels([_Mark(point.policy, frame.x(point.bill), frame.y(point.far_recall)) for point in found])
+    parts += _labels(
+        [_PolicyMark(point.policy, frame.x(point.bill), frame.y(point.far_recall)) for point in found]
+    )
     return svg(PLOT_WIDTH, PLOT_HEIGHT, parts, label=f"bill and recall of {kind} needs")
 
 
 def _recall_marks(frame: _Frame, point: Point, paint: str) -> list[str]:
     x, near, far = frame.x(point.bill), frame.y(point.recall), frame.y(point.far_recall)
     figures = f"bill {point.bill:.1f} %, recall {point.recall:.1f}, of far needs {point.far_recall:.1f}"
-    shape = _shape(_Mark(point.policy, x, far), paint, figures)
+    shape = _shape(_PolicyMark(point.policy, x, far), paint, figures)
     if is_bound(point.policy) or point.policy == EVERYTHING_LABEL:
         return [shape]
     ring = (
@@ -181,13 +183,13 @@ def cost_surprise(rows: Sequence[PolicyStatistics]) -> str:
     policies = [row.policy for row in rows]
     parts, marks = frame.draw(), []
     for policy, bill, surprise in found:
-        marks.append(_Mark(policy, frame.x(bill), frame.y(surprise)))
+        marks.append(_PolicyMark(policy, frame.x(bill), frame.y(surprise)))
         figures = f"bill {bill:.1f} %, surprise {surprise:.3f} bits per byte"
         parts.append(_shape(marks[-1], colour(policy, policies), figures))
     return svg(PLOT_WIDTH, PLOT_HEIGHT, [*parts, *_labels(marks)], label="bill and surprise")
 
 
-def _shape(mark: _Mark, paint: str, figures: str) -> str:
+def _shape(mark: _PolicyMark, paint: str, figures: str) -> str:
     """Return a dot, or a diamond for an upper bound, with the figures that the page shows on hover."""
     policy, x, y = mark
     title = f"<title>{escape_text(f'{policy}: {figures}')}</title>"
@@ -199,7 +201,7 @@ def _shape(mark: _Mark, paint: str, figures: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" fill="{paint}">{title}</circle>'
 
 
-def _labels(marks: Sequence[_Mark]) -> list[str]:
+def _labels(marks: Sequence[_PolicyMark]) -> list[str]:
     """Return each name beside its mark, moved down where it would overlap another name."""
     parts: list[str] = []
     taken: list[tuple[float, float, float]] = []

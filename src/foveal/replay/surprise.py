@@ -86,7 +86,9 @@ def zstandard_bits(known: bytes, step: bytes) -> float:
 
 
 class GoneQuote(msgspec.Struct, frozen=True, kw_only=True):
-    """A name or line of the next step that the history has and the request has not.
+    """A name or line of the next step that was gone from the request.
+
+    The whole history has it.
 
     Examples:
         ```python
