@@ -3,8 +3,8 @@
 `surprise_replay` explains the replay. It runs in the environment that `make bench` makes for the peers, on the
 recorded conversations in the folder that `FOVEAL_BENCH_DATA` names, or in `shared/data` beside the checkout.
 
-    python -m bench surprise --limit 16       print one row per half, stratum of pressure and candidate
-    python -m bench.bench_surprise --limit 16 print tables in Markdown, with the frontier and the windows
+    python -m bench surprise --limit 40       print one row per half, stratum of pressure and candidate
+    python -m bench.bench_surprise --limit 40 print tables in Markdown, with the frontier and the windows
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures surprise on recorded conversations: all presets, the half cut, batches, and the reducers of peers.
 
-    python -m bench.surprise_replay FOLDER --limit 16      prints one JSON object per half, group and candidate
+    python -m bench.surprise_replay FOLDER --limit 40      prints one JSON object per half, group and candidate
 
 1. `foveal.replay.surprise` defines surprise. Here the coder is PPMd, which agrees with a language model a little
    better than zstandard; without `pyppmd` it is zstandard, and the objects say so.
@@ -49,8 +49,8 @@ from foveal.transcripts import Transcript
 
 WINDOWS: Final = (16_000, 32_000, 64_000, 128_000)
 HALVES: Final[tuple[Half, ...]] = ("A", "B")
-DEFAULT_LIMIT: Final = 16
-"""Conversations that are replayed, half of them from each half: about an hour on two cores."""
+DEFAULT_LIMIT: Final = 40
+"""Conversations that are replayed, half of them from each half: about a quarter of an hour on two cores."""
 TARGETS: Final = (0.3, 0.5, 0.7)
 DEFAULT_TARGET: Final = 0.5
 """The target of the half cut, and of a peer in `bench peer_recall`."""

@@ -7,10 +7,11 @@ import random
 from typing import Any, Final
 
 import pytest
+from bench.surprise_replay import candidates, choose_work, ppmd_bits
 
 from foveal import replay
 from foveal.apps.cli import main
-from foveal.core.policies import policy
+from foveal.core.policies import PRESETS, policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
 from foveal.replay import (
@@ -251,3 +252,31 @@ def test_samples_on_the_command_line(tmp_path: Any, capsys: pytest.CaptureFixtur
         assert [row["samples"] for row in rows] == [samples, samples]
     assert main([*run, "--samples", "-1"]) == 1
     assert "samples" in capsys.readouterr().err
+
+
+# ── Benchmark ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ppmd_needs_fewer_bits_for_a_text_that_it_knows() -> None:
+    pytest.importorskip("pyppmd")
+    step = nonsense(1).encode()
+    other = nonsense(2, words=900).encode()
+    assert ppmd_bits(step + other, step) < ppmd_bits(other, step) / 3
+
+
+def test_the_benchmark_takes_half_of_its_conversations_from_each_half() -> None:
+    long = quoting(140)
+    recordings = [transcript(long, f"miniswe/{n}") for n in range(8)]
+    work = choose_work(recordings, limit=4, samples=2)
+    assert sorted(each.half for each in work) == ["A", "A", "B", "B"]
+    assert all(replay.half_of(each.recording) == each.half for each in work)
+    assert len(choose_work(recordings, limit=3, samples=2)) == 3
+
+
+def test_the_benchmark_compares_all_presets_and_three_targets_of_each_family() -> None:
+    found = candidates()
+    assert {each.label for each in found} >= PRESETS.keys() - {"off"}
+    for family in ("economy", "half cut", "rolling in batches"):
+        assert [each.target for each in found if each.family == family and each.target] == [0.3, 0.5, 0.7]
+    assert [each.label for each in found if each.family == "economy" and each.is_default] == ["economy"]
+    assert len({each.label for each in found}) == len(found)
