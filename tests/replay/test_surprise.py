@@ -110,6 +110,21 @@ def test_dropping_what_is_quoted_raises_surprise() -> None:
     assert other.gone == ()
 
 
+def test_a_phrase_is_shown_where_no_name_or_line_is_gone() -> None:
+    said = "We should oil the old lathe soon, and then go on."
+    messages = [
+        {"role": "user", "content": "Oil the machines."},
+        {"role": "assistant", "content": "Let us oil the old lathe now, before we do the rest of it."},
+        {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": said},
+    ]
+    measured, reader = meter(messages)
+    request = reader.request([messages[0], messages[2]], system=None, tools=())
+    found = measured.measure(1, request, without_cause)
+    assert found is not None
+    assert found.gone == (GoneQuote(kind="phrase", text="oil the old lathe"),)
+
+
 def test_a_request_that_does_not_fit_is_read_as_an_empty_one() -> None:
     measured, _ = meter(quoting(), samples=1)
     (number,) = (n for n in range(24) if measured.measure(n, None, without_cause))
@@ -236,10 +251,8 @@ def test_the_json_has_surprise_and_the_most_surprising_calls() -> None:
 def test_a_call_with_nothing_gone_is_listed_with_a_reason() -> None:
     rows = rows_of(HALF)
     rows[1].traces[0].surprises[:] = [CallSurprise(call=3, bits=0.25)]
-    assert "no name or line; the request lacks other wording" in replay.table(rows)
-    assert "no name or line; the request lacks other wording" in html_page(
-        rows, setting=replay.ReplaySetting()
-    )
+    assert "no name, line or phrase of the history" in replay.table(rows)
+    assert "no name, line or phrase of the history" in html_page(rows, setting=replay.ReplaySetting())
 
 
 def test_samples_on_the_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -300,8 +300,7 @@ def _surprising_calls(found: Sequence[SurprisingCall], policies: Sequence[str]) 
     yield "<h2>The most surprising calls</h2>"
     yield (
         '<p class="soft">Calls whose next step was hardest to predict from the request, compared with the whole '
-        "history: the names and lines that the step quotes from the history and that were gone, and what hid "
-        "them.</p>"
+        "history: what the step quotes from the history that was gone, and what hid it.</p>"
     )
     for policy in dict.fromkeys(call.policy for call in found):
         yield f"<h3>{_dot(policy, policies)}{shorten_escaped(policy, 60)}</h3>"

@@ -7,7 +7,8 @@
 3. A request that cannot be made to fit is read as an empty one.
 4. Surprise is measured at a sample of the calls, spread evenly over the conversation, which is the same for every
    policy and window.
-5. A *gone quote* is a name or line of the next step that is in the history and not in the request.
+5. A *gone quote* is a name or line of the next step that is in the history and not in the request; if there is
+   none, the longest phrase.
 
 The coder is zstandard with the request as its dictionary. docs/measure/replay.md says how far it agrees with a
 language model, and where it errs.
@@ -16,8 +17,9 @@ language model, and where it errs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import zstandard
@@ -52,12 +54,20 @@ MAX_STEP_BYTES: Final = 1_600
 MAX_GONE_QUOTES: Final = 5
 """Most gone quotes that are kept for a call."""
 
+_WORDS: Final = re.compile(r"\S+")
+
 CODER_LEVEL: Final = 19
 CODER_WINDOW_LOG: Final = 24
 """The coder refers to the last 16 MB of a request: more than any history has."""
 MIN_DICTIONARY_BYTES: Final = 8
 """A shorter text is no dictionary."""
 
+MIN_EXPLAINED_BITS: Final = 0.02
+"""Bits per byte; the cause of less surprise is not searched."""
+MIN_PHRASE_WORDS: Final = 3
+"""Fewer words are no quote."""
+
+QuoteKind: TypeAlias = NeedKind | Literal["phrase"]
 CountBits: TypeAlias = Callable[[bytes, bytes], float]
 """Returns the bits in which a coder that has read the first text writes the second."""
 FindCause: TypeAlias = "Callable[[GoneQuote], GoneQuote]"
@@ -86,7 +96,7 @@ def zstandard_bits(known: bytes, step: bytes) -> float:
 
 
 class GoneQuote(msgspec.Struct, frozen=True, kw_only=True):
-    """A name or line of the next step that was gone from the request.
+    """What the next step quotes and the request did not contain.
 
     The whole history has it.
 
@@ -98,8 +108,8 @@ class GoneQuote(msgspec.Struct, frozen=True, kw_only=True):
         ```
     """
 
-    kind: NeedKind
-    """A name (`ident`) or a whole line (`line`)."""
+    kind: QuoteKind
+    """A name (`ident`), a whole line (`line`), or some words (`phrase`)."""
     text: str
     """The string."""
     handle: str = ""
@@ -169,7 +179,8 @@ class SurpriseMeter:
             self._full_bits[number] = self._count_bits(self._render(history), step)
         sent = make_request(()) if request is None else request
         bits = (self._count_bits(self._render(sent), step) - self._full_bits[number]) / len(step)
-        gone = tuple(map(find_cause, _gone_quotes(said, history, sent))) if bits > 0 else ()
+        quotes = _gone_quotes(said, history, sent) if bits >= MIN_EXPLAINED_BITS else []
+        gone = tuple(map(find_cause, quotes))
         return CallSurprise(call=number + 1, bits=bits, gone=gone)
 
     def _history(self, number: int) -> RequestText:
@@ -213,7 +224,32 @@ def _gone_quotes(said: ModelSaid, history: RequestText, sent: RequestText) -> li
             found.append(GoneQuote(kind=kind, text=text))
             if len(found) == MAX_GONE_QUOTES:
                 break
-    return found
+    return found or list(_gone_phrase(texts, _joined_text(history), _joined_text(sent)))
+
+
+def _gone_phrase(texts: Sequence[str], history: str, sent: str) -> Iterator[GoneQuote]:
+    """Yield the longest run of words in texts that the history has and the request has not, if there is one."""
+    runs = (run for text in texts for run in _shared_runs(text, history))
+    longest = max((run for run in runs if run not in sent), key=len, default="")
+    if longest:
+        yield GoneQuote(kind="phrase", text=longest)
+
+
+def _shared_runs(text: str, history: str) -> Iterator[str]:
+    """Yield the longest run of words that is in the history from each word on, unless a longer one contains it."""
+    words = [found.span() for found in _WORDS.finditer(text)]
+    end = 0
+    for start, (begin, _) in enumerate(words):
+        before = end
+        end = max(end, start)
+        while end < len(words) and text[begin : words[end][1]] in history:
+            end += 1
+        if end > before and end - start >= MIN_PHRASE_WORDS:
+            yield text[begin : words[end - 1][1]]
+
+
+def _joined_text(request: RequestText) -> str:
+    return "\n".join(piece.text for piece in request.pieces)
 
 
 # ── Rendering ─────────────────────────────────────────────────────────────────────────────────────

@@ -272,7 +272,7 @@ def _surprising_calls(found: Sequence[SurprisingCall]) -> list[str]:
     return lines
 
 
-NOTHING_GONE: Final = "no name or line; the request lacks other wording of the history"
+NOTHING_GONE: Final = "no name, line or phrase of the history"
 
 
 def _gone_line(quote: GoneQuote) -> str:
