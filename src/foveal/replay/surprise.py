@@ -54,6 +54,10 @@ MAX_STEP_BYTES: Final = 1_600
 MAX_GONE_QUOTES: Final = 5
 """Most gone quotes that are kept for a call."""
 
+MIN_EXPLAINED_BITS: Final = 0.02
+"""Bits per byte; the cause of less surprise is not searched."""
+MIN_PHRASE_WORDS: Final = 3
+"""Fewer words are no quote."""
 _WORDS: Final = re.compile(r"\S+")
 
 CODER_LEVEL: Final = 19
@@ -61,11 +65,6 @@ CODER_WINDOW_LOG: Final = 24
 """The coder refers to the last 16 MB of a request: more than any history has."""
 MIN_DICTIONARY_BYTES: Final = 8
 """A shorter text is no dictionary."""
-
-MIN_EXPLAINED_BITS: Final = 0.02
-"""Bits per byte; the cause of less surprise is not searched."""
-MIN_PHRASE_WORDS: Final = 3
-"""Fewer words are no quote."""
 
 QuoteKind: TypeAlias = NeedKind | Literal["phrase"]
 CountBits: TypeAlias = Callable[[bytes, bytes], float]
