@@ -3,12 +3,14 @@
 python -m bench                   run all groups
 python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
                                   compaction ledger dropin survival redaction server adapters inspector peer_recall
-                                  coding_agents
+                                  surprise coding_agents
+python -m bench surprise --limit 8    replay at most 8 conversations
 python -m bench.table             print the stored results as Markdown
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -24,12 +26,12 @@ from bench.measure import Row, progress
 GROUPS: Final = (
     "import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall", "compaction", "ledger",
     "dropin", "survival", "redaction", "server", "adapters", "inspector", "peer_recall",
-    "coding_agents",
+    "surprise", "coding_agents",
 )  # fmt: skip
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], *, limit: int | None = None) -> None:
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
         sys.exit(f"unknown benchmark {unknown[0]!r}; available: {', '.join(GROUPS)}")
@@ -38,7 +40,7 @@ def main(names: list[str]) -> None:
     )  # so that groups end the processes that they started
     machine = _machine()
     print(f"{machine['python']}, {machine['processor']}, {machine['cores']} cores, load {machine['load']}")
-    rows = [(group, row) for group in names or GROUPS for row in _run_group(group)]
+    rows = [(group, row) for group in names or GROUPS for row in _run_group(group, limit)]
     RESULTS.parent.mkdir(exist_ok=True)
     results = {"machine": machine, "rows": [{"group": group, **row.plain()} for group, row in rows]}
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
@@ -46,11 +48,12 @@ def main(names: list[str]) -> None:
     print(f"\n{verdicts.count('ok')} of {len(verdicts) - verdicts.count('')} targets met; {RESULTS}")
 
 
-def _run_group(group: str) -> list[Row]:
-    """Run one group, and print each row as soon as it is measured."""
+def _run_group(group: str, limit: int | None) -> list[Row]:
+    """Run one group, and print each row as soon as it is measured; only the group `surprise` uses the limit."""
     progress(f"{group} …")
     rows: list[Row] = []
-    for row in importlib.import_module(f"bench.bench_{group}").rows():
+    options = {"limit": limit} if group == "surprise" and limit is not None else {}
+    for row in importlib.import_module(f"bench.bench_{group}").rows(**options):
         progress("")
         print(_line(group if not rows else "", row), flush=True)
         rows.append(row)
@@ -85,4 +88,9 @@ def _processor() -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="default: all groups")
+    about = "conversations that the group surprise replays at most"
+    parser.add_argument("--limit", type=int, metavar="N", help=about)
+    given = parser.parse_args()
+    main(given.groups, limit=given.limit)

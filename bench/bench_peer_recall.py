@@ -24,11 +24,11 @@ from bench.work import Json
 
 
 def rows() -> Iterator[Row]:
-    folder = _data_folder()
-    if not folder.exists():
+    if not data_folder().exists():
         yield Row("bill", None, note=f"there are no recorded conversations; name a folder in {DATA_VARIABLE}")
         return
-    found = _replay(folder)
+    progress("peer_recall: replaying …")
+    found = replay_beside_peers("bench.peer_replay")
     for missing in (each["missing"] for each in found if "missing" in each):
         yield Row(f"{missing}: not installed", None, note="make bench installs it")
     if any(not each["counter"].startswith("Exact") for each in _by_pressure(found)):
@@ -37,15 +37,16 @@ def rows() -> Iterator[Row]:
         yield Row(f"{each['name']}: {each['reducer']}", each["bill"]["pooled"], "%", note=_note(each))
 
 
-def _data_folder() -> Path:
+def data_folder() -> Path:
+    """Return the folder of the recorded conversations."""
     named = os.environ.get(DATA_VARIABLE)
     return Path(named) if named else DATA
 
 
-def _replay(folder: Path) -> list[Json]:
-    progress("peer_recall: replaying …")
+def replay_beside_peers(module: str, *arguments: str) -> list[Json]:
+    """Run a module in the environment of the peers, and return the JSON objects that it prints."""
     python = PEERS_PYTHON if PEERS_PYTHON.exists() else sys.executable
-    command = [str(python), "-m", "bench.peer_replay", str(folder.resolve())]
+    command = [str(python), "-m", module, str(data_folder().resolve()), *arguments]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], check=True
     )
@@ -61,18 +62,20 @@ def _by_pressure(found: list[Json]) -> list[Json]:
 
 def _note(each: Json) -> str:
     return (
-        f"{_percent(each['bill_without_summaries'])} without summaries, highest {_percent(each['bill_highest'])}; "
-        f"names {_recall(each, 'ident')}, lines {_recall(each, 'line')}; task {_percent(each['task'])}; "
+        f"{percent(each['bill_without_summaries'])} without summaries, highest {percent(each['bill_highest'])}; "
+        f"names {recall_text(each, 'ident')}, lines {recall_text(each, 'line')}; task {percent(each['task'])}; "
         f"{each['breaks']['pooled']:.1f} breaks per 100, {each['over']} over; "
         f"{each['conversations']} conversations, {each['calls']:,} calls"
     )
 
 
-def _recall(each: Json, kind: str) -> str:
-    return f"{_percent(each[kind]['pooled'])} / far {_percent(each[f'{kind}_far']['pooled'])}"
+def recall_text(each: Json, kind: str) -> str:
+    """Return the recall of all needs of a kind, and of far ones."""
+    return f"{percent(each[kind]['pooled'])} / far {percent(each[f'{kind}_far']['pooled'])}"
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """Return a share in percent."""
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
@@ -81,15 +84,15 @@ def main() -> None:
         "bill | without summaries | highest bill | names / far | lines / far | task | breaks per 100 | over"
     )
     print(f"| pressure | reducer | {heads} |\n|---|---|{'--:|' * 8}")
-    for each in _by_pressure(_replay(_data_folder())):
+    for each in _by_pressure(replay_beside_peers("bench.peer_replay")):
         cells = (
             each["name"],
             each["reducer"],
-            _percent(each["bill"]["pooled"]),
-            _percent(each["bill_without_summaries"]),
-            _percent(each["bill_highest"]),
-            *(_recall(each, kind).replace("far ", "").replace(" %", "") for kind in ("ident", "line")),
-            _percent(each["task"]),
+            percent(each["bill"]["pooled"]),
+            percent(each["bill_without_summaries"]),
+            percent(each["bill_highest"]),
+            *(recall_text(each, kind).replace("far ", "").replace(" %", "") for kind in ("ident", "line")),
+            percent(each["task"]),
             f"{each['breaks']['pooled']:.1f}",
             f"{each['over']:,}",
         )

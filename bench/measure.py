@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 Unit = Literal[
     "s", "×", "%", "modules", "summaries", "requests", "runs", "events", "MB", "descriptors", "threads",
-    "appends/s", "turns/s", "frames", "tokens",
+    "appends/s", "turns/s", "frames", "tokens", "bits/byte",
 ]  # fmt: skip
 
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -60,6 +60,8 @@ def display(value: float, unit: Unit, *, digits: int = 3) -> str:
         return f"{value * 100:.1f} %"
     if unit == "×":
         return f"{value:.2f} ×" if value < 10 else f"{_short(value, digits)} ×"
+    if unit == "bits/byte":
+        return f"{value:.3f} {unit}"
     return f"{value:,.0f} {unit}"
 
 

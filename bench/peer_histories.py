@@ -150,15 +150,18 @@ class PydanticHistory:
                         yield {"role": "user", "content": part.content}
 
 
-def pydantic_sliding(window: int, _write: WriteSummary) -> PeerHistory:
+# The three functions with `target` reduce to this share of the tokens at which they begin.
+
+
+def pydantic_sliding(window: int, _write: WriteSummary, *, target: float = 0.5) -> PeerHistory:
     """Return a sliding window by tokens."""
     from pydantic_ai_harness.compaction import SlidingWindowCompaction
 
     most = trigger_tokens(window)
-    return PydanticHistory(SlidingWindowCompaction(max_tokens=most, keep_tokens=most // 2))
+    return PydanticHistory(SlidingWindowCompaction(max_tokens=most, keep_tokens=int(most * target)))
 
 
-def pydantic_tiered(window: int, write: WriteSummary) -> PeerHistory:
+def pydantic_tiered(window: int, write: WriteSummary, *, target: float = 0.5) -> PeerHistory:
     """Return the tiers of the package's documentation: old results are cleared, then turns are summarised."""
     from pydantic_ai_harness.compaction import ClearToolResults, SummarizingCompaction, TieredCompaction
 
@@ -166,7 +169,7 @@ def pydantic_tiered(window: int, write: WriteSummary) -> PeerHistory:
     model = pydantic_model(lambda messages: write(_pydantic_prompt(messages)))
     tiers = [
         ClearToolResults(max_tokens=1),
-        SummarizingCompaction(model=model, max_messages=1, keep_tokens=most // 2),
+        SummarizingCompaction(model=model, max_messages=1, keep_tokens=int(most * target)),
     ]
     return PydanticHistory(TieredCompaction(tiers=tiers, target_tokens=most))
 
@@ -185,7 +188,7 @@ def _pydantic_prompt(messages: Sequence[Any]) -> str:
 class LangChainHistory:
     """The summarisation middleware of LangChain and the messages of an agent's state."""
 
-    def __init__(self, window: int, write: WriteSummary) -> None:
+    def __init__(self, window: int, write: WriteSummary, *, target: float = 0.5) -> None:
         from langchain.agents.middleware import SummarizationMiddleware
         from langchain.agents.middleware.summarization import DEFAULT_SUMMARY_PROMPT
         from langchain_core.language_models import FakeListChatModel
@@ -201,7 +204,7 @@ class LangChainHistory:
         self._middleware: Any = SummarizationMiddleware(
             model,
             trigger=("tokens", most),
-            keep=("tokens", most // 2),
+            keep=("tokens", int(most * target)),
             # By default a summary reads up to 4,000 tokens that begin with a user message: in a long loop, none.
             trim_tokens_to_summarize=None,
             summarizer=summarise,

@@ -32,7 +32,6 @@ from bench.peer_histories import (
     LangChainHistory,
     PeerHistory,
     ReportedUsage,
-    WriteSummary,
     pydantic_sliding,
     pydantic_tiered,
     strands_auto,
@@ -57,7 +56,9 @@ from foveal.replay.play import (
     replay_everything,
 )
 from foveal.replay.recorded_calls import RequestText
+from foveal.replay.run import Half
 from foveal.replay.strata import by_pressure
+from foveal.transcripts import Transcript
 
 MODEL: Final = "gpt-5"
 WINDOWS: Final = (32_000, 64_000, 128_000)
@@ -87,8 +88,11 @@ class PeerReducer(NamedTuple):
 
     package: str
     what: str
-    history: Callable[[int, WriteSummary], PeerHistory]
+    history: Callable[..., PeerHistory]
+    """Takes the window and a `WriteSummary`."""
     summarises: bool
+    has_target: bool = False
+    """Whether `history` takes the share of its tokens to which it reduces."""
 
     @property
     def installed(self) -> str:
@@ -96,9 +100,9 @@ class PeerReducer(NamedTuple):
 
 
 REDUCERS: Final = (
-    PeerReducer("pydantic-ai-harness", "sliding window", pydantic_sliding, summarises=False),
-    PeerReducer("pydantic-ai-harness", "tiered", pydantic_tiered, summarises=True),
-    PeerReducer("langchain", "summarisation middleware", LangChainHistory, summarises=True),
+    PeerReducer("pydantic-ai-harness", "sliding window", pydantic_sliding, summarises=False, has_target=True),
+    PeerReducer("pydantic-ai-harness", "tiered", pydantic_tiered, summarises=True, has_target=True),
+    PeerReducer("langchain", "summarisation middleware", LangChainHistory, summarises=True, has_target=True),
     PeerReducer("strands-agents", "sliding window", strands_sliding, summarises=False),
     PeerReducer("strands-agents", "auto", strands_auto, summarises=True),
 )
@@ -276,19 +280,27 @@ def _conversation_traces(case: ReplayCase) -> Iterator[Trace]:
     for name in OWN_POLICIES:
         yield PolicyPlayer(case, policy(name), label=f"foveal, {name}, {FixedSummaries.name}").play()
     case.set_window(setting)
+    for label, reducer, summaries in installed_peers():
+        yield PeerReplay(case, reducer, summaries(case, case.model.window), label).play()
+
+
+def installed_peers() -> Iterator[tuple[str, PeerReducer, type[FixedSummaries | LedgerSummaries]]]:
+    """Yield each peer that is installed with each kind of its summaries, and a label for both."""
     for reducer in REDUCERS:
         if not reducer.installed:
             continue
-        for kind in (FixedSummaries, LedgerSummaries) if reducer.summarises else (FixedSummaries,):
-            label = f"{reducer.package} {reducer.installed}, {reducer.what}"
-            label += f", {kind.name}" if reducer.summarises else ""
-            yield PeerReplay(case, reducer, kind(case, case.model.window), label).play()
+        label = f"{reducer.package} {reducer.installed}, {reducer.what}"
+        if not reducer.summarises:
+            yield label, reducer, FixedSummaries
+            continue
+        for kind in (FixedSummaries, LedgerSummaries):
+            yield f"{label}, {kind.name}", reducer, kind
 
 
 def replay_recording(given: tuple[Any, frozenset[str]]) -> list[Trace]:
     """Replay one conversation in all windows."""
     recording, common = given
-    _be_quiet()
+    be_quiet()
     conversation = recorded_conversation(recording)
     needs = [] if conversation.source.startswith(NO_RECALL) else find_needs(conversation.facts, common=common)
     settings = [ReplaySetting(model=MODEL, window=window, reserve=RESERVE) for window in WINDOWS]
@@ -301,23 +313,18 @@ def replay_recording(given: tuple[Any, frozenset[str]]) -> list[Trace]:
     return [msgspec.structs.replace(trace, losses=[]) for trace in found]
 
 
-def _be_quiet() -> None:
+def be_quiet() -> None:
+    """Silence the peers."""
     warnings.simplefilter("ignore")  # peers warn of experimental parts and of windows that they do not know
     logging.disable(logging.CRITICAL)
 
 
 def main(folder: Path) -> None:
-    _be_quiet()
+    be_quiet()
     recordings = load([folder])
     common = common_names(recordings)
-    chosen = [
-        each
-        for each in select(recordings, half=HALF, min_tokens=MIN_TOKENS)
-        if recorded_conversation(each).dialect == "openai_chat"
-    ]
-    for reducer in REDUCERS:
-        if not reducer.installed:
-            print(json.dumps({"missing": f"{reducer.package}, {reducer.what}"}), flush=True)
+    chosen = long_chats(recordings, half=HALF)
+    print_missing()
     largest_first = sorted(chosen, key=lambda each: -len(each.facts))
     traces: dict[str, list[Trace]] = {}
     # A forked process would share the event loop of `peer_loops` with the others.
@@ -328,6 +335,22 @@ def main(folder: Path) -> None:
     for name, group in traces.items():
         for row in _rows(name, group):
             print(json.dumps(row), flush=True)
+
+
+def long_chats(recordings: Sequence[Transcript], *, half: Half) -> list[Transcript]:
+    """Return the recordings of one half that are long enough, and in the dialect that all peers read."""
+    return [
+        each
+        for each in select(recordings, half=half, min_tokens=MIN_TOKENS)
+        if recorded_conversation(each).dialect == "openai_chat"
+    ]
+
+
+def print_missing() -> None:
+    """Print a JSON object for each peer that is not installed."""
+    for reducer in REDUCERS:
+        if not reducer.installed:
+            print(json.dumps({"missing": f"{reducer.package}, {reducer.what}"}), flush=True)
 
 
 def _rows(name: str, traces: Sequence[Trace]) -> Iterator[Json]:

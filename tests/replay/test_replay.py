@@ -631,7 +631,7 @@ def test_the_page_shows_policies_conversations_and_losses() -> None:
     for words in ("By pressure", "pressure ≤ 1: 1 conversation, ", "pressure 1–3: 1 conversation, "):
         assert words in text
     assert 'class="limit"' in text
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 5
 
 
 def test_a_page_without_needs_or_losses_can_be_drawn() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from foveal import replay
 from foveal.core.models.model import model
 from foveal.replay import (
+    CallSurprise,
     FigureSpread,
     GroupStatistics,
     RecallCount,
@@ -58,11 +59,16 @@ def test_pressure_is_the_largest_full_request_relative_to_the_input_limit(
 def test_strata_have_pooled_figures_means_and_the_worst_tenth() -> None:
     traces = [trace(f"c{n}", full=100, sent=50, ident=(1, 1)) for n in range(18)]
     traces += [trace("costly", full=1_000, sent=1_000, ident=(2, 4)), trace("no needs", full=100, sent=90)]
+    traces[1] = replace(
+        traces[1], surprises=[CallSurprise(call=n, bits=bits) for n, bits in ((1, 0.2), (2, 0))]
+    )
+    traces[2] = replace(traces[2], surprises=[CallSurprise(call=1, bits=0.2), CallSurprise(call=2, bits=0.2)])
     (group,) = by_pressure([*traces, replace(traces[0], over=[1], breaks=[1])][1:])
     bill = FigureSpread(
         pooled=(18 * 50 + 1_090) / 2_900, mean=pytest.approx((18 * 0.5 + 1.9) / 20), worst=pytest.approx(0.95)
     )
     ident = FigureSpread(pooled=20 / 22, mean=pytest.approx(18.5 / 19), worst=0.5)
+    surprise = FigureSpread(pooled=pytest.approx(0.15), mean=pytest.approx(0.15), worst=0.2)
     nothing = FigureSpread(pooled=None, mean=None, worst=None)
     assert group == GroupStatistics(
         name="≤ 1",
@@ -71,6 +77,7 @@ def test_strata_have_pooled_figures_means_and_the_worst_tenth() -> None:
         over=1,
         bill=bill,
         bill_highest=1.0,
+        surprise=surprise,
         breaks=FigureSpread(pooled=5.0, mean=5.0, worst=50.0),
         ident=ident,
         ident_far=ident,

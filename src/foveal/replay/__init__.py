@@ -12,8 +12,9 @@ play.py            one conversation under one policy
 recorded_calls.py  a recorded conversation as the calls of its agent; a request as texts with token counts
 recall_score.py    needed-later recall: needs, and whether requests contain them
 cache_cost.py      bills with the prompt cache, prefix breaks
+surprise.py        surprise: what a request says less about the next step than the whole history
 upper_bound.py     the upper bound: oracles that know later calls
-statistics.py      statistics of a policy, worst losses
+statistics.py      statistics of a policy, worst losses, most surprising calls
 strata.py          the same for groups of conversations: by pressure, window and source
 source_validation.py   leave-one-source-out
 table.py html.py plots.py   the results as text, JSON, a page and plots
@@ -42,8 +43,15 @@ from foveal.replay.run import (
     select,
 )
 from foveal.replay.source_validation import LeftOutSource, SourceValidation, leave_one_source_out
-from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
+from foveal.replay.statistics import (
+    HiddenResult,
+    PolicyStatistics,
+    SurprisingCall,
+    most_surprising_calls,
+    worst_losses,
+)
 from foveal.replay.strata import FigureSpread, GroupStatistics, pressure
+from foveal.replay.surprise import CallSurprise, GoneQuote
 from foveal.replay.table import as_json, table
 from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
 from foveal.replay.why import answer_text, has_reductions
@@ -51,7 +59,9 @@ from foveal.replay.why import answer_text, has_reductions
 __all__ = [
     "ORACLE",
     "ORACLE_ARGUMENTS",
+    "CallSurprise",
     "FigureSpread",
+    "GoneQuote",
     "GroupStatistics",
     "HiddenResult",
     "LeftOutSource",
@@ -66,6 +76,7 @@ __all__ = [
     "ReplaySetting",
     "RequestReader",
     "SourceValidation",
+    "SurprisingCall",
     "Trace",
     "answer_text",
     "argument_texts",
@@ -81,6 +92,7 @@ __all__ = [
     "leave_one_source_out",
     "load",
     "make_request",
+    "most_surprising_calls",
     "policy_choices",
     "pressure",
     "read_session",

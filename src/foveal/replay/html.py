@@ -11,18 +11,27 @@ from itertools import pairwise
 from typing import Final
 
 from foveal.replay.play import EVERYTHING_LABEL, ReplaySetting, Trace
-from foveal.replay.plots import colour, cost_recall, escape_text, shorten_escaped, sizes
+from foveal.replay.plots import colour, cost_recall, cost_surprise, escape_text, shorten_escaped, sizes
 from foveal.replay.source_validation import SourceValidation, leave_one_source_out
-from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
+from foveal.replay.statistics import (
+    HiddenResult,
+    PolicyStatistics,
+    SurprisingCall,
+    most_surprising_calls,
+    worst_losses,
+)
 from foveal.replay.strata import GroupStatistics
 from foveal.replay.table import (
     COST_COLUMNS,
     DETAIL_COLUMNS,
     GROUP_COLUMNS,
+    NOTHING_GONE,
     Column,
     GroupColumn,
     GroupTable,
+    bits_per_byte,
     group_tables,
+    hidden_by,
     short_count,
 )
 from foveal.replay.upper_bound import is_bound, short_policy_name
@@ -34,8 +43,8 @@ CONTENT_SECURITY_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 GROUP_NOTES: Final = {
     "pressure": "Pressure is the largest request if everything is sent, relative to window − reserve. The worst "
-    "tenth are the conversations with the highest bill, or the lowest recall. Bills and recall are in percent, "
-    "breaks are per 100 calls.",
+    "tenth are the conversations with the highest bill or surprise, or the lowest recall. Bills and recall are in "
+    "percent, surprise is in bits per byte, breaks are per 100 calls.",
     "window": "The same by window.",
     "source": "The same by data set, or by format.",
 }
@@ -50,7 +59,7 @@ def html_page(
     Args:
         rows: The rows that `run` returned.
         setting: The settings of the replay, for the heading. The windows are those of the rows.
-        losses: Losses that are listed for each policy.
+        losses: Losses, and surprising calls, that are listed for each policy.
         sources: Whether there are tables by source.
 
     Examples:
@@ -72,12 +81,14 @@ def html_page(
         f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">',
         f"<title>Foveal replay</title><style>{css}</style></head><body>",
         *_heading(rows, setting),
-        *_plots(rows),
+        *_recall_plots(rows),
+        *_surprise_plot(rows),
         *_tables(rows),
         *(part for each in group_tables(rows, sources=sources) for part in _groups(rows, each)),
         *(_left_out(leave_one_source_out(rows), rows) if sources else ()),
         *_conversations(rows),
         *_losses(worst_losses(rows, limit=losses), [row.policy for row in rows]),
+        *_surprising_calls(most_surprising_calls(rows, limit=losses), [row.policy for row in rows]),
         "</body></html>",
     ]
     return "\n".join(parts)
@@ -93,7 +104,7 @@ def _heading(rows: Sequence[PolicyStatistics], setting: ReplaySetting) -> Iterat
     yield f'<p class="soft">{escape_text(model_text)} {rest}</p>'
 
 
-def _plots(rows: Sequence[PolicyStatistics]) -> Iterator[str]:
+def _recall_plots(rows: Sequence[PolicyStatistics]) -> Iterator[str]:
     yield "<h2>Cost and recall</h2>"
     yield (
         '<p class="soft">Up and to the left is better. A filled dot is the recall of far needs (six or more '
@@ -105,6 +116,19 @@ def _plots(rows: Sequence[PolicyStatistics]) -> Iterator[str]:
         yield f'<figure class="card"><figcaption><b>{words}</b>, percent still in the request</figcaption>'
         yield f"{cost_recall(rows, kind)}</figure>"
     yield "</div>"
+
+
+def _surprise_plot(rows: Sequence[PolicyStatistics]) -> Iterator[str]:
+    if not any(row.samples for row in rows):
+        return
+    yield "<h2>Cost and surprise</h2>"
+    yield (
+        '<p class="soft">Down and to the left is better. Surprise is how many bits per byte more it takes to write '
+        "the agent's recorded next step after the request than after the whole history, measured at "
+        f"{rows[0].samples:,} calls. A diamond is an upper bound of recall; it does not aim at surprise.</p>"
+    )
+    yield '<div class="pair"><figure class="card"><figcaption><b>surprise</b>, bits per byte</figcaption>'
+    yield f"{cost_surprise(rows)}</figure></div>"
 
 
 def _tables(rows: Sequence[PolicyStatistics]) -> Iterator[str]:
@@ -264,4 +288,36 @@ def _loss_row(hidden: HiddenResult) -> str:
         f"<td>{escape_text(hidden.level)} by {escape_text(hidden.by or 'nothing')}<br>"
         f'<span class="soft">rule {escape_text(hidden.rule or "–")}; needed at call {calls}</span></td>'
         f"<td>{examples}</td></tr>"
+    )
+
+
+# ── Surprising calls ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _surprising_calls(found: Sequence[SurprisingCall], policies: Sequence[str]) -> Iterator[str]:
+    if not found:
+        return
+    yield "<h2>The most surprising calls</h2>"
+    yield (
+        '<p class="soft">Calls whose next step was hardest to predict from the request, compared with the whole '
+        "history: what the step quotes from the history that was gone, and what hid it.</p>"
+    )
+    for policy in dict.fromkeys(call.policy for call in found):
+        yield f"<h3>{_dot(policy, policies)}{shorten_escaped(policy, 60)}</h3>"
+        yield '<div class="card scroll"><table class="losses"><tr><th class="number">surprise</th>'
+        yield "<th>call</th><th>what was gone</th></tr>"
+        yield from (_surprising_row(call) for call in found if call.policy == policy)
+        yield "</table></div>"
+
+
+def _surprising_row(call: SurprisingCall) -> str:
+    gone = "".join(
+        f'<code>{shorten_escaped(quote.text, 110)}</code><span class="soft">{escape_text(hidden_by(quote))}</span>'
+        for quote in call.surprise.gone
+    )
+    return (
+        f'<tr><td class="number">{bits_per_byte(call.surprise.bits)}</td>'
+        f"<td><b>call {call.surprise.call}</b> in {short_count(call.window)}<br>"
+        f'<span class="soft">{shorten_escaped(call.conversation, 60)}</span></td>'
+        f"<td>{gone or NOTHING_GONE}</td></tr>"
     )

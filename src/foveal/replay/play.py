@@ -1,8 +1,8 @@
 """Replay of one recorded conversation under one policy, through `Context`.
 
 For each call of the recording, `PolicyPlayer` fits the messages before it. `RequestScorer` bills the request and
-searches it for what the call needs. The recorded answer follows, whatever the request contained. The result is a
-`Trace`.
+searches it for what the call needs; at sampled calls it also measures surprise. The recorded answer follows,
+whatever the request contained. The result is a `Trace`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,23 @@ from foveal.core.policies import Policy, policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, ContextOverflow
 from foveal.replay.cache_cost import BilledRequest, PromptCache
-from foveal.replay.recall_score import Need, RecallScorer
-from foveal.replay.recorded_calls import RecordedCall, RecordedConversation, RequestReader, RequestText
+from foveal.replay.recall_score import Need, RecallScorer, contains_word
+from foveal.replay.recorded_calls import (
+    MessageFact,
+    RecordedCall,
+    RecordedConversation,
+    RequestReader,
+    RequestText,
+    fact_text,
+)
+from foveal.replay.surprise import (
+    CallSurprise,
+    CountBits,
+    FindCause,
+    GoneQuote,
+    SurpriseMeter,
+    zstandard_bits,
+)
 
 EVERYTHING_LABEL: Final = "everything"
 UNLIMITED_WINDOW: Final = 50_000_000
@@ -226,6 +241,8 @@ class Trace(msgspec.Struct, kw_only=True):
     """Recall of names."""
     line: RecallCount = msgspec.field(default_factory=RecallCount)
     """Recall of lines."""
+    surprises: list[CallSurprise] = []
+    """The surprise of the sampled calls."""
     losses: list[Loss] = []
     """The needs that requests did not contain."""
     reductions: dict[str, int] = {}
@@ -245,7 +262,13 @@ class ReplayCase:
     """A recorded conversation with all that its replays under several policies share."""
 
     def __init__(
-        self, conversation: RecordedConversation, needs: Sequence[Need], setting: ReplaySetting
+        self,
+        conversation: RecordedConversation,
+        needs: Sequence[Need],
+        setting: ReplaySetting,
+        *,
+        samples: int = 0,
+        count_bits: CountBits = zstandard_bits,
     ) -> None:
         self.conversation = conversation
         self.tools: list[str] = conversation.tools
@@ -255,6 +278,9 @@ class ReplayCase:
             conversation.dialect, counter(setting.tokenizer, model=self.model.name)
         )
         self.recall: RecallScorer = RecallScorer(conversation, needs, self.reader)
+        self.surprise: SurpriseMeter = SurpriseMeter(
+            conversation, self.reader, samples=samples, count_bits=count_bits
+        )
         self.times: list[float] = _call_times(conversation, setting.pace)
         """Time of each call."""
         self.full_sizes: list[int] = []
@@ -307,8 +333,17 @@ class RequestScorer:
             ratio=case.model.token_ratio,
         )
 
-    def score(self, number: int, request: RequestText | None, loss: Callable[[Need], Loss]) -> None:
-        """Add the request of call `number`, counted from 0; None for a request that cannot be made to fit."""
+    def score(
+        self,
+        number: int,
+        request: RequestText | None,
+        loss: Callable[[Need], Loss],
+        find_cause: FindCause = lambda quote: quote,
+    ) -> None:
+        """Add the request of call `number`, counted from 0; None for a request that cannot be made to fit.
+
+        Without `find_cause`, quotes that are gone from a request have no cause.
+        """
         self._bill(number, request)
         recall, trace = self._case.recall, self.trace
         if request is not None:
@@ -322,6 +357,9 @@ class RequestScorer:
             count.add(far=need.far, kept=need not in lost)
             if need in lost:
                 trace.losses.append(loss(need))
+        surprise = self._case.surprise.measure(number, request, find_cause)
+        if surprise is not None:
+            trace.surprises.append(surprise)
 
     def _bill(self, number: int, request: RequestText | None) -> None:
         trace = self.trace
@@ -387,7 +425,7 @@ class PolicyPlayer:
         trace = self._scorer.trace
         for number, call in enumerate(self._case.conversation.calls):
             request = self.request(number, call)
-            self._scorer.score(number, request, self._loss)
+            self._scorer.score(number, request, self._loss, self._with_cause)
             if on_call is not None:
                 on_call(number)
         log = self.context.log
@@ -420,6 +458,23 @@ class PolicyPlayer:
             far=need.far,
             handle=handle(seq),
             tool=self._case.tools[need.source],
+            level=status.level,
+            rule=status.rule,
+            by=self._describe(status.by),
+        )
+
+    def _with_cause(self, quote: GoneQuote) -> GoneQuote:
+        """Return a gone quote with the newest event that had it, and what hid that event."""
+        messages = (event for event in reversed(self.context.log) if isinstance(event.fact, MessageFact))
+        seq = next(
+            (event.seq for event in messages if contains_word(fact_text(event.fact), quote.text)), None
+        )
+        if seq is None:
+            return quote
+        status = self.context.why(seq)
+        return replace(
+            quote,
+            handle=handle(seq),
             level=status.level,
             rule=status.rule,
             by=self._describe(status.by),

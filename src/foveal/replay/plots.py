@@ -1,4 +1,4 @@
-"""SVG plots: cost against recall, and the sizes of a conversation's requests."""
+"""SVG plots: cost against recall and surprise, and the sizes of a conversation's requests."""
 
 from __future__ import annotations
 
@@ -63,17 +63,20 @@ def path(points: Sequence[tuple[float, float]], *, stroke: str, kind: str = "ser
     return f'<path class="{kind}" stroke="{stroke}" d="{steps}"/>'
 
 
+TICK_STEPS: Final = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1_000,
+)  # fmt: skip
+
+
 def ticks(low: float, high: float, *, about: int = 5) -> list[float]:
     """Return about `about` round numbers from `low` to `high`."""
     span = max(high - low, 1e-9)
-    step = next(
-        (s for s in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1_000) if span / s <= about), span / about
-    )
+    step = next((step for step in TICK_STEPS if span / step <= about), span / about)
     first = int(low // step) * step
     return [first + n * step for n in range(int(span / step) + 2) if low <= first + n * step <= high]
 
 
-# ── Cost and recall ───────────────────────────────────────────────────────────────────────────────
+# ── Cost against recall and surprise ──────────────────────────────────────────────────────────────
 
 # Pixels of the plot and its margins.
 PLOT_WIDTH, PLOT_HEIGHT = 560, 380
@@ -103,25 +106,23 @@ def points(rows: Sequence[PolicyStatistics], kind: str) -> list[Point]:
 
 
 class _Frame:
-    """Axes of the plot: bills to the right, recall upwards."""
+    """Axes of a plot: bills to the right, another figure upwards."""
 
-    def __init__(self, found: Sequence[Point]) -> None:
-        bills = [point.bill for point in found] or [100.0]
-        lows = [min(point.recall, point.far_recall) for point in found] or [100.0]
-        self.left, self.right = max(0.0, min(bills) - 8), max(bills) + 8
-        self.low = max(0.0, min(min(lows) - 2, 96.0))
+    def __init__(self, bills: Sequence[float], *, low: float, high: float) -> None:
+        self.left, self.right = max(0.0, min(bills, default=100.0) - 8), max(bills, default=100.0) + 8
+        self.low, self.high = low, high
 
     def x(self, bill: float) -> float:
         return LEFT + (bill - self.left) / (self.right - self.left) * (PLOT_WIDTH - LEFT - RIGHT)
 
-    def y(self, recall: float) -> float:
-        return TOP + (100 - recall) / (100 - self.low) * (PLOT_HEIGHT - TOP - BOTTOM)
+    def y(self, value: float) -> float:
+        return TOP + (self.high - value) / (self.high - self.low) * (PLOT_HEIGHT - TOP - BOTTOM)
 
     def draw(self) -> list[str]:
         """Return the grid, the axis and their labels."""
         floor = PLOT_HEIGHT - BOTTOM
         parts = []
-        for tick in ticks(self.low, 100):
+        for tick in ticks(self.low, self.high):
             parts.append(line(LEFT, self.y(tick), PLOT_WIDTH - RIGHT, self.y(tick), kind="grid"))
             parts.append(text(LEFT - 8, self.y(tick) + 4, f"{tick:g}", anchor="end"))
         for tick in ticks(self.left, self.right, about=8):
@@ -133,29 +134,33 @@ class _Frame:
         return parts
 
 
+class _PolicyMark(NamedTuple):
+    """The mark of a policy, in pixels."""
+
+    policy: str
+    x: float
+    y: float
+
+
 def cost_recall(rows: Sequence[PolicyStatistics], kind: str) -> str:
     """Plot all policies: a filled dot for the recall of far needs, a ring for that of all needs."""
     found = points(rows, kind)
-    frame = _Frame(found)
+    lowest = min((min(point.recall, point.far_recall) for point in found), default=100.0)
+    frame = _Frame([point.bill for point in found], low=max(0.0, min(lowest - 2, 96.0)), high=100.0)
     policies = [row.policy for row in rows]
     parts = frame.draw()
     for point in found:
-        parts += _mark(frame, point, colour(point.policy, policies))
-    parts += _labels(frame, found)
+        parts += _recall_marks(frame, point, colour(point.policy, policies))
+    parts += _labels(
+        [_PolicyMark(point.policy, frame.x(point.bill), frame.y(point.far_recall)) for point in found]
+    )
     return svg(PLOT_WIDTH, PLOT_HEIGHT, parts, label=f"bill and recall of {kind} needs")
 
 
-def _mark(frame: _Frame, point: Point, paint: str) -> list[str]:
+def _recall_marks(frame: _Frame, point: Point, paint: str) -> list[str]:
     x, near, far = frame.x(point.bill), frame.y(point.recall), frame.y(point.far_recall)
-    title = escape_text(
-        f"{point.policy}: bill {point.bill:.1f} %, recall {point.recall:.1f}, of far needs {point.far_recall:.1f}"
-    )
-    shape = (
-        f'<rect x="{x - 4.5:.1f}" y="{far - 4.5:.1f}" width="9" height="9" fill="{paint}" '
-        f'transform="rotate(45 {x:.1f} {far:.1f})"><title>{title}</title></rect>'
-        if is_bound(point.policy)
-        else f'<circle cx="{x:.1f}" cy="{far:.1f}" r="5.5" fill="{paint}"><title>{title}</title></circle>'
-    )
+    figures = f"bill {point.bill:.1f} %, recall {point.recall:.1f}, of far needs {point.far_recall:.1f}"
+    shape = _shape(_PolicyMark(point.policy, x, far), paint, figures)
     if is_bound(point.policy) or point.policy == EVERYTHING_LABEL:
         return [shape]
     ring = (
@@ -164,13 +169,45 @@ def _mark(frame: _Frame, point: Point, paint: str) -> list[str]:
     return [line(x, near, x, far, kind="link", stroke=paint), ring, shape]
 
 
-def _labels(frame: _Frame, found: Sequence[Point]) -> list[str]:
-    """Return each name beside its dot, moved down where it would overlap another name."""
+def cost_surprise(rows: Sequence[PolicyStatistics]) -> str:
+    """Plot the bill and the mean surprise of all policies at whose calls surprise was measured."""
+    found = [
+        (row.policy, 100 * row.bill, row.surprise)
+        for row in rows
+        if row.bill is not None and row.surprise is not None
+    ]
+    surprises = [surprise for _, _, surprise in found]
+    low, high = min(surprises, default=0.0), max(surprises, default=0.0)
+    margin = max(0.05 * (high - low), 0.002)
+    frame = _Frame([bill for _, bill, _ in found], low=min(low, 0.0) - margin, high=high + margin)
+    policies = [row.policy for row in rows]
+    parts, marks = frame.draw(), []
+    for policy, bill, surprise in found:
+        marks.append(_PolicyMark(policy, frame.x(bill), frame.y(surprise)))
+        figures = f"bill {bill:.1f} %, surprise {surprise:.3f} bits per byte"
+        parts.append(_shape(marks[-1], colour(policy, policies), figures))
+    return svg(PLOT_WIDTH, PLOT_HEIGHT, [*parts, *_labels(marks)], label="bill and surprise")
+
+
+def _shape(mark: _PolicyMark, paint: str, figures: str) -> str:
+    """Return a dot, or a diamond for an upper bound, with the figures that the page shows on hover."""
+    policy, x, y = mark
+    title = f"<title>{escape_text(f'{policy}: {figures}')}</title>"
+    if is_bound(policy):
+        return (
+            f'<rect x="{x - 4.5:.1f}" y="{y - 4.5:.1f}" width="9" height="9" fill="{paint}" '
+            f'transform="rotate(45 {x:.1f} {y:.1f})">{title}</rect>'
+        )
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" fill="{paint}">{title}</circle>'
+
+
+def _labels(marks: Sequence[_PolicyMark]) -> list[str]:
+    """Return each name beside its mark, moved down where it would overlap another name."""
     parts: list[str] = []
     taken: list[tuple[float, float, float]] = []
-    for point in sorted(found, key=lambda point: frame.y(point.far_recall)):
-        name = one_line(short_policy_name(point.policy), width=34)
-        x, y, width = frame.x(point.bill), frame.y(point.far_recall) + 4, 6.4 * len(name)
+    for mark in sorted(marks, key=lambda mark: mark.y):
+        name = one_line(short_policy_name(mark.policy), width=34)
+        x, y, width = mark.x, mark.y + 4, 6.4 * len(name)
         is_left = x + 11 + width > PLOT_WIDTH - RIGHT
         start = x - 11 - width if is_left else x + 11
         while any(

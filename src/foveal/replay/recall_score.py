@@ -254,9 +254,13 @@ def _is_word_character(character: str) -> bool:
 def _candidates(fact: ModelSaid, common: Set[str]) -> Iterator[tuple[NeedKind, str]]:
     """Yield the strings in the calls of a message that are needs if an earlier result contains them."""
     texts = [text for _, call in calls_of(fact.content) for text in argument_texts(call)]
+    yield from (found for found in find_quotables(texts) if found[0] == "line" or found[1] not in common)
+
+
+def find_quotables(texts: Sequence[str]) -> Iterator[tuple[NeedKind, str]]:
+    """Yield the names and the whole lines of texts that can be recognised as quotes, each once."""
     for name in dict.fromkeys(name for text in texts for name in find_names(text)):
-        if name not in common:
-            yield "ident", name
+        yield "ident", name
     lines = (line.strip() for text in texts for line in text.splitlines())
     for line in dict.fromkeys(lines):
         if len(line) >= MIN_LINE_CHARS and _WORD.search(line):
@@ -367,7 +371,7 @@ class RecallScorer:
         shown = set(request.pieces) if needs else set()
         for need in needs:
             # An unreduced source contains its needs, so its text need not be searched.
-            if self._unreduced[need.source].isdisjoint(shown) and not _contains_string(request, need.text):
+            if self._unreduced[need.source].isdisjoint(shown) and not request_contains(request, need.text):
                 yield need
 
     def has_task(self, request: RequestText, *, facts: int) -> bool:
@@ -382,7 +386,8 @@ class RecallScorer:
         )
 
 
-def _contains_string(request: RequestText, text: str) -> bool:
+def request_contains(request: RequestText, text: str) -> bool:
+    """Return whether a request contains a string, not only inside longer words."""
     return any(contains_word(piece.text, text) for piece in reversed(request.pieces))
 
 

@@ -47,6 +47,7 @@ class MessageText:
     Args:
         tokens: Its tokens.
         text: All text of it; the arguments of calls are decoded.
+        facts: The facts of a message; tools and system text have none.
 
     Examples:
         ```python
@@ -56,13 +57,15 @@ class MessageText:
         ```
     """
 
-    __slots__ = ("text", "tokens")
+    __slots__ = ("facts", "text", "tokens")
 
-    def __init__(self, tokens: int, text: str) -> None:
+    def __init__(self, tokens: int, text: str, facts: tuple[AnyFact, ...] = ()) -> None:
         self.tokens: int = tokens
         """Its tokens."""
         self.text: str = text
         """All text of it; the arguments of calls are decoded."""
+        self.facts: tuple[AnyFact, ...] = facts
+        """The facts of a message; tools and system text have none."""
 
 
 class RequestText(NamedTuple):
@@ -152,9 +155,9 @@ class RequestReader:
         key = bytes(raw(message))
         known = self._known.get(key)
         if known is None:
-            facts = [fact for chunk in self._wire.read((message,)) for fact in chunk.facts]
+            facts = tuple(fact for chunk in self._wire.read((message,)) for fact in chunk.facts)
             tokens = sum(map(self._tokens, facts))
-            known = self._known[key] = MessageText(tokens, "\n".join(map(fact_text, facts)))
+            known = self._known[key] = MessageText(tokens, "\n".join(map(fact_text, facts)), facts)
         return known
 
     def messages_of(self, fact: AnyFact) -> list[MessageText]:
@@ -189,10 +192,11 @@ def fact_text(fact: AnyFact) -> str:
     content = getattr(fact, "content", "")
     if isinstance(content, str):
         return content
-    return "\n".join(text for part in parts(content) for text in _part_texts(part))
+    return "\n".join(text for part in parts(content) for text in part_texts(part))
 
 
-def _part_texts(part: AnyPart) -> Iterator[str]:
+def part_texts(part: AnyPart) -> Iterator[str]:
+    """Yield the texts of a part of a message; the arguments of a call are decoded."""
     match part:
         case Text() | Thinking():
             yield part.text

@@ -47,6 +47,7 @@ from foveal.replay.play import (
 from foveal.replay.recall_score import common_names, find_needs
 from foveal.replay.recorded_calls import fact_text, recorded_conversation
 from foveal.replay.statistics import PolicyStatistics, policy_statistics
+from foveal.replay.surprise import DEFAULT_SAMPLES
 from foveal.replay.upper_bound import replay_oracle
 from foveal.stores import open_store
 from foveal.transcripts import Transcript, UnreadableTranscript, read
@@ -363,6 +364,7 @@ def run(
     summariser: str = "",
     common: Set[str] | None = None,
     no_recall: Iterable[str] = (),
+    samples: int = DEFAULT_SAMPLES,
     bounds: bool = True,
     processes: int | None = None,
     progress: ReplayProgress | None = None,
@@ -385,7 +387,8 @@ def run(
         tokenizer: The vocabulary that counts.
         summariser: `module:function` for `Context(summarise=…)`. `""` summarises from the log alone.
         common: Names that are no needs. None uses `common_names` of these recordings.
-        no_recall: Patterns for file names or ids of conversations whose needs are not counted.
+        no_recall: Patterns for file names or ids of conversations whose needs and surprise are not measured.
+        samples: Calls of each conversation at which surprise is measured. 0 measures none.
         bounds: Whether the upper bounds are replayed too.
         processes: Processes to use. None uses all cores where that is faster.
         progress: Called with the number of conversations that are done, and of all. None reports nothing.
@@ -405,6 +408,7 @@ def run(
         ```
     """
     _check_number("pace", pace, least=0)
+    _check_number("samples", samples, least=0)
     if processes is not None:
         _check_number("processes", processes, least=1)
     setting = ReplaySetting(
@@ -421,6 +425,7 @@ def run(
         settings=[replace(setting, window=each) for each in _windows(window)],
         common=common_names(recordings) if common is None else common,
         no_recall=tuple(no_recall),
+        samples=samples,
         bounds=bounds,
     )
     found = _traces(task, recordings, processes, progress or _ignore_progress)
@@ -453,6 +458,7 @@ class _ReplayTask:
         settings: list[ReplaySetting],
         common: Set[str],
         no_recall: tuple[str, ...],
+        samples: int,
         bounds: bool,
     ) -> None:
         self.policies = policies
@@ -460,15 +466,17 @@ class _ReplayTask:
         """They differ only in the window."""
         self.common = common
         self.no_recall = no_recall
+        self.samples = samples
         self.bounds = bounds
 
     def replay(self, recording: Transcript) -> list[list[Trace]]:
         """Replay one conversation; return for each window the traces in the order of the result rows."""
         conversation = recorded_conversation(recording)
-        needs = (
-            [] if self._is_without_recall(recording) else find_needs(conversation.facts, common=self.common)
-        )
-        case = ReplayCase(conversation, needs, self.settings[0])
+        # An agent that saw a part of its history quotes nothing else, so a policy that hides it would look good.
+        is_measured = not self._is_without_recall(recording)
+        needs = find_needs(conversation.facts, common=self.common) if is_measured else []
+        samples = self.samples if is_measured else 0
+        case = ReplayCase(conversation, needs, self.settings[0], samples=samples)
         everything = replay_everything(case)
         found = []
         for setting in self.settings:

@@ -1,4 +1,4 @@
-"""Statistics of a policy over many conversations, and its worst losses."""
+"""Statistics of a policy over many conversations, its worst losses and its most surprising calls."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from foveal.core.models.model import Model
 from foveal.replay.cache_cost import DEFAULT_PRICES, model_prices
 from foveal.replay.play import Loss, Trace
 from foveal.replay.strata import (
+    WORST_SHARE,
     GroupStatistics,
     breaks_per_100,
     by_pressure,
     by_source,
     by_window,
     mean,
+    mean_surprise,
     relative_bill,
     share,
     total_recall,
     trace_bill,
 )
+from foveal.replay.surprise import CallSurprise
 
 # ── Worst losses ──────────────────────────────────────────────────────────────────────────────────
 
@@ -120,6 +123,62 @@ def _hidden_result(policy: str, conversation: str, title: str, losses: Sequence[
     )
 
 
+class SurprisingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call whose next step was hard to predict from the request of a policy.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.most_surprising_calls(rows) == []
+        ```
+    """
+
+    policy: str
+    """The label of the policy."""
+    conversation: str
+    """The id of the conversation."""
+    window: int
+    """Tokens of the model's window."""
+    surprise: CallSurprise
+    """The call, its surprise, and what it quotes that was gone from its request."""
+
+
+def most_surprising_calls(rows: Sequence[PolicyStatistics], *, limit: int = 20) -> list[SurprisingCall]:
+    """Return for each policy the sampled calls with the highest surprise above 0.
+
+    Args:
+        rows: The rows that `run` returned.
+        limit: Most calls for each policy.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.most_surprising_calls(rows) == []
+        ```
+    """
+    return [call for row in rows for call in _surprising_calls(row)[:limit]]
+
+
+def _surprising_calls(row: PolicyStatistics) -> list[SurprisingCall]:
+    found = [
+        SurprisingCall(policy=row.policy, conversation=trace.conversation, window=trace.window, surprise=each)
+        for trace in row.traces
+        for each in trace.surprises
+        if each.bits > 0
+    ]
+    return sorted(found, key=lambda call: (-call.surprise.bits, call.conversation, call.surprise.call))
+
+
 # ── Statistics ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -178,6 +237,12 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
     """`line` as the mean over the conversations that have such needs."""
     line_far_mean: float | None
     """`line_far` as the mean over the conversations that have such needs."""
+    surprise: float | None
+    """Mean surprise of the sampled calls, in bits per byte."""
+    surprise_worst: float | None
+    """The same of the tenth of these calls, at least one, with the highest surprise."""
+    samples: int
+    """Calls at which surprise was measured."""
     task: float | None
     """Share of requests that contain the first user message verbatim."""
     latest: float | None
@@ -211,6 +276,7 @@ def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> Pol
     ident = total_recall(trace.ident for trace in traces)
     line = total_recall(trace.line for trace in traces)
     seconds = sorted(second for trace in traces for second in trace.seconds) or [0.0]
+    surprises = sorted((each.bits for trace in traces for each in trace.surprises), reverse=True)
     own = model_prices(model)
     paid = sum(trace_bill(trace, own) for trace in traces) * model.token_ratio
     return PolicyStatistics(
@@ -234,6 +300,9 @@ def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> Pol
         ident_far_mean=mean(trace.ident.far for trace in traces),
         line_mean=mean(trace.line.share for trace in traces),
         line_far_mean=mean(trace.line.far for trace in traces),
+        surprise=mean_surprise(traces),
+        surprise_worst=mean(surprises[: max(1, int(WORST_SHARE * len(surprises)))]),
+        samples=len(surprises),
         task=share(sum(trace.with_task for trace in traces), calls),
         latest=share(sum(trace.with_latest for trace in traces), calls),
         needs={

@@ -3,7 +3,8 @@
 1. *Pressure* is the size of the largest request if everything is sent, in tokens of the provider, divided by the
    input limit (window − reserve). At 1 the whole conversation just fits.
 2. Each figure is *pooled* (every call or need has the same weight), a *mean* over conversations, and the *worst
-   tenth*: the mean over the tenth of the conversations, at least one, with the highest bill or the lowest recall.
+   tenth*: the mean over the tenth of the conversations, at least one, with the highest bill or surprise, or the
+   lowest recall.
 3. A conversation that is replayed in several windows counts once for each.
 """
 
@@ -76,6 +77,8 @@ class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Relative to sending everything, as `PolicyStatistics.bill`."""
     bill_highest: float | None
     """Highest bill of one conversation."""
+    surprise: FigureSpread
+    """Surprise of the sampled calls, in bits per byte."""
     breaks: FigureSpread
     """Prefix breaks per 100 calls."""
     ident: FigureSpread
@@ -153,6 +156,7 @@ def group_statistics(name: str, traces: Sequence[Trace]) -> GroupStatistics:
         over=sum(len(trace.over) for trace in traces),
         bill=bill,
         bill_highest=highest,
+        surprise=_figure_spread(traces, mean_surprise, is_worst_high=True)[0],
         breaks=_figure_spread(traces, breaks_per_100, is_worst_high=True)[0],
         ident=_figure_spread(traces, lambda some: total_recall(trace.ident for trace in some).share)[0],
         ident_far=_figure_spread(traces, lambda some: total_recall(trace.ident for trace in some).far)[0],
@@ -197,6 +201,11 @@ def total_recall(recalls: Iterable[RecallCount]) -> RecallCount:
 def breaks_per_100(traces: Sequence[Trace]) -> float | None:
     """Return the prefix breaks per 100 calls."""
     return share(100 * sum(len(trace.breaks) for trace in traces), sum(len(trace.sizes) for trace in traces))
+
+
+def mean_surprise(traces: Sequence[Trace]) -> float | None:
+    """Return the mean surprise of the sampled calls, in bits per byte."""
+    return mean(surprise.bits for trace in traces for surprise in trace.surprises)
 
 
 def relative_bill(traces: Sequence[Trace], prices: RelativePrices) -> float | None:

@@ -9,8 +9,15 @@ import msgspec
 
 from foveal.core.wire.safe_print import one_line
 from foveal.replay.source_validation import SourceValidation, leave_one_source_out
-from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
+from foveal.replay.statistics import (
+    HiddenResult,
+    PolicyStatistics,
+    SurprisingCall,
+    most_surprising_calls,
+    worst_losses,
+)
 from foveal.replay.strata import FigureSpread, GroupStatistics
+from foveal.replay.surprise import GoneQuote
 from foveal.replay.upper_bound import short_policy_name
 
 Column = tuple[str, Callable[[PolicyStatistics], str]]
@@ -26,6 +33,11 @@ def recall_pair(all_needs: float | None, far: float | None) -> str:
     return f"{percent(all_needs)} / {percent(far)}"
 
 
+def bits_per_byte(surprise: float | None) -> str:
+    """Return a surprise."""
+    return "–" if surprise is None else f"{surprise:.3f}"
+
+
 def _bill(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
@@ -39,6 +51,7 @@ def short_count(count: int) -> str:
 
 COST_COLUMNS: Final[tuple[Column, ...]] = (
     ("bill", lambda row: _bill(row.bill)),
+    ("surprise", lambda row: bits_per_byte(row.surprise)),
     ("own prices", lambda row: _bill(row.bill_model)),
     ("cached", lambda row: _bill(row.cached)),
     ("breaks/100", lambda row: "–" if row.breaks is None else f"{row.breaks:.1f}"),
@@ -56,6 +69,8 @@ DETAIL_COLUMNS: Final[tuple[Column, ...]] = (
     ("mean bill", lambda row: _bill(row.bill_mean)),
     ("mean ident / far", lambda row: recall_pair(row.ident_mean, row.ident_far_mean)),
     ("mean line / far", lambda row: recall_pair(row.line_mean, row.line_far_mean)),
+    ("surprise of worst calls", lambda row: bits_per_byte(row.surprise_worst)),
+    ("samples", lambda row: f"{row.samples:,}"),
     ("own ms p50 / p99", lambda row: f"{row.own_median:.2f} / {row.own_p99:.2f}"),
     ("reductions", lambda row: ", ".join(f"{n:,} {kind}" for kind, n in row.reductions.items()) or "–"),
 )
@@ -82,6 +97,7 @@ def _figure_columns(head: str, value: Callable[[FigureSpread], float | None]) ->
 
     return (
         GroupColumn(head, "bill", lambda group: percent(value(group.bill))),
+        GroupColumn("", "surprise", lambda group: bits_per_byte(value(group.surprise))),
         GroupColumn("", "ident/far", lambda group: pair(group.ident, group.ident_far)),
         GroupColumn("", "line/far", lambda group: pair(group.line, group.line_far)),
         GroupColumn("", "breaks", breaks),
@@ -130,7 +146,7 @@ def table(rows: Sequence[PolicyStatistics], *, losses: int = 5, sources: bool = 
 
     Args:
         rows: The rows that `run` returned.
-        losses: Losses that are listed for each policy.
+        losses: Losses, and surprising calls, that are listed for each policy.
         sources: Whether there is a table by source, and one of leaving out each source.
 
     Examples:
@@ -153,6 +169,7 @@ def table(rows: Sequence[PolicyStatistics], *, losses: int = 5, sources: bool = 
         *(_draw_left_out(leave_one_source_out(rows)) if sources else ()),
         LEGEND,
         *_losses(worst_losses(rows, limit=losses)),
+        *_surprising_calls(most_surprising_calls(rows, limit=losses)),
     ]
     return "\n".join(parts)
 
@@ -160,9 +177,10 @@ def table(rows: Sequence[PolicyStatistics], *, losses: int = 5, sources: bool = 
 LEGEND: Final = """\
 bill: relative to sending everything with an ideal cache, at read 0.1 and write 1.0, and at the model's own prices
 ident, line: the share of what calls quoted from earlier results that was still in their requests, in percent
+surprise: bits per byte to write the next step after the request, minus those after the whole history; sampled
 over: calls that did not fit the window; task, latest: requests with the first and the latest user message
 pressure: the largest request if everything is sent, relative to window − reserve
-worst tenth: mean over the tenth of the conversations with the highest bill, or the lowest recall
+worst tenth: mean over the tenth of the conversations with the highest bill or surprise, or the lowest recall
 oracle: the upper bounds, which know the future"""
 
 
@@ -239,12 +257,41 @@ def _loss_lines_of(hidden: HiddenResult) -> str:
     return f"  {where}: {needs}, {cause}\n      {one_line(hidden.examples[0], width=100)}"
 
 
+def _surprising_calls(found: Sequence[SurprisingCall]) -> list[str]:
+    lines: list[str] = []
+    policy = ""
+    for call in found:
+        if call.policy != policy:
+            policy = call.policy
+            lines.append(f"\nmost surprising calls of {one_line(policy, width=60)}, and what they quote:")
+        where = (
+            f"{one_line(call.conversation, width=50)} call {call.surprise.call} in {short_count(call.window)}"
+        )
+        lines.append(f"  {where}: {bits_per_byte(call.surprise.bits)} bits per byte")
+        lines += [f"      {_gone_line(quote)}" for quote in call.surprise.gone] or [f"      {NOTHING_GONE}"]
+    return lines
+
+
+NOTHING_GONE: Final = "no name, line or phrase of the history"
+
+
+def _gone_line(quote: GoneQuote) -> str:
+    return f"{one_line(quote.text, width=70)}{f'  ({cause})' if (cause := hidden_by(quote)) else ''}"
+
+
+def hidden_by(quote: GoneQuote) -> str:
+    """Return where a gone quote was and what hid it; "" if that is not known."""
+    if not quote.handle:
+        return ""
+    return f"{quote.handle} {quote.level} by {quote.by or 'nothing'}, rule {quote.rule or '–'}"
+
+
 def as_json(rows: Sequence[PolicyStatistics], *, losses: int = 20) -> str:
     """Return all results except those of the single calls as JSON.
 
     Args:
         rows: The rows that `run` returned.
-        losses: Losses that are listed for each policy.
+        losses: Losses, and surprising calls, that are listed for each policy.
 
     Examples:
         ```python
@@ -261,5 +308,6 @@ def as_json(rows: Sequence[PolicyStatistics], *, losses: int = 20) -> str:
         "policies": [row.values() for row in rows],
         "leave_one_source_out": leave_one_source_out(rows),
         "losses": [msgspec.to_builtins(hidden) for hidden in worst_losses(rows, limit=losses)],
+        "surprising_calls": msgspec.to_builtins(most_surprising_calls(rows, limit=losses)),
     }
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -99,9 +99,11 @@ def _add_selection_options(parser: ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only a random sample of N conversations")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     about = (
-        "ids or file names left out of the recall score: their agents did not see all of their own history"
+        "ids or file names left out of recall and surprise: their agents did not see all of their own history"
     )
     parser.add_argument("--no-recall", action="append", default=[], metavar="GLOB", help=about)
+    about = "calls of each conversation at which surprise is measured (default: 8); 0 measures none"
+    parser.add_argument("--samples", type=int, default=8, metavar="N", help=about)
     parser.add_argument("--no-bounds", action="store_true", help="leave out the rows that know the future")
     parser.add_argument(
         "--processes",
@@ -112,7 +114,7 @@ def _add_selection_options(parser: ArgumentParser) -> None:
 
 
 def _add_output_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="figures and losses as JSON")
+    parser.add_argument("--json", action="store_true", help="figures, losses and surprising calls as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
     about = "also a table by source; and for each source, the policy that is best on all others"
     parser.add_argument("--by-source", action="store_true", help=about)
@@ -121,7 +123,7 @@ def _add_output_options(parser: ArgumentParser) -> None:
         type=int,
         default=5,
         metavar="N",
-        help="how many of the worst losses of each policy are listed (default: 5)",
+        help="how many of the worst losses and most surprising calls of each policy are listed (default: 5)",
     )
     toggle = argparse.BooleanOptionalAction
     parser.add_argument(
@@ -155,6 +157,7 @@ async def replay(args: Namespace) -> int:
         policies,
         common=lab.common_names(recordings),
         no_recall=args.no_recall,
+        samples=args.samples,
         bounds=not args.no_bounds,
         processes=args.processes,
         progress=_progress(args),
