@@ -18,10 +18,9 @@ import csv
 import html
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
 from foveal.core.view.text_facts import strip_line_number
@@ -35,6 +34,8 @@ MAX_HEAD_CHARS: Final = 20_000
 """Characters that are read from the beginning of a text."""
 MAX_TAIL_CHARS: Final = 2_000
 """Characters that are read from the end of a longer text: last rows and totals stand there."""
+MAX_SAMPLE_LINES: Final = 24
+"""Lines by which the kind of a text is judged."""
 _MAX_VALUE_CHARS: Final = 80
 """Characters of one value beside others on a line."""
 
@@ -47,6 +48,7 @@ class _TextLines(NamedTuple):
     """Whether these are all lines of the text, and none is cut."""
 
 
+T = TypeVar("T")
 _Reader: TypeAlias = Callable[[_TextLines], Iterable[str] | None]
 """Returns the digest of a text of its kind; None if the text is of another kind."""
 
@@ -99,6 +101,8 @@ def _without_fence(text: str) -> str:
 
 def _cut(text: str, width: int = MAX_DIGEST_LINE_CHARS) -> str:
     """Return the beginning of a text on one line that is safe to show."""
+    if len(text) <= width and text.isascii() and text.isprintable() and "  " not in text:
+        return text.strip()  # most pieces need no more
     line = readable(" ".join(text[: 4 * width].split()))
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
@@ -116,11 +120,19 @@ def _packed(pieces: Iterable[str], separator: str) -> Iterator[str]:
         yield line
 
 
-def _ends_first(items: Sequence[str]) -> Iterator[str]:
+def _ends_first(items: Sequence[T]) -> Iterator[T]:
     """Yield the first item, the last, and then the others in their order: the ends bound what lies between."""
     yield from items[:1]
     yield from items[1:][-1:]
     yield from items[1:-1]
+
+
+def _distinct(items: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for item in items:
+        if item not in seen:
+            seen.add(item)
+            yield item
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +172,8 @@ def _parse(head: str, *, is_whole: bool) -> _ParsedJson | None:
     if len(lines) > 1 and _load(lines[0]) is not None:
         values = [value for line in lines if (value := _load(line)) is not None]
         return _ParsedJson(values, is_whole and len(values) == len(lines))
-    value = _load(_closed(head))
+    # The beginning has enough for a digest, unless a long string stands there.
+    value = _load(_closed(head[: MAX_DIGEST_LINES * MAX_DIGEST_LINE_CHARS])) or _load(_closed(head))
     return _ParsedJson(value, is_whole=False) if value else None
 
 
@@ -216,10 +229,10 @@ def _json_pieces(value: object, path: str, nesting: int, more: str) -> Iterator[
 
 
 def _array_pieces(items: Sequence[object], path: str, more: str) -> Iterator[str]:
-    count = f"{len(items)}{more} elements"
+    count = f"{len(items)}{more} {'element' if len(items) == 1 else 'elements'}"
     yield f"{path}: {count}" if path else count
-    shown = [*items[:MAX_DIGEST_LINES], *items[MAX_DIGEST_LINES:][-1:]]
-    yield from _ends_first([_brief(item) for item in shown])
+    # The last element of an array that is not read completely says nothing about its end.
+    yield from map(_brief, islice(items, MAX_DIGEST_LINES) if more else _ends_first(items))
 
 
 def _brief(value: object, nesting: int = 2) -> str:
@@ -305,11 +318,11 @@ def _xml_tag(tag: re.Match[str]) -> str:
 
 _CODE_SHARE: Final = 0.4
 """Share of lines that look like code from which a text is code."""
-_CODE_LINE: Final = re.compile(
-    r"\s*(?:(?:def|class|import|return|elif|else|func|fn|function|const|let|var|public|private|static|export|raise"
-    r"|try|except|package|use|struct|enum|#include)\b(?!:? +[A-Z][a-z]+ [a-z])|//|/\*|\*/|@\w|[\])}]|self\.)"
-    r"|.*(?:[{};(\[]|\):|=>)\s*$"
+_CODE_START: Final = re.compile(
+    r"(?:def|class|import|return|elif|else|func|fn|function|const|let|var|public|private|static|export|raise"
+    r"|try|except|package|use|struct|enum|#include)\b(?!:? +[A-Z][a-z]+ [a-z])|//|/\*|\*/|@\w|[\])}]|self\."
 )
+_CODE_END: Final = ("{", "}", ";", "(", "[", "):", "=>")
 _DEFINITION: Final = re.compile(
     r"\s*(?:(?:export|public|private|protected|static|async|pub|default|abstract|final)\s+){0,4}"
     r"(?:def|class|function|func|fn|struct|enum|interface|trait|impl|type|module|package|CREATE TABLE)\s+\S"
@@ -318,11 +331,16 @@ _DEFINITION: Final = re.compile(
 
 def _code(text: _TextLines) -> Iterable[str] | None:
     """Return the definitions of code; of code without any, its first lines."""
-    lines = [strip_line_number(line) for line in text.lines]
-    if len(lines) < 3 or sum(map(bool, map(_CODE_LINE.match, lines))) < _CODE_SHARE * len(lines):
+    sample = [strip_line_number(line) for line in text.lines[:MAX_SAMPLE_LINES]]
+    if len(sample) < 3 or sum(map(_is_code, sample)) < _CODE_SHARE * len(sample):
         return None
+    lines = [strip_line_number(line) for line in text.lines]
     defined = [line for line in lines if _DEFINITION.match(line)]
     return _packed((_cut(line, _MAX_VALUE_CHARS) for line in defined or lines), "; ")
+
+
+def _is_code(line: str) -> bool:
+    return line.endswith(_CODE_END) or _CODE_START.match(line) is not None
 
 
 # ── Rows of cells ────────────────────────────────────────────────────────────────────────────────────────
@@ -336,34 +354,38 @@ def _table(text: _TextLines) -> Iterable[str] | None:
     """Return the header, the first and last row and the number of rows; then the lines around the table, and the
     other rows."""
     lines = [line for line in text.lines if not _RULE.match(line)]
+    if len(lines) < 2:
+        return None
     for split, share in ((_pipe_cells, 0.5), (_tab_cells, 0.5), (_wide_cells, 0.6), (_comma_cells, 0.8)):
-        cells = [split(line) for line in lines]
-        width, number = Counter(map(len, cells)).most_common(1)[0] if cells else (0, 0)
-        if width < 2 or number < max(2 if width > 2 else 3, share * len(lines)):
+        sample = [split(line) for line in lines[:MAX_SAMPLE_LINES]]
+        widths = list(map(len, sample))
+        width = max(set(widths), key=widths.count)
+        if width < 2 or widths.count(width) < max(2 if width > 2 else 3, share * len(sample)):
             continue
-        rows = [row for row in cells if len(row) == width]
-        if not _is_listing(rows):
-            others = [line for line, row in zip(lines, cells, strict=True) if len(row) != width]
-            return _table_digest(rows, others, "" if text.is_whole else "+")
+        if not _is_listing([row for row in sample if len(row) == width]):
+            return _table_digest([split(line) for line in lines], width, "" if text.is_whole else "+")
     return None
 
 
-def _table_digest(rows: Sequence[Sequence[str]], others: Sequence[str], more: str) -> Iterator[str]:
-    header, *body = (" | ".join(row) for row in rows)
-    if any(cell.strip("-+.,%$€£ ").isdecimal() for cell in rows[0]):
-        header, body = "", [header, *body]  # a row of values, and no header
-    ends = list(islice(_ends_first(body), 2))
-    pieces = [header, *ends, f"{len(body)}{more} rows", *others, *body[1:-1]]
+def _table_digest(lines: Sequence[Sequence[str]], width: int, more: str) -> Iterator[str]:
+    rows = [row for row in lines if len(row) == width]
+    # A first row with a number is a row of values, and no header.
+    has_header = not any(cell.strip("-+.,%$€£ ").isdecimal() for cell in rows[0])
+    body = rows[has_header:]
+    others = (row for row in lines if len(row) != width)
+    shown = chain(rows[:has_header], islice(_ends_first(body), 2))
+    count = f"{len(body)}{more} {'row' if len(body) == 1 else 'rows'}"
+    pieces = chain(map(" | ".join, shown), [count], map(" | ".join, chain(others, body[1:-1])))
     return _packed(pieces, " / ")
 
 
 def _is_listing(rows: Sequence[Sequence[str]]) -> bool:
     """Return whether two columns are no table: numbered lines, or fields (`key: value`)."""
-    return len(rows[0]) == 2 and (rows[0][0].isdecimal() or all(row[0].endswith(":") for row in rows))
+    return len(rows[0]) == 2 and (rows[0][0].strip().isdecimal() or all(row[0].endswith(":") for row in rows))
 
 
 def _pipe_cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return line.strip().strip("|").split("|") if "|" in line else [line]
 
 
 def _tab_cells(line: str) -> list[str]:
@@ -405,19 +427,14 @@ class _FieldRecord:
     """Fields of one message or thing, and the text below them."""
 
     def __init__(self) -> None:
-        self.fields: list[_Field] = []
+        self.fields: dict[str, str] = {}
         self.body: list[str] = []
-
-    def has(self, key: str) -> bool:
-        return any(field.key == key for field in self.fields)
 
     def pieces(self) -> Iterator[str]:
         """Yield the fields; with a text below them, its first sentence follows the first two."""
-        first = [field for key in _MAIL_KEYS for field in self.fields if field.key.lower() == key]
-        fields = dict.fromkeys([*first, *self.fields])
-        shown = (
-            _cut(f"{field.key}: {field.value}", 2 * _MAX_KEY_CHARS + _MAX_VALUE_CHARS) for field in fields
-        )
+        first = (key for mail_key in _MAIL_KEYS for key in self.fields if key.lower() == mail_key)
+        keys = dict.fromkeys(chain(first, self.fields))
+        shown = (_cut(f"{key}: {self.fields[key]}", _MAX_KEY_CHARS + _MAX_VALUE_CHARS) for key in keys)
         yield from islice(shown, 2)
         if self.body:
             yield from islice(_split_sentences(self.body), 1)
@@ -426,22 +443,21 @@ class _FieldRecord:
 
 def _fields(text: _TextLines) -> Iterable[str] | None:
     """Return the fields of a text, of each message the sender, the subject and the first sentence."""
-    found = [_read_field(line) for line in text.lines]
-    first = found[:_FIRST_LINES]
-    has_head = any(one and other for one, other in pairwise(first))
-    if not has_head and sum(map(bool, found)) < max(2, _FIELD_SHARE * len(found)):
+    sample = [_read_field(line) for line in text.lines[:MAX_SAMPLE_LINES]]
+    has_head = any(one and other for one, other in pairwise(sample[:_FIRST_LINES]))
+    if not has_head and sum(map(bool, sample)) < max(2, _FIELD_SHARE * len(sample)):
         return None
-    digests = [list(_packed(record.pieces(), "; ")) for record in _records(text.lines, found)]
+    digests = [_packed(record.pieces(), "; ") for record in _ends_first(_records(text.lines))]
     # Every message has its first line before any has its second.
-    lines = chain(_ends_first([lines[0] for lines in digests]), *(lines[1:] for lines in digests))
-    return _packed(lines, " / ")
+    first = chain.from_iterable(islice(lines, 1) for lines in digests)
+    return _packed(chain(first, *digests), " / ")
 
 
-def _records(lines: Sequence[str], fields: Sequence[_Field | None]) -> list[_FieldRecord]:
+def _records(lines: Sequence[str]) -> list[_FieldRecord]:
     """Return the records of a text. A record ends at a rule and where a key comes again."""
     records = [_FieldRecord()]
-    for line, field in zip(lines, fields, strict=True):
-        last = records[-1]
+    for line in lines:
+        field, last = _read_field(line), records[-1]
         if _RULE.match(line):
             if last.fields:
                 records.append(_FieldRecord())
@@ -449,14 +465,16 @@ def _records(lines: Sequence[str], fields: Sequence[_Field | None]) -> list[_Fie
             last.body.append(line)
         else:
             # In a chat each message has its time.
-            if last.has(field.key) or (last.fields and _CLOCK_TIME.search(field.key)):
+            if field.key in last.fields or (last.fields and _CLOCK_TIME.search(field.key)):
                 records.append(_FieldRecord())
-            records[-1].fields.append(field)
+            records[-1].fields[field.key] = field.value
     return [record for record in records if record.fields or record.body]
 
 
 def _read_field(line: str) -> _Field | None:
-    line = line.replace("**", "").replace("\t", " ").strip(_MARKS_BEFORE)
+    if ":" not in line and "=" not in line:
+        return None
+    line = line.replace("**", "").replace("\t", " ").lstrip(_MARKS_BEFORE)
     for mark in (": ", " = ", "="):
         key, found, value = line.partition(mark)
         key, value = key.strip(), value.strip()
@@ -488,15 +506,15 @@ def _page(text: _TextLines) -> Iterable[str] | None:
 def _sentences(lines: Sequence[str]) -> Iterator[str]:
     """Yield the first sentence, what reports errors, sentences with figures, and the others."""
     sentences = list(_split_sentences(lines))
-    with_figures = [sentence for sentence in sentences if _DIGIT.search(sentence)]
-    return _packed(dict.fromkeys([*sentences[:1], *_errors(lines), *with_figures, *sentences]), " / ")
+    with_figures = filter(_DIGIT.search, sentences)
+    return _packed(_distinct(chain(sentences[:1], _errors(lines), with_figures, sentences)), " / ")
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:
     text = "\n".join(lines)
     for line in find_important_lines(text, 0, len(text), enough=2)[:4]:
         if line.rank <= ITEM:
-            yield text[line.start : line.end]
+            yield text[line.start : line.end].strip()
 
 
 def _split_sentences(lines: Iterable[str]) -> Iterator[str]:
