@@ -19,7 +19,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, takewhile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
@@ -97,6 +97,9 @@ def _without_fence(text: str) -> str:
 
 
 # ── Short texts ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+_DIGIT: Final = re.compile(r"\d")
 
 
 def _cut(text: str, width: int = MAX_DIGEST_LINE_CHARS) -> str:
@@ -347,6 +350,8 @@ def _is_code(line: str) -> bool:
 
 _RULE: Final = re.compile(r"\s*[-=+|:*_─━┼├┤ ]{3,}$")
 """A line that only separates others."""
+_MAX_TITLE_LINES: Final = 2
+"""Lines above a table that come before it."""
 _WIDE_GAP: Final = re.compile(r"\s{2,}")
 
 
@@ -370,13 +375,14 @@ def _table(text: _TextLines) -> Iterable[str] | None:
 def _table_digest(lines: Sequence[Sequence[str]], width: int, more: str) -> Iterator[str]:
     rows = [row for row in lines if len(row) == width]
     # A first row with a number is a row of values, and no header.
-    has_header = not any(cell.strip("-+.,%$€£ ").isdecimal() for cell in rows[0])
+    has_header = not any(_DIGIT.match(cell.lstrip(" -+$€£")) for cell in rows[0])
     body = rows[has_header:]
     others = (row for row in lines if len(row) != width)
-    shown = chain(rows[:has_header], islice(_ends_first(body), 2))
+    titles = islice(takewhile(lambda row: len(row) != width, lines), _MAX_TITLE_LINES)
+    shown = chain(titles, rows[:has_header], islice(_ends_first(body), 2))
     count = f"{len(body)}{more} {'row' if len(body) == 1 else 'rows'}"
     pieces = chain(map(" | ".join, shown), [count], map(" | ".join, chain(others, body[1:-1])))
-    return _packed(pieces, " / ")
+    return _packed(_distinct(pieces), " / ")
 
 
 def _is_listing(rows: Sequence[Sequence[str]]) -> bool:
@@ -427,17 +433,20 @@ class _FieldRecord:
     """Fields of one message or thing, and the text below them."""
 
     def __init__(self) -> None:
+        self.title = ""
         self.fields: dict[str, str] = {}
         self.body: list[str] = []
 
     def pieces(self) -> Iterator[str]:
-        """Yield the fields; with a text below them, its first sentence follows the first two."""
+        """Yield the title and the fields. After the first two come two sentences of the text below them: the first,
+        and the first with a figure."""
         first = (key for mail_key in _MAIL_KEYS for key in self.fields if key.lower() == mail_key)
         keys = dict.fromkeys(chain(first, self.fields))
         shown = (_cut(f"{key}: {self.fields[key]}", _MAX_KEY_CHARS + _MAX_VALUE_CHARS) for key in keys)
+        yield self.title
         yield from islice(shown, 2)
-        if self.body:
-            yield from islice(_split_sentences(self.body), 1)
+        sentences = list(_split_sentences(self.body))
+        yield from _distinct(chain(sentences[:1], islice(filter(_DIGIT.search, sentences), 1)))
         yield from shown
 
 
@@ -462,13 +471,16 @@ def _records(lines: Sequence[str]) -> list[_FieldRecord]:
             if last.fields:
                 records.append(_FieldRecord())
         elif field is None:
-            last.body.append(line)
+            if last.fields or last.title:
+                last.body.append(line)
+            else:
+                last.title = line
         else:
             # In a chat each message has its time.
             if field.key in last.fields or (last.fields and _CLOCK_TIME.search(field.key)):
                 records.append(_FieldRecord())
             records[-1].fields[field.key] = field.value
-    return [record for record in records if record.fields or record.body]
+    return [record for record in records if record.fields or record.title]
 
 
 def _read_field(line: str) -> _Field | None:
@@ -487,7 +499,6 @@ def _read_field(line: str) -> _Field | None:
 
 _HEADING: Final = re.compile(r"#{1,6} +\S")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=\S)|(?<=[。！？])(?=\S)")
-_DIGIT: Final = re.compile(r"\d")
 
 
 def _page(text: _TextLines) -> Iterable[str] | None:
