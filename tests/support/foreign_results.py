@@ -179,16 +179,19 @@ KINDS: Final[dict[str, Callable[[Random, int], ForeignResult]]] = {
 }
 
 
+def call_id(number: int) -> str:
+    return f"call_{number:04}"
+
+
 def foreign_step(result: ForeignResult, number: int, dialect: Dialect) -> Iterator[dict[str, Any]]:
     """Yield the call and its result as messages of a dialect."""
-    call_id = f"call_{number:04}"
     if dialect == "anthropic":
-        call = {"type": "tool_use", "id": call_id, "name": result.tool, "input": result.arguments}
+        call = {"type": "tool_use", "id": call_id(number), "name": result.tool, "input": result.arguments}
         yield {"role": "assistant", "content": [call]}
-        returned = {"type": "tool_result", "tool_use_id": call_id, "content": result.text}
+        returned = {"type": "tool_result", "tool_use_id": call_id(number), "content": result.text}
         yield {"role": "user", "content": [returned]}
     else:
         function = {"name": result.tool, "arguments": json.dumps(result.arguments)}
-        call = {"id": call_id, "type": "function", "function": function}
+        call = {"id": call_id(number), "type": "function", "function": function}
         yield {"role": "assistant", "content": None, "tool_calls": [call]}
-        yield {"role": "tool", "tool_call_id": call_id, "content": result.text}
+        yield {"role": "tool", "tool_call_id": call_id(number), "content": result.text}
