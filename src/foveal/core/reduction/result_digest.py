@@ -437,6 +437,13 @@ class _FieldRecord:
         self.fields: dict[str, str] = {}
         self.body: list[str] = []
 
+    def add_line(self, line: str) -> None:
+        """Add a line that is no field: the title if it is the first of all."""
+        if self.fields or self.title:
+            self.body.append(line)
+        else:
+            self.title = line
+
     def pieces(self) -> Iterator[str]:
         """Yield the title and the fields. After the first two come two sentences of the text below them: the first,
         and the first with a figure."""
@@ -471,10 +478,7 @@ def _records(lines: Sequence[str]) -> list[_FieldRecord]:
             if last.fields:
                 records.append(_FieldRecord())
         elif field is None:
-            if last.fields or last.title:
-                last.body.append(line)
-            else:
-                last.title = line
+            last.add_line(line)
         else:
             # In a chat each message has its time.
             if field.key in last.fields or (last.fields and _CLOCK_TIME.search(field.key)):
