@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps

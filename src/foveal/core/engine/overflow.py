@@ -190,9 +190,9 @@ def silent_overflow(used: Used, *, limits: ProviderLimits, model: Model, stop: s
     """Return the fact for a prompt that the provider cut, or answered beyond its window, without an error.
     `limits` are those before this report.
 
-    One report below the estimate is no proof of a cut, and neither is a number that is reported for requests of any
-    size (as stand-ins of providers do in tests). It takes two such reports, the second of them for a larger request,
-    by a provider that has reported another size where the estimate was right.
+    One report below the estimate is no proof of a cut, and neither is a number that is reported for requests
+    of any size, as by stand-ins of providers in tests. It takes two such reports, the second of them for a
+    larger request, by a provider that has reported another size where the estimate was right.
     """
     problem = silent_overflow_reason(
         prompt=used.prompt, predicted=used.predicted, window=model.window, stop=stop

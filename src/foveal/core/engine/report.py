@@ -160,11 +160,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     """Turns of the user in view."""
     turns_left: int | None
-    """Estimated turns until something must be reduced, or until the user is asked in mode `confirm`; 0 if that is
-    in the next turn. It is the first of these: the limit `act`, and the summary after `every_turns`. With the policy
-    `off`, it is the limit. `economy` can cut earlier where the cut costs little, for example after a pause in which
-    the cache is lost; clips and references of new results, and the masks of `rolling`, are not counted. None before
-    the first answered turn.
+    """Estimated turns until something must be reduced, or until the user is asked in mode `confirm`; 0 if that
+    is in the next turn. It is the first of these: the limit `act`, and the summary after `every_turns`. With the
+    policy `off`, it is the limit. `economy` can cut earlier where the cut costs little, for example after a
+    pause in which the cache is lost; clips and references of new results, and the masks of `rolling`, are not
+    counted. None before the first answered turn.
     """
     turn_tokens: int | None
     """Tokens that a typical turn adds: the median of the latest ones, also of those that were reduced since. None

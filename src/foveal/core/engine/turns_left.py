@@ -1,8 +1,8 @@
 """How many turns fit before the policy reduces something, or asks the user.
 
 1. A policy reduces above `act`; `every_turns` makes a summary after a number of turns.
-2. The projection assumes turns of one size. What a policy reduces earlier because it is cheap just then, a change of
-   tools or model, and limits on images cannot be foreseen.
+2. The projection assumes turns of one size. What a policy reduces earlier because it is cheap just then, a
+   change of tools or model, and limits on images cannot be foreseen.
 """
 
 from __future__ import annotations
