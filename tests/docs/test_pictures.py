@@ -35,8 +35,6 @@ import inspector_pictures
 from inspector_pictures import PICTURES, Picture
 
 SUFFIXES: Final = {".svg", ".png", ".jpg", ".gif", ".webp"}
-SETTLE_S: Final = 20.0
-"""Seconds that a screen or a page gets until it shows what the picture shows."""
 AGAIN: Final = "the program shows something else now: run .venv/bin/python tools/docs/"
 Captures = Callable[[], Iterator[tuple[str, str, Terminal]]]
 
@@ -51,16 +49,29 @@ Captures = Callable[[], Iterator[tuple[str, str, Terminal]]]
 )
 def test_a_capture_is_what_the_chat_shows(take: Captures) -> None:
     for name, title, terminal in take():
-        wanted = (chat_captures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        wanted = words((chat_captures.FOLDER / f"{name}.svg").read_text(encoding="utf-8"))
+        assert words_of_capture(terminal, title, wanted) == wanted, f"{name}: {AGAIN}chat_captures.py"
 
-        def is_shown(terminal: Terminal, title: str = title, wanted: str = wanted) -> bool:
-            return words(chat_captures.draw(title, terminal)) == words(wanted)
 
-        with suppress(AssertionError):
-            terminal.see(is_shown, seconds=SETTLE_S)
-        drawn = chat_captures.draw(title, terminal)
-        # A terminal on a busy machine may leave out an empty row, so only the texts are compared.
-        assert words(drawn) == words(wanted), f"{name}: {AGAIN}chat_captures.py"
+def words_of_capture(terminal: Terminal, title: str, wanted: list[str]) -> list[str]:
+    """Return the texts that the terminal shows once they are those wanted, or the time is over. A terminal on a
+    busy machine may leave out an empty row, so only the texts are compared."""
+    comparison = Comparison(lambda: words(chat_captures.draw(title, terminal)))
+    with suppress(AssertionError):
+        terminal.see(lambda _: comparison.finds(wanted))
+    return comparison.found
+
+
+class Comparison:
+    """What was shown when it was last compared. A screen that is read once more may show something else by then."""
+
+    def __init__(self, read: Callable[[], list[str]]) -> None:
+        self._read = read
+        self.found: list[str] = []
+
+    def finds(self, wanted: list[str]) -> bool:
+        self.found = self._read()
+        return self.found == wanted
 
 
 def words(drawing: str) -> list[str]:
@@ -89,13 +100,10 @@ def words_of(browser: Chromium, server: InspectedServer, picture: Picture) -> tu
     because sessions of the same time have no order."""
     wanted = sorted(recorded_text(picture).split())
     with inspector_pictures.shown(browser, server, picture) as part:
-
-        def shown() -> list[str]:
-            return sorted(inspector_pictures.visible_text(part).split())
-
+        comparison = Comparison(lambda: sorted(inspector_pictures.visible_text(part).split()))
         with suppress(AssertionError):
-            wait_until(lambda: shown() == wanted, seconds=SETTLE_S)
-        return wanted, shown()
+            wait_until(lambda: comparison.finds(wanted))
+        return wanted, comparison.found
 
 
 def recorded_text(picture: Picture) -> str:

@@ -43,6 +43,7 @@ from foveal.core.log import (
 from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle
 from foveal.ports import Store
 from foveal.sessions import RANGE_CHANGED, Session, SessionOptions
+from foveal.sessions.manual_compaction import REPLACED
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
 from support.effort import examples
@@ -644,6 +645,52 @@ async def test_compact_records_a_finished_background_summary() -> None:
         await session.compact()
     outcomes = await of(session, Compacted, CompactionFailed)
     assert sum(read_metrics(fact).asked for fact in outcomes) == len(summariser.requests)
+    await session.close()
+
+
+@run
+@pytest.mark.parametrize("focus", ["", "the ports"])
+@pytest.mark.parametrize("more", [0, 3])
+async def test_compact_with_a_ready_summary_is_one_reduction_and_one_undo(focus: str, more: int) -> None:
+    summariser = PausedSummariser(held=False)
+    session = await Session.open(
+        MemoryStore(), "demo", summarise=summariser.as_summariser, **settings(window=40_000)
+    )
+    turn = await fill_until(session, "warn")
+    await session.fit()
+    await summariser.wait_for_request()
+    await wait_until_idle(session)
+    for later in range(turn, turn + more):
+        await say(session, later)
+    before = await shown(session)
+    made = await session.compact(focus)
+    reductions = [event for event in await session.events() if isinstance(event.fact, REDUCTIONS)]
+    assert [event.handle for event in reductions] == [made]
+    assert await session.undo() == made
+    assert await shown(session) == before
+    outcomes = await of(session, Compacted, CompactionFailed)
+    assert sum(read_metrics(fact).asked for fact in outcomes) == len(summariser.requests), "all costs count"
+    assert len(summariser.requests) == (2 if focus else 1)
+    await check_view_is_fold(session)
+    await session.close()
+
+
+@run
+async def test_compact_does_not_use_a_ready_record_of_a_model_that_failed() -> None:
+    summariser = PausedSummariser(ValueError("busy"), ValueError("busy"), GOOD, held=False)
+    session = await Session.open(
+        MemoryStore(), "demo", summarise=summariser.as_summariser, **settings(window=40_000)
+    )
+    await fill_until(session, "warn")
+    await session.fit()
+    await summariser.wait_for_request()
+    await wait_until_idle(session)
+    summariser.answers = [GOOD]
+    made = (await session.event(await session.compact())).fact
+    assert isinstance(made, Compacted)
+    assert made.by == "somebody/big"
+    assert await of(session, Compacted) == [made]
+    assert [fact.problem for fact in await of(session, CompactionFailed)] == [REPLACED]
     await session.close()
 
 

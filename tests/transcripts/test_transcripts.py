@@ -327,14 +327,11 @@ def test_a_damaged_trajectory_is_a_transcript_of_its_own() -> None:
 def test_every_recorded_trajectory_is_read_and_written_back() -> None:
     passed: list[UnreadableTranscript] = []
     done: list[tuple[int, int]] = []
-    count = used = 0
-    for transcript in read(RECORDED_DATA, progress=lambda *now: done.append(now), skipped=passed.append):
+    every = read(RECORDED_DATA, progress=lambda *now: done.append(now), skipped=passed.append)
+    for number, transcript in enumerate(every):
         assert (transcript.source, transcript.unknown) == ("data", 0)
-        assert count % 8 or is_same_after_export(list(transcript.events()))
-        count += 1
-        used += sum(isinstance(fact, Used) for fact in facts(transcript))
-    assert (count, passed) == (403, [])
-    assert used == 7103
+        assert number % 8 or is_same_after_export(list(transcript.events()))
+    assert passed == []
     assert done[-1][0] == done[-1][1]
 
 

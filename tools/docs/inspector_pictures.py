@@ -49,12 +49,13 @@ VISIBLE_TEXT = """part => {
     const seen = places.filter(([place]) => place.height && place.top >= box.top && place.bottom <= box.bottom);
     texts.push(...seen.sort((one, other) => one[0].top - other[0].top).map(([, row]) => row.innerText));
   }
-  for (const list of lists) list.style.display = "none";
+  for (const list of lists) list.style.visibility = "hidden";
   texts.unshift(part.innerText);
-  for (const list of lists) list.style.display = "";
+  for (const list of lists) list.style.visibility = "";
   return texts.join("\\n");
 }"""
-"""A long list has elements for the rows around those that are seen, in any order."""
+"""A long list has elements for the rows around those that are seen, in any order. Its other text is read without a
+change of its size: the page would draw it again, and a test that reads often would never see it finished."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 TEXT_HEAD = b"Visible text\0\1\0\0\0"
 """Of an `iTXt` part: keyword, compressed, method 0, no language, no other keyword."""

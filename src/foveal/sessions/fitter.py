@@ -20,7 +20,7 @@ from foveal.core.engine.beside_range import summaries_in
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import check_agreement, newest_reduction
 from foveal.core.engine.sent_requests import SentRequests
-from foveal.core.engine.summary_job import SummaryJob
+from foveal.core.engine.summary_job import SummaryJob, failed_compaction
 from foveal.core.log.events import Compacted, CompactionFailed, Event
 from foveal.core.models.budget import Budget
 from foveal.core.policies import Moment, foresee
@@ -110,15 +110,20 @@ class RequestFitter:
         if plan is not None:
             self._background.start(await self.job(engine, plan))
 
-    async def record_summary(self, *, only_outdated: bool = False) -> Event | None:
+    async def record_summary(
+        self, *, only_outdated: bool = False, discard: Callable[[Engine, Compacted], str] | None = None
+    ) -> Event | None:
         """Record the outcome of the background summary, if there is one that is not recorded yet; with
-        `only_outdated`, only that its range has changed."""
+        `only_outdated`, only that its range has changed. A summary for which `discard` returns a reason is recorded
+        as failed for that reason, with its cost."""
         for _ in range(MAX_CONFLICTS):
             engine = await self._writer.refresh()
             take = self._background.take_outdated if only_outdated else self._background.take
             outcome = take(engine.view)
             if outcome is None:
                 return None
+            if discard is not None and isinstance(outcome, Compacted) and (why := discard(engine, outcome)):
+                outcome = failed_compaction(outcome, why, outcome)
             event = engine.append(outcome, at=self._clock())
             if await self._writer.store_appended(engine, event.seq):
                 return event

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
+from typing import Final
 
-from foveal.core.compaction.plan import Plan
+from foveal.core.compaction.health import is_by_model
+from foveal.core.compaction.plan import NoPlan, Plan
+from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import (
     compaction_handle,
     newest_reduction,
@@ -16,6 +20,10 @@ from foveal.errors import FovealError, NotCompacted
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import EventWriter
 from foveal.sessions.fitter import RequestFitter
+
+REPLACED: Final = "another summary was asked for before it was used"
+"""The problem that is recorded for a summary from the background that `compact` does not use. The text enters the
+log and must not change."""
 
 
 class ManualCompaction:
@@ -34,17 +42,22 @@ class ManualCompaction:
         self._lock = lock
 
     async def compact(self, focus: str) -> str:
-        """Summarise old turns now and return the handle of the recorded event; raises `NotCompacted`."""
-        finished = await self._wait_and_record()
+        """Summarise old turns now and return the handle of the recorded event; raises `NotCompacted`.
+
+        A summary that the background has written already is the one asked for, or it is not used: the user gets
+        one reduction, and one undo takes it back."""
+        finished = await self._wait_and_record(focus)
         while not self._background.is_idle:
-            finished = await self._wait_and_record() or finished
+            finished = await self._wait_and_record(focus) or finished
+        if finished is not None and _is_prepared(finished.fact):
+            return finished.handle
         async with self._lock:
             engine = await self._writer.refresh()
             try:
                 plan = plan_manual_compaction(engine, focus)
             except NotCompacted:
                 if finished is not None and isinstance(finished.fact, Compacted):
-                    return finished.handle  # the summary that was being written already is the one asked for
+                    return finished.handle  # of another `compact`, which has left nothing to summarise
                 raise
             first = await self._start(plan)
         return compaction_handle(await self._outcome(plan, first))
@@ -105,11 +118,26 @@ class ManualCompaction:
             raise NotCompacted("the session was closed or deleted while the summary was written")
         return event
 
-    async def _wait_and_record(self) -> Event | None:
-        """Wait for the background summary, if any, and record its outcome."""
+    async def _wait_and_record(self, focus: str | None = None) -> Event | None:
+        """Wait for the background summary, if any, and record its outcome; with the `focus` of a `compact`, record
+        a summary that does not serve it as discarded."""
         await self._background.wait()
+        discard = None if focus is None else partial(_why_discarded, focus=focus)
         async with self._lock:
-            return await self._fitter.record_summary()
+            return await self._fitter.record_summary(discard=discard)
+
+
+def _is_prepared(fact: AnyFact) -> bool:
+    """Return whether a fact is a summary that the background has begun by itself."""
+    return isinstance(fact, Compacted) and fact.reason != "hand"
+
+
+def _why_discarded(engine: Engine, made: Compacted, *, focus: str) -> str:
+    """Return why `compact` does not use a summary from the background; "" if it does."""
+    if not _is_prepared(made) or (not focus and is_by_model(made)):
+        return ""
+    has_other = not isinstance(engine.plan_summary(reason="hand", focus=focus), NoPlan)
+    return REPLACED if has_other else ""
 
 
 def _is_outcome(plan: Plan, fact: AnyFact) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
@@ -531,16 +532,47 @@ def test_limits_folded_from_the_log_equal_the_live_ones() -> None:
 # ── Silent overflows ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_after_a_silently_cut_prompt_the_next_request_is_smaller() -> None:
+def test_after_two_silently_cut_prompts_the_next_request_is_smaller() -> None:
     ctx, messages = roomy(40_000, "handoff"), conversation(60)
-    before = recount(ctx.fit(messages))
-    assert before > 8_000
-    ctx.observe({"prompt_tokens": 4_096, "completion_tokens": 5})
+    first = recount(ctx.fit(messages[:8]))
+    ctx.observe({"prompt_tokens": first, "completion_tokens": 5})
+    sizes = []
+    for end in (-4, None):
+        sizes.append(recount(ctx.fit(messages[:end])))
+        assert overflows(ctx) == [], "one report is no proof"
+        ctx.observe({"prompt_tokens": 4_096, "completion_tokens": 5})
+    assert sizes[0] > 8_000
     (fact,) = overflows(ctx)
     assert (fact.limit_kind, fact.limit) == ("silent", 4_096)
+    assert re.fullmatch(
+        r"the provider counted 4,096 tokens of about [\d,]+, then 4,096 of about [\d,]+: it has cut both requests",
+        fact.problem,
+    )
     after = [*messages, {"role": "assistant", "content": "hm"}, user("go on")]
     assert recount(ctx.fit(after)) < 4_096
-    assert ctx.report().window == 4_096
+    report = ctx.report()
+    assert (report.window, report.window_source) == (4_096, "learned from reported usage")
+    assert context(40_000, "handoff", reserve=500, log=ctx.log).report().window == 4_096
+
+
+@pytest.mark.parametrize("reported", [1, 10, 500, 512, 1_000, 2_048, 4_096, 10_000])
+@pytest.mark.parametrize("start", [2, 60])
+def test_a_usage_that_never_changes_is_no_cut(reported: int, start: int) -> None:
+    ctx, messages = roomy(40_000, "handoff"), conversation(80)
+    for end in range(start, 80, 2):
+        assert ctx.fit(messages[:end]) == messages[:end]
+        ctx.observe({"prompt_tokens": reported, "completion_tokens": 5})
+    assert overflows(ctx) == []
+    assert ctx.report().window == 40_000
+
+
+def test_the_same_short_report_for_the_same_request_is_one_report() -> None:
+    ctx, messages = roomy(40_000, "handoff"), conversation(60)
+    ctx.observe({"prompt_tokens": recount(ctx.fit(messages[:8])), "completion_tokens": 5})
+    for _ in range(3):
+        ctx.fit(messages)
+        ctx.observe({"prompt_tokens": 4_096, "completion_tokens": 5})
+    assert overflows(ctx) == []
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def past_calls(*facts: tuple[AnyFact, float]) -> PastCalls:
 def test_calls_and_idle_time_are_those_of_the_log() -> None:
     said = (UserSaid(content="a"), 10.0), (ModelSaid(content="b"), 15.0), (UserSaid(content="c"), 400.0)
     calls = past_calls(*said)
-    assert calls == PastCalls(count=1, news_at=400.0, sent_at=10.0)
+    assert calls == PastCalls(count=1, news_at=400.0, sent_at=10.0, earlier_turns=(0,), newest_message=2)
     assert calls.idle == 390.0
     assert past_calls(*said[:2], (Used(input=5), 14.0), said[2]).idle == 386.0
     assert past_calls(said[0]).idle is None

@@ -256,6 +256,14 @@ def test_the_strictest_of_several_limits_wins() -> None:
     assert limits[0] > limits[1] > limits[2] == together
 
 
+def test_no_history_limit_also_overrides_that_of_the_policy() -> None:
+    limited = context(100_000, "rolling").report().limit
+    unlimited = context(100_000, "rolling", max_history_tokens=0).report().limit
+    assert limited == 20_000
+    assert unlimited == context(100_000, {"preset": "rolling", "max_history_tokens": 0}).report().limit
+    assert unlimited > 50_000
+
+
 def test_a_cut_is_not_made_again_at_the_next_call() -> None:
     ctx = context(9_000)
     history = session(0)

@@ -16,6 +16,8 @@ from foveal.core.log import (
     Equipped,
     Event,
     Instructed,
+    Mark,
+    Marked,
     Mask,
     Masked,
     ModelSaid,
@@ -103,6 +105,28 @@ def test_dropped_steps_leave_a_notice_that_counts_messages() -> None:
     view = folded(*TALK, Dropped(ranges=((0, 1),)))
     assert shown(view) == [dropped_notice(3), "two", "·", "B"]
     assert view.dropped.messages == 3
+
+
+def counted_on_the_way(*facts: AnyFact) -> tuple[int, int]:
+    """Return the units of a view that was counted after every event, and those of the same log folded at once."""
+    events, view = log(*facts), View(MessageTokens(ESTIMATE))
+    for at, event in enumerate(events):
+        view = advance(view, event, events[: at + 1])
+        assert view.units > 0
+    return view.units, folded(*facts).units
+
+
+def test_a_notice_is_counted_again_when_an_earlier_drop_is_taken_back() -> None:
+    said = [UserSaid(content=f"message {number}") for number in range(1_200)]
+    first, second = Dropped(ranges=((0, 1_100),)), Dropped(ranges=((1_101, 1_105),))
+    counted, folded_at_once = counted_on_the_way(*said, first, second, Reverted(target=1_200))
+    assert counted == folded_at_once
+
+
+def test_a_message_is_counted_again_when_its_marks_change() -> None:
+    marks = (Mark(part=-1, extra=raw({"cache_control": {"type": "ephemeral", "note": "long " * 60}})),)
+    counted, folded_at_once = counted_on_the_way(UserSaid(content="a"), Marked(target=0, marks=marks))
+    assert counted == folded_at_once
 
 
 def test_two_drops_leave_one_notice_with_the_sum_at_the_first_place() -> None:

@@ -231,11 +231,10 @@ def _clip_line(report: Report) -> Iterable[str]:
 
 def tokens(report: Report, totals: UsageTotals) -> str:
     """Return tokens, turns and cost so far."""
-    until = "you are asked to compact" if report.mode == "confirm" else "old turns must be reduced"
     lines = [
         footer(report),
         f"Next request: {report.used:,} tokens ({report.accuracy})",
-        f"Turns: {report.turns:,} so far, {_turns_left(report)} until {until}",
+        f"Turns: {report.turns:,} so far{_turns_left(report)}",
         f"Calls: {totals.calls:,} · read {_input_tokens(totals):,} tokens "
         f"({_cached_share(totals) * 100:.0f} % from the cache) · written {totals.output:,}",
         f"Cost: {_dollars(report.spent)}{_saved(report.saved)}",
@@ -244,9 +243,12 @@ def tokens(report: Report, totals: UsageTotals) -> str:
 
 
 def _turns_left(report: Report) -> str:
+    """Return the rest of the sentence about turns; "" if it is not known how many are left."""
     if report.turns_left is None:
-        return "not known yet how many"
-    return f"about {report.turns_left:,}" if report.turns_left else "less than one turn"
+        return ""
+    left = f"about {report.turns_left:,}" if report.turns_left else "less than one turn"
+    until = "you are asked to compact" if report.mode == "confirm" else "old turns must be reduced"
+    return f", {left} until {until}"
 
 
 def _input_tokens(totals: UsageTotals) -> int:

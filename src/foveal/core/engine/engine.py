@@ -317,7 +317,7 @@ class Engine:
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
         caps = self.caps
-        if self.policy.max_history_tokens and not caps.max_history_tokens:
+        if caps.max_history_tokens is None:
             caps = replace(caps, max_history_tokens=self.policy.max_history_tokens)
         budget = plan_budget(
             self.model,

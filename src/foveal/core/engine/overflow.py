@@ -33,8 +33,20 @@ GUESSED_LIMIT_SHARE: Final = 0.9
 """A provider that does not state its limit is assumed to accept this share of what it refused."""
 MIN_REFUSED_TOKENS: Final = 8
 """A request with fewer tokens cannot have been too large."""
+LEARNED_FROM_REFUSAL: Final = "learned from a refused request"
+LEARNED_FROM_USAGE: Final = "learned from reported usage"
+"""Sources of a window: what the provider refused, or counted."""
 
 # ── Learning ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ShortReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A report of far fewer tokens than the request was estimated to have."""
+
+    units: int
+    """Units of the request."""
+    prompt: int
+    predicted: int
 
 
 class ProviderLimits(
@@ -66,14 +78,40 @@ class ProviderLimits(
     """Most tokens for the answer to the next request; 0 when no provider stated a limit."""
     media_bytes: int = 0
     """Most bytes of images; 0 when no provider refused any."""
+    least_counted: dict[str, int] = {}
+    """The smallest prompt that a provider reported about as large as it was estimated, by model."""
+    short_reports: dict[str, ShortReport] = {}
+    """The newest report if it was far below the estimate, by model."""
+    seen_cuts: tuple[str, ...] = ()
+    """Models whose window was learned from reported usage."""
 
     def after(self, fact: AnyFact) -> ProviderLimits:
         """Return the limits after one more fact."""
         if isinstance(fact, Overflowed):
             return self._after_overflow(fact)
-        if isinstance(fact, Used) and self.refusals:
-            return replace(self._with_confirmed_window(), refusals=0, max_answer=0)
-        return self
+        if not isinstance(fact, Used):
+            return self
+        limits = self._with_report(fact)
+        if self.refusals:
+            return replace(limits._with_confirmed_window(), refusals=0, max_answer=0)
+        return limits
+
+    def _with_report(self, fact: Used) -> ProviderLimits:
+        """Return the limits with what a report says about the provider's counting."""
+        model, prompt = fact.model, fact.prompt
+        if is_far_below(prompt, fact.predicted):
+            # The first one stays: the request must have grown since.
+            if model in self.short_reports:
+                return self
+            short = ShortReport(units=fact.units, prompt=prompt, predicted=fact.predicted)
+            return replace(self, short_reports=self.short_reports | {model: short})
+        least, limits = self.least_counted.get(model, 0), self
+        if prompt and (not least or prompt < least):
+            limits = replace(limits, least_counted=self.least_counted | {model: prompt})
+        if model in self.short_reports:
+            kept = {name: short for name, short in self.short_reports.items() if name != model}
+            limits = replace(limits, short_reports=kept)
+        return limits
 
     def _with_confirmed_window(self) -> ProviderLimits:
         model, window = self.unconfirmed_window
@@ -101,7 +139,8 @@ class ProviderLimits(
         if limit and fact.needed > fact.sent > 0:  # the provider counts more tokens than Foveal does
             limit = limit * fact.sent // fact.needed
         if limit and limit < fact.sent:
-            return replace(self, windows=self.windows | {fact.model: max(1, limit)})
+            cuts = (*self.seen_cuts, fact.model) if fact.limit_kind == "silent" else self.seen_cuts
+            return replace(self, windows=self.windows | {fact.model: max(1, limit)}, seen_cuts=cuts)
         if fact.sent < MIN_REFUSED_TOKENS:  # the provider cannot mean the messages that were sent
             return self
         return replace(self, inputs=self.inputs | {fact.model: int(fact.sent * GUESSED_LIMIT_SHARE)})
@@ -112,7 +151,8 @@ class ProviderLimits(
         max_input = min(window, model.max_input, self.inputs.get(model.name, window))
         if (window, max_input) == (model.window, model.max_input):
             return model
-        sources = model.sources | {"window": "learned from a refused request"}
+        source = LEARNED_FROM_USAGE if model.name in self.seen_cuts else LEARNED_FROM_REFUSAL
+        sources = model.sources | {"window": source}
         return replace(model, window=window, max_input=max_input, sources=sources)
 
     def limit_caps(self, caps: Caps, model: Model) -> Caps:
@@ -146,14 +186,28 @@ def refused_request(
     )
 
 
-def silent_overflow(used: Used, *, model: Model, stop: str) -> Overflowed | None:
-    """Return the fact for a prompt that the provider cut, or answered beyond its window, without an error."""
+def silent_overflow(used: Used, *, limits: ProviderLimits, model: Model, stop: str) -> Overflowed | None:
+    """Return the fact for a prompt that the provider cut, or answered beyond its window, without an error.
+    `limits` are those before this report.
+
+    One report below the estimate is no proof of a cut, and neither is a number that is reported for requests
+    of any size, as by stand-ins of providers in tests. It takes two such reports, the second of them for a
+    larger request, by a provider that has reported another size where the estimate was right.
+    """
     problem = silent_overflow_reason(
         prompt=used.prompt, predicted=used.predicted, window=model.window, stop=stop
     )
     if not problem or used.prompt > 2 * used.predicted:  # the latter: another request's usage, or a sum
         return None
     was_cut = used.prompt < used.predicted
+    if is_far_below(used.prompt, used.predicted) and stop not in FULL_WINDOW_STOPS:
+        before, counted = limits.short_reports.get(used.model), limits.least_counted.get(used.model, 0)
+        if before is None or used.units <= before.units or counted in (0, used.prompt):
+            return None
+        problem = (
+            f"the provider counted {before.prompt:,} tokens of about {before.predicted:,}, then "
+            f"{used.prompt:,} of about {used.predicted:,}: it has cut both requests"
+        )
     limit, needed = (used.prompt, 0) if was_cut else (model.window, used.prompt)
     return Overflowed(
         model=model.name,
@@ -322,6 +376,15 @@ _ROUND_SIZES: Final = {
 """Windows that local servers are commonly started with."""
 
 
+FULL_WINDOW_STOPS: Final = ("model_context_window_exceeded", "model_length")
+"""Stop reasons of a reply that ends because the window was full."""
+
+
+def is_far_below(prompt: int, predicted: int) -> bool:
+    """Return whether a provider reported so few tokens that it can have cut the request."""
+    return predicted >= 1_000 and 0 < prompt < 0.6 * predicted
+
+
 def silent_overflow_reason(*, prompt: int, predicted: int, window: int, stop: str = "") -> str:
     """Return why a successful reply shows that the request did not fit; "" if it does not show that.
 
@@ -329,13 +392,13 @@ def silent_overflow_reason(*, prompt: int, predicted: int, window: int, stop: st
     size to which servers cut: up to 2 % less than the window, or a round number (Ollama's `num_ctx`, or half of it
     and a few tokens). A wrong prediction alone, or a report without the cached tokens, does not count.
     """
-    if stop in ("model_context_window_exceeded", "model_length"):
+    if stop in FULL_WINDOW_STOPS:
         return f"the reply stopped because the window was full ({stop})"
     if 0 < window < prompt:
         return f"the provider counted {prompt:,} tokens, more than the window of {window:,}"
     is_cut_size = 0 <= window - prompt <= window // 50 or any(
         prompt - few in _ROUND_SIZES for few in range(-2, 7)
     )
-    if predicted >= 1_000 and 0 < prompt < 0.6 * predicted and is_cut_size:
+    if is_far_below(prompt, predicted) and is_cut_size:
         return f"the provider counted {prompt:,} tokens of about {predicted:,}: it has cut the request"
     return ""

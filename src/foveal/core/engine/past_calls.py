@@ -7,9 +7,14 @@ as the first `fit` did.
 2. A request was sent when its newest message was recorded, or, if its usage was reported, at that time.
 3. The prefix is lost when the tools, the system text beside the messages, or the model have changed since the
    last answer.
+4. A turn is a user message, its answers and their results, at the size at which they joined the request. A later
+   reduction does not change it: what a turn adds is what the next one will probably add.
 """
 
 from __future__ import annotations
+
+from statistics import median
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +22,7 @@ from msgspec.structs import replace
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.log.events import (
     AnyFact,
+    Clipped,
     Compacted,
     CompactionFailed,
     Equipped,
@@ -32,6 +38,9 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.model import Model
 from foveal.core.policies import Moment
+
+RECENT_TURNS: Final = 5
+"""Turns from which the size of a typical turn is taken."""
 
 
 class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,13 +64,39 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Another model was opened since the last answer."""
     is_reduced: bool = False
     """The newest events are the reductions of a policy: the next request was fitted already."""
+    earlier_turns: tuple[int, ...] = ()
+    """Units that each of the latest turns before this one has added to the request, oldest first."""
+    turn: int = 0
+    """Units that the turn of the newest user message has added."""
+    is_answered: bool = False
+    """The model has said something in this turn."""
+    newest_message: int = -1
+    """Seq of the newest message; -1 before the first one."""
 
     def after(self, event: Event, *, units: int = 0) -> PastCalls:
         """Return the calls after one more event; `units` is the size of a message."""
         fact, said = event.fact, self.said + units
-        if type(fact) is UserSaid or type(fact) is ToolReturned:
-            return replace(self, news_at=event.at, said=said, is_reduced=False)
-        calls = self._after_call(event)
+        if type(fact) is UserSaid:
+            return replace(
+                self,
+                news_at=event.at,
+                said=said,
+                is_reduced=False,
+                earlier_turns=self.recent_turns[1 - RECENT_TURNS :],
+                turn=units,
+                is_answered=False,
+                newest_message=event.seq,
+            )
+        if type(fact) is ToolReturned:
+            turn = self.turn + units
+            return replace(
+                self, news_at=event.at, said=said, is_reduced=False, turn=turn, newest_message=event.seq
+            )
+        if isinstance(fact, Clipped) and fact.target == self.newest_message and not may_move_prefix(fact):
+            # The message was never sent whole, so the turn has added only what is kept of it.
+            turn = max(0, self.turn - max(0, fact.total_tokens - fact.kept_tokens))
+            return replace(self, turn=turn, is_reduced=False)
+        calls = self._after_call(event, units)
         if units:
             calls = replace(calls, said=said)
         if isinstance(fact, Noted | SnapshotTaken | CompactionFailed):
@@ -69,7 +104,7 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         is_reduced = _is_reduction_of_a_policy(fact)
         return calls if is_reduced is calls.is_reduced else replace(calls, is_reduced=is_reduced)
 
-    def _after_call(self, event: Event) -> PastCalls:
+    def _after_call(self, event: Event, units: int) -> PastCalls:
         fact = event.fact
         if isinstance(fact, ModelSaid):
             return replace(
@@ -79,6 +114,9 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 sent_at=self.news_at,
                 lost_at=-1,
                 is_switched=False,
+                turn=self.turn + units,
+                is_answered=True,
+                newest_message=event.seq,
             )
         if isinstance(fact, Used):
             return self if event.at is None else replace(self, sent_at=event.at)
@@ -92,6 +130,18 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not self.model or fact.model == self.model:
             return replace(self, model=fact.model)
         return replace(self, model=fact.model, lost_at=seq, is_switched=True)
+
+    @property
+    def recent_turns(self) -> tuple[int, ...]:
+        """Units that each of the latest turns has added, oldest first. A turn without an answer, because it has
+        failed or has only begun, says nothing about the size of turns."""
+        return (*self.earlier_turns, self.turn) if self.is_answered else self.earlier_turns
+
+    @property
+    def typical_turn(self) -> int | None:
+        """Units that a turn adds; None before the first answered one. It is the median: one huge message says
+        little about the next turn."""
+        return round(median(self.recent_turns)) if self.recent_turns else None
 
     @property
     def idle(self) -> float | None:

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.confirm_texts import compaction_question, limit_notice
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, hidden_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak
-from foveal.core.engine.turns_left import TurnSize, turns_until_reduction, typical_turn
+from foveal.core.engine.turns_left import turns_until_reduction
 from foveal.core.log.events import (
     AnyFact,
     Compacted,
@@ -161,14 +160,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     """Turns of the user in view."""
     turns_left: int | None
-    """Estimated turns until something is reduced, or until the user is asked in mode `confirm`; 0 if that is in the
-    next turn. It is the first of these: the limit `act`, the place where `economy` cuts earlier because the cut is
-    cheap, and the summary after `every_turns`. With the policy `off`, it is the limit. A pause after which the
-    cache is lost can make the cut come earlier; clips and references of new results, and the masks of `rolling`,
-    are not counted. None before the first answered turn.
+    """Estimated turns until something must be reduced, or until the user is asked in mode `confirm`; 0 if that
+    is in the next turn. It is the first of these: the limit `act`, and the summary after `every_turns`. With the
+    policy `off`, it is the limit. `economy` can cut earlier where the cut costs little, for example after a
+    pause in which the cache is lost; clips and references of new results, and the masks of `rolling`, are not
+    counted. None before the first answered turn.
     """
     turn_tokens: int | None
-    """Tokens of a typical turn: the median of the latest ones. None before the first answered turn."""
+    """Tokens that a typical turn adds: the median of the latest ones, also of those that were reduced since. None
+    before the first answered turn."""
     spent: float | None
     """Dollars by the model's prices; None when a price is unknown."""
     saved: float | None
@@ -236,8 +236,9 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_ev
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
         state = "warn"
-    turn, seen = typical_turn(view)
-    turn_tokens = None if turn is None else round(turn.units * calibration.ratio)
+    turn = engine.past_calls.typical_turn
+    turn_tokens = None if turn is None else round(turn * calibration.ratio)
+    seen = len(engine.past_calls.recent_turns)
     question = compaction_question(engine, state)
     totals = _totals(engine, budget, parts)
     return Report(
@@ -259,7 +260,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_ev
         cached_share=usage.cached_share,
         cache_miss=_cache_miss(usage.last),
         turns=view.turn_count,
-        turns_left=None if turn is None else _turns_left(engine, budget, turn),
+        turns_left=None if turn is None else turns_until_reduction(view, budget, engine.policy, turn=turn),
         turn_tokens=turn_tokens,
         spent=usage.spent,
         saved=usage.saved,
@@ -273,12 +274,6 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_ev
         repairs=tuple(_repairs(view)),
         events=tuple(_statuses(engine, parts)) if with_events else (),
     )
-
-
-def _turns_left(engine: Engine, budget: Budget, turn: TurnSize) -> int:
-    moment = engine.past_calls.moment(engine.model)
-    paused = replace(moment, paused=engine.compaction_health.is_paused)
-    return turns_until_reduction(engine.view, budget, paused, engine.policy, turn)
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:

@@ -94,7 +94,8 @@ class SentRequests:
         )
         if fact is None:
             return []
-        overflow = silent_overflow(fact, model=engine.model, stop=stop_reason(reported))
+        limits, stop = engine.provider_limits, stop_reason(reported)
+        overflow = silent_overflow(fact, limits=limits, model=engine.model, stop=stop)
         return [fact] if overflow is None else [fact, overflow]
 
     def is_first_without_usage(self, reported: object) -> bool:

@@ -88,8 +88,8 @@ class SettingArguments(TypedDict, total=False):
     """Most tokens that the model may write; also the reserve, unless that is given, and then fewer than the window
     has. Default: what is known of the model.
     """
-    max_history_tokens: int
-    """Most tokens for messages other than instructions. Default: 0, no limit."""
+    max_history_tokens: int | None
+    """Most tokens for messages other than instructions; 0 is no limit. Default: that of the policy."""
     max_images: int
     """Most images in a request. Default: 100."""
     max_media_bytes: int

@@ -146,7 +146,9 @@ class SummaryJob(NamedTuple):
         return replace(request, prefix=prefix, instruction=draft_request.text)
 
 
-def failed_compaction(plan: Plan, problem: str, outcome: CompactionOutcome | None = None) -> CompactionFailed:
+def failed_compaction(
+    plan: Plan | Compacted, problem: str, outcome: CompactionOutcome | None = None
+) -> CompactionFailed:
     """Return the fact that no summary was recorded for a plan; `outcome` was written but is not used."""
     return CompactionFailed(
         first=plan.first,

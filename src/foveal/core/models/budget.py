@@ -34,27 +34,28 @@ SharesOf: TypeAlias = Literal["room", "window"]
 
 
 class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Limits set by the user, beside those of the model. None leaves a limit to the model; 0 is no limit."""
+    """Limits set by the user, beside those of the model. None leaves a limit to the model or the policy."""
 
     reserve: int | None = None
     """Tokens kept free for the answer."""
     margin: float | None = None
     """Share of the window that stays unused; None follows the measured error of counting."""
     max_input_tokens: int | None = None
-    max_history_tokens: int = 0
-    """Tokens for the messages other than instructions."""
+    max_history_tokens: int | None = None
+    """Tokens for the messages other than instructions; 0 is no limit, also if the policy has one."""
     max_messages: int = 0
-    """Messages in view, for a session that keeps a bounded number of events in memory."""
+    """Messages in view, for a session that keeps a bounded number of events in memory; 0 is no limit."""
     max_images: int = 100
+    """Images in one request; with 0, only those of the latest message are shown."""
     max_media_bytes: int = 20_000_000
     """Encoded bytes of images, audio and files in one request."""
 
     def __post_init__(self) -> None:
-        for field in ("reserve", "max_input_tokens"):
+        for field in ("reserve", "max_input_tokens", "max_history_tokens"):
             value = getattr(self, field)
             if value is not None:
-                check_whole_number(field, value, least=0 if field == "reserve" else 1)
-        for field in ("max_history_tokens", "max_messages", "max_images", "max_media_bytes"):
+                check_whole_number(field, value, least=1 if field == "max_input_tokens" else 0)
+        for field in ("max_messages", "max_images", "max_media_bytes"):
             check_whole_number(field, getattr(self, field), least=0)
         if self.margin is not None:
             check_share("margin", self.margin, most=0.9)

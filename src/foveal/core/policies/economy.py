@@ -112,7 +112,3 @@ def _forced_cut(view: View, budget: Budget, moment: Moment, policy: Policy) -> D
         excess = view.units - goal - ladder.newest_excess(view, budget, policy)
         masked = ladder.mask_results(view, results, policy, excess=excess, reason="budget")
     return masked or ladder.force_fit(view, budget, moment, policy, target=(goal + budget.hard) / 2)
-
-
-def is_cheap_cut(units: int, budget: Budget, moment: Moment, policy: Policy) -> bool:
-    return units + budget.fixed > _worthwhile(budget, moment, policy)

@@ -41,7 +41,7 @@ COUNTED_TYPES: Final = DIALOGUE_TYPES | {Instructed}
 
 
 class MessageTokens:
-    """Counts facts with one counter. The cache key is the seq, so no text is counted twice."""
+    """Counts facts with one counter. The cache key is the seq, so no event is counted twice."""
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
@@ -50,6 +50,9 @@ class MessageTokens:
 
     def message(self, seq: int, fact: CountedFact) -> int:
         """Return the units of a message in full."""
+        if seq < 0:
+            # The notice of dropped messages is no event: after a revert, the same drop shows other numbers.
+            return self._measure(fact)
         known = self._facts.get(seq)
         if known is None:
             known = self._facts[seq] = self._measure(fact)
@@ -75,13 +78,12 @@ class MessageTokens:
 
     def keep_only(self, seqs: Set[int]) -> None:
         """Keep only the counts of these events."""
-        self._facts = {seq: units for seq, units in self._facts.items() if seq in seqs or seq < 0}
+        self._facts = {seq: units for seq, units in self._facts.items() if seq in seqs}
         self._texts = {key: units for key, units in self._texts.items() if key[1] in seqs or key[1] < 0}
 
     def forget_from(self, seq: int) -> None:
-        """Drop the counts of events from `seq` on, because other events will get these seqs. A negative key is the
-        notice that such an event has changed."""
-        self._facts = {key: units for key, units in self._facts.items() if -1 - seq < key < seq}
+        """Drop the counts of events from `seq` on, because other events will get these seqs."""
+        self._facts = {key: units for key, units in self._facts.items() if key < seq}
         self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
 
     def _measure(self, fact: CountedFact) -> int:

@@ -127,11 +127,16 @@ class ShownMessage(Struct, eq=False, gc=False):
                 shown[place] = Text(text=overlay.text)
         return tuple(shown)
 
+    @property
+    def _counted_as(self) -> int:
+        """The seq under which the meter counts it: marks change its fields, and counts are cached by seq."""
+        return self.marked_by if self.marked_by >= 0 else self.seq
+
     def units(self, meter: MessageTokens) -> int:
         """Return the units that the message takes as it is shown."""
         overlays = self.overlays
         if not overlays:
-            return meter.message(self.seq, self.fact)
+            return meter.message(self._counted_as, self.fact)
         whole = overlays.get(-1)
         if whole is not None:
             return (
@@ -139,10 +144,10 @@ class ShownMessage(Struct, eq=False, gc=False):
                 + meter.text(whole.owner, self.seq, -1, whole.text)
                 + meter.extra_units(self.fact.extra)
             )
-        units = meter.message(self.seq, self.fact)
+        units = meter.message(self._counted_as, self.fact)
         for place, overlay in overlays.items():
             units += meter.text(overlay.owner, self.seq, place, overlay.text)
-            units -= meter.replaceable_units(self.seq, place, self.fact.content)
+            units -= meter.replaceable_units(self._counted_as, place, self.fact.content)
         return units
 
     def replaceable_units(self, meter: MessageTokens) -> int:
@@ -154,8 +159,8 @@ class ShownMessage(Struct, eq=False, gc=False):
         saved = 0
         for place, overlay in (self.overlays or {}).items():
             if overlay.sources:
-                whole = meter.message(self.seq, self.fact) if place == -1 else 0
-                whole = whole or meter.replaceable_units(self.seq, place, self.fact.content)
+                whole = meter.message(self._counted_as, self.fact) if place == -1 else 0
+                whole = whole or meter.replaceable_units(self._counted_as, place, self.fact.content)
                 saved += whole - meter.text(overlay.owner, self.seq, place, overlay.text)
         return saved
 

@@ -392,7 +392,7 @@ class View:
             self.notice = None
         if self.dropped.messages:
             fact = UserSaid(content=self.dropped.notice())
-            # The notice is no event of the log. Its seq must change with its text: counts are cached by seq.
+            # The notice is no event of the log, so its seq is negative.
             self.notice = Step(place, "notice", fact, event_seq=-1 - owner)
             self._insert(self.notice)
 

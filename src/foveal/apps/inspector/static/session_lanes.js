@@ -16,10 +16,11 @@ import { Lanes } from "./lanes.js";
 const LANE_CANDIDATES = 100;
 /** Milliseconds between two loads of the list while the session grows. */
 const LANES_REFRESH_MS = 15_000;
-/** Milliseconds after which a list that the server could not complete in time is loaded again. */
+/** Milliseconds after which a list that the server could not complete in time is loaded again; twice as many each
+ * further time, because a busy server needs longer, and rows of very long sessions may stay incomplete. */
 const LANES_AGAIN_MS = 1_000;
-/** How often. Rows of very long sessions may stay incomplete. */
-const MAX_LANES_AGAIN = 10;
+/** How often. */
+const MAX_LANES_AGAIN = 8;
 
 /**
  * Return the lanes of a session's page. They stay hidden while no other session belongs to it.
@@ -31,7 +32,8 @@ export function createSessionLanes(app) {
   /** @type {SessionRow[]} */
   let rows = [];
   let loadedAt = -Infinity;
-  let again = MAX_LANES_AGAIN;
+  let tries = 0;
+  let newest = 0;
   const show = () => {
     const known = rows.find((row) => row.key === app.data.id);
     const others = rows.filter((row) => row.key !== app.data.id);
@@ -44,16 +46,23 @@ export function createSessionLanes(app) {
   };
   const load = async () => {
     loadedAt = performance.now();
+    newest += 1;
+    const own = newest;
+    /** @type {SessionRow[] | null} */
+    let loaded = null;
     try {
-      rows = (await app.data.sessions({ limit: LANE_CANDIDATES })).sessions;
+      loaded = (await app.data.sessions({ limit: LANE_CANDIDATES })).sessions;
     } catch (error) {
       // The page is complete without the lanes.
       if (!(error instanceof Problem)) throw error;
     }
+    // A load that was started later has the say: this answer may be older, and less complete.
+    if (own !== newest) return;
+    rows = loaded ?? rows;
     show();
-    if (again > 0 && (rows.length === 0 || rows.some((row) => row.partial))) {
-      again -= 1;
-      setTimeout(() => void load(), LANES_AGAIN_MS);
+    if (tries < MAX_LANES_AGAIN && (rows.length === 0 || rows.some((row) => row.partial))) {
+      setTimeout(() => void load(), LANES_AGAIN_MS * 2 ** tries);
+      tries += 1;
     }
   };
   app.state.subscribe((state, before) => {

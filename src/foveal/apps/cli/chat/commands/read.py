@@ -53,8 +53,7 @@ async def tokens(state: ChatState, argument: str) -> list[Row]:
             ("latest turn", _turn_text(usages[-1])),
             ("average turn", _turn_text(_average_turn(usages))),
         ]
-    left = turns_text(report) or "not known before the first turn"
-    table.append(("turns", f"{report.turns:,} so far, {left}"))
+    table.append(("turns", ", ".join(filter(None, (f"{report.turns:,} so far", turns_text(report))))))
     table.append(("threshold", thresholds_line(report)))
     spent = "not known: this model has no price" if report.spent is None else dollars(report.spent)
     saved = f", saved {dollars(report.saved)} against sending everything" if report.saved else ""

@@ -22,6 +22,7 @@ from foveal.apps.cli.chat.output.styled_text import (
     row,
     table_lines,
 )
+from foveal.core.engine.overflow import LEARNED_FROM_REFUSAL, LEARNED_FROM_USAGE
 from foveal.core.engine.report import Report, breaks_text, reduced_texts
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.model import Model
@@ -192,6 +193,8 @@ def window_source(report: Report) -> str:
         "yours": "set by you",
         "learned": "learned from the provider",
         "default": "unknown model: a guess",
+        LEARNED_FROM_REFUSAL: LEARNED_FROM_REFUSAL,
+        LEARNED_FROM_USAGE: LEARNED_FROM_USAGE,
     }
     return words.get(report.window_source, f"from the {report.window_source or 'provider'}")
 
