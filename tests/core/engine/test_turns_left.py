@@ -54,10 +54,11 @@ def test_no_more_turns_are_foretold_than_have_room(policy: str) -> None:
         check_room(ctx.report())
 
 
-def test_a_short_turn_after_a_compaction_does_not_promise_hundreds_of_turns() -> None:
-    ctx = context(32_000)
+@pytest.mark.parametrize("policy", ["handoff", "recent-summary"])
+def test_a_short_turn_after_a_compaction_does_not_promise_hundreds_of_turns(policy: str) -> None:
+    ctx = context(32_000, policy)
     for turn in range(8):
-        answer = {"role": "assistant", "content": words(800, f"a{turn}b")}
+        answer = {"role": "assistant", "content": words(2_000, f"a{turn}b")}
         ctx.append(user(f"Look at part {turn}."), answer)
     before = ctx.report()
     ctx.append(user("Thanks."), {"role": "assistant", "content": "Done."})
