@@ -6,6 +6,8 @@
    the summary or the notice that covers the others names their handles. The first, the task, takes at most half of
    the share from the others, and is clipped only if it takes more than a third of the room (`MAX_TASK_SHARE`).
 3. The latest user message is never touched and does not count: no reduction may change it anyway.
+4. Reports of tools, reminders and notices that a harness puts into the user role are not the user's words. Unless
+   one of them is the task, they go with the steps around them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Final, Protocol
 
+from foveal.core.compaction.ledger.pasted_text import is_harness_text
+from foveal.core.log.events import text_of
 from foveal.core.models.budget import Budget
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.steps import Step
@@ -34,6 +38,11 @@ class UserShare(Protocol):
     def retain_user_tokens(self) -> int: ...
 
 
+def is_harness_step(step: Step) -> bool:
+    """Return whether a message in the user role was written by the harness of the agent, not by the user."""
+    return is_harness_text(text_of(step.utterance.fact.content))
+
+
 def user_room(budget: Budget, share: UserShare) -> int:
     """Return the units that user messages may take verbatim."""
     return min(share.retain_user_tokens, int(budget.hard * share.retain_user_share))
@@ -49,6 +58,8 @@ def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long:
     """Return the user messages beside the latest that no summary and no drop hides. Long ones count as they will be
     clipped, unless nothing clips them (`clips_long`)."""
     users = earlier_user_steps(view)
+    # What a harness says in the user role must not take the room of what the user says.
+    users = [step for step in users if step is users[0] or not is_harness_step(step)]
     room = user_room(budget, share)
     if not room or not users:
         return []

@@ -31,7 +31,7 @@ from foveal.core.compaction.kept_messages import kept_user_steps
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.log.events import Event, Mask, Thinking, UserSaid
 from foveal.core.models.budget import Budget
-from foveal.core.view.steps import ShownMessage, Step
+from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 
 MIN_RANGE_UNITS: Final = 120
@@ -95,6 +95,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Seqs of events in the range that stay as they are."""
     masks: tuple[Mask, ...] = ()
     """Placeholders for results, arguments and texts of steps in the range that stay."""
+    shortened: tuple[int, ...] = ()
+    """Seqs of `keep` whose messages are shown with a part missing: what they miss is quoted like the rest."""
     turns: int
     """User requests in the range, those that stay included."""
     events: int
@@ -199,7 +201,6 @@ def plan_forced(
 
 def plan_record(
     view: View,
-    budget: Budget,
     terms: RangeTerms,
     *,
     removed: Sequence[Step],
@@ -211,7 +212,6 @@ def plan_record(
     """Return the plan of a record for steps that go, earlier summaries among them, and for what `masks` hide in
     steps that stay; they save `saved` units. None when there is nothing to gain."""
     gone = {id(step) for step in removed}
-    hidden = {mask.target for mask in masks if mask.part == -1}
     targets = {mask.target for mask in masks}
     changed = [
         index
@@ -230,15 +230,20 @@ def plan_record(
         for step in view.steps[:end]
         if step.kind in ("user", "model") and id(step) not in gone
         for shown in step.shown_messages()
-        if first <= shown.seq <= last and shown.seq not in hidden and not _is_hidden_result(step, shown)
+        if first <= shown.seq <= last
+        and (shown is step.utterance or not (shown.is_masked or shown.seq in targets))
     }
+    results = [
+        slot.result for index in changed for slot in view.steps[index].slots if slot.result is not None
+    ]
     return Plan(
         first=first,
         last=last,
         keep=tuple(sorted(keep)),
         masks=tuple(masks),
+        shortened=tuple(sorted(seq for seq in keep if seq in targets or _is_shortened(view, seq))),
         turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
-        events=sum(step.message_count for step in removed) + len(hidden),
+        events=sum(step.message_count for step in removed) + sum(result.seq in targets for result in results),
         before=before,
         room=max(1, min(room, before // 2)),
         rewritten=view.units - before + room - sum(map(view.units_of, view.steps[: changed[0]])),
@@ -248,9 +253,9 @@ def plan_record(
     )
 
 
-def _is_hidden_result(step: Step, shown: ShownMessage) -> bool:
-    """Return whether a result is shown as a placeholder: then the next record quotes from it again."""
-    return shown is not step.utterance and shown.is_masked
+def _is_shortened(view: View, seq: int) -> bool:
+    found = view.find(seq)
+    return found is not None and found[1].is_masked
 
 
 def resolve_plan(plan: Plan, events: Sequence[Event], index: LedgerIndex | None = None) -> Plan:

@@ -93,7 +93,9 @@ def compose(
     in `elsewhere` and `lines_elsewhere` are shown outside of the range."""
     max_units = max_text_units(plan)
     header = header_line(plan, by)
-    ledger = Ledger(events, keep=frozenset(plan.keep), after=after, index=index)
+    ledger = Ledger(
+        events, keep=frozenset(plan.keep), shortened=frozenset(plan.shortened), after=after, index=index
+    )
 
     def ledger_of(room: int, *, only_needed: bool = False) -> str:
         known = elsewhere | set(find_names(sections)) if sections else elsewhere
@@ -138,7 +140,9 @@ def compose_ledger_only(
     max_units = max_text_units(plan)
     header = f"[foveal: record of {handle(plan.first)}–{handle(plan.last)}, of what has happened]"
     room = max_units - counter.count(header) - 2
-    ledger = Ledger(events, keep=frozenset(plan.keep), after=after, index=index)
+    ledger = Ledger(
+        events, keep=frozenset(plan.keep), shortened=frozenset(plan.shortened), after=after, index=index
+    )
     text = "\n".join(filter(None, (header, ledger.write(room=room, counter=counter, span=_NO_SPAN))))
     return text if counter.count(text) <= max_units else ""
 

@@ -68,7 +68,9 @@ def _messages_outside(view: View, plan: Plan) -> Iterator[ShownMessage]:
     for step in view.steps:
         if not plan.first <= step.seq <= plan.last or step.seq in keep:
             for shown in step.shown_messages():
-                if shown.seq not in masked and (shown.seq > plan.last or shown.seq in keep or shown.seq < plan.first):
+                if shown.seq not in masked and (
+                    shown.seq > plan.last or shown.seq in keep or shown.seq < plan.first
+                ):
                     yield shown
 
 

@@ -1,4 +1,4 @@
-"""`economy`, the default policy: few cuts, made when they cost little.
+"""`economy`, the default policy: few cuts, made when they cost little; the agent's trace stays.
 
 Four fifths of a bill is reading the cached beginning of the conversation again, so what counts is the average
 size of a request. But changing an early message makes the provider read everything behind it again at the full
@@ -6,18 +6,18 @@ price.
 
 1. A new result is shown whole. Lines of it that are shown above already become a reference (`refer`): what is saved
    before a result was ever sent breaks no cache.
-2. A cut replaces the oldest steps by one summary, down to `target`. The newest steps stay whole, and so do the
-   user's messages.
+2. A cut hides old results; calls, texts and the user's messages stay as long as the room allows (`ladder.cut`).
 3. A cut is made before it must be if it is cheap: when it costs at most `MAX_CUT_COST_SHARE` of what the
    conversation has cost so far. A conversation that ends right after it has then lost little, and one that goes on
    saves with every call. It also needs something to gain: the request is larger than `early_tokens` and than three
-   fifths of all that was said, and the cut removes a third of it.
+   fifths of all that was said, and the cut removes a third of it. It hides nothing but results, and each of them
+   leaves a line of what it held, or half of the request stays. `early = false` turns these cuts off.
 4. Above `act`, a cut is made at any price. When the request does not fit, new results that exceed `clip_share` of
    the room are clipped to it first.
 
 Which old results will be needed again is hard to foresee. On recorded conversations their age alone chose as well
 as their age, size, subject and overlap with newer results together. The files that calls name most often are quoted
-in the summary, however old their texts are.
+in the record, however old their texts are.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from foveal.core.view.view import View
 
 MAX_CUT_COST_SHARE: Final = 0.1
 """Share of the cost so far that a cut may cost if nothing forces it."""
+MIN_LEFT_SHARE: Final = 0.5
+"""Share of a request that such a cut leaves, unless every hidden result leaves a line of what it held."""
 MIN_SHOWN_SHARE: Final = 0.6
 """Share of all that was said above which a request is worth a cut if nothing forces it."""
 MIN_CUT_SHARE: Final = 1 / 3
@@ -50,16 +52,32 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
     if view.units > budget.hard:
         return _forced_cut(view, budget, moment, policy)
     is_due = view.units > budget.act
-    if moment.cutting or not (is_due or view.units + budget.fixed > _worthwhile(budget, moment, policy)):
+    if not (is_due or policy.early) or moment.cutting:
+        return None
+    if not (is_due or view.units + budget.fixed > _worthwhile(budget, moment, policy)):
+        return None
+    if not is_due and not _is_cheap(ladder.least_rewritten(view, budget, policy), moment):
         return None
     is_full = view.units + budget.fixed > _full(budget, moment)
-    planned = _plan(view, budget, moment, policy, reason="tokens" if is_full else "price")
+    reason = "tokens" if is_full else "price"
+    planned = _plan(view, budget, moment, policy, reason=reason, only_results=not is_due)
     if planned is None or planned.before - planned.room < view.units * MIN_CUT_SHARE:
         return None
-    cost = (moment.write - moment.read) * planned.rewritten
-    if not (is_due or moment.free_break or cost <= MAX_CUT_COST_SHARE * moment.spent):
+    if not (is_due or (_is_cheap(planned.rewritten, moment) and _is_harmless(view, planned))):
         return None
     return None if ladder.covers_reverted_summary(view, planned) else planned
+
+
+def _is_cheap(rewritten: int, moment: Moment) -> bool:
+    """Return whether a cut costs little of what the conversation has cost, if the provider reads this much anew."""
+    return moment.free_break or (moment.write - moment.read) * rewritten <= MAX_CUT_COST_SHARE * moment.spent
+
+
+def _is_harmless(view: View, planned: Plan) -> bool:
+    """Return whether the work can be carried on with what stays: half of the request, or a line of each result."""
+    if view.units - planned.before + planned.room >= view.units * MIN_LEFT_SHARE:
+        return True
+    return all("\n" in mask.text for mask in planned.masks)
 
 
 def foresee_cut(view: View, budget: Budget, moment: Moment, policy: Policy) -> Plan | None:
@@ -80,12 +98,16 @@ def _worthwhile(budget: Budget, moment: Moment, policy: Policy) -> float:
     return min(_full(budget, moment), max(policy.early_tokens, MIN_SHOWN_SHARE * said))
 
 
-def _plan(view: View, budget: Budget, moment: Moment, policy: Policy, *, reason: str) -> Plan | None:
-    """Return what to summarise; None if the policy does not allow it, or if there is nothing to gain."""
+def _plan(
+    view: View, budget: Budget, moment: Moment, policy: Policy, *, reason: str, only_results: bool = False
+) -> Plan | None:
+    """Return what to hide; None if the policy does not allow it, or if there is nothing to gain."""
     if not policy.compact or policy.mode != "auto" or moment.compacted:
         return None
     goal = budget.hard * policy.target
-    planned = ladder.plan_cut(view, budget, policy, goal=goal, said=moment.said, reason=reason, only_results=reason == "price")
+    planned = ladder.plan_cut(
+        view, budget, policy, goal=goal, said=moment.said, reason=reason, only_results=only_results
+    )
     if planned is None:
         return None
     # A cut for its price is written without a model: a model's summary would cost more than the cut saves.

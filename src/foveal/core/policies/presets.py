@@ -83,6 +83,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the first user message is dropped last of all."""
     early_tokens: int = 0
     """Tokens of a request from which `economy` cuts before it must, if the cut is cheap."""
+    early: bool = True
+    """Whether `economy` cuts before it must."""
     mode: Mode = "auto"
     """When the policy reduces anything: by itself, after the user has agreed (before that, only what would not fit
     otherwise), or by itself but without summaries."""
@@ -184,6 +186,7 @@ class PolicyChanges(TypedDict, total=False):
     skeleton_tokens: int
     keep_task: bool
     early_tokens: int
+    early: bool
     mode: Mode
     compact: bool
     tail: float

@@ -14,6 +14,7 @@ from typing import Final
 
 from foveal.core.log.events import Call
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
+from foveal.core.reduction.result_digest import digest_lines
 from foveal.core.view.text_facts import count_names, exit_status, find_names, parse_json
 
 MAX_IMPORTANT_LINE_CHARS: Final = 160
@@ -22,6 +23,7 @@ MAX_SUBJECT_CHARS: Final = 80
 """Characters of a command or a path that name the call."""
 _EXIT_STATUS_CHARS: Final = 20
 _MIN_IMPORTANT_LINES_CHARS: Final = 24
+_MIN_DIGEST_LINE_CHARS: Final = 24
 _MAX_WHOLE_VALUE_CHARS: Final = 200
 """Argument values up to this length stay whole, unless they are the longest."""
 _MAX_NAME_WEIGHT: Final = 3
@@ -116,22 +118,19 @@ def _fitting(words: Iterable[str], room: int) -> Iterator[str]:
 
 
 def short_placeholder(text: str, *, handle: str, tokens: int, room: int) -> str:
-    """Return the text that stands for a result right behind its call, with its first lines in `room` characters."""
+    """Return the text that stands for a result right behind its call, and says in `room` characters what it held."""
     first = f"[foveal: {tokens:,} tokens hidden; whole: {handle}]"
-    return "\n".join([first, *_first_lines(text, room)])
+    return "\n".join([first, *_digest(text, room)])
 
 
-def _first_lines(text: str, room: int) -> Iterator[str]:
-    for line in text[:4000].split("\n"):
-        line = line.strip()
-        if not line:
-            continue
-        if len(line) > room:
-            if room > 24:
-                yield line[:room] + "…"
+def _digest(text: str, room: int) -> Iterator[str]:
+    for line in digest_lines(text) if room else ():
+        if len(line) >= room:
+            if room >= _MIN_DIGEST_LINE_CHARS:
+                yield line[: room - 1] + "…"
             return
         yield line
-        room -= len(line)
+        room -= len(line) + 1
 
 
 def shortened(text: str, chars: int, handle: str) -> str:
@@ -153,7 +152,9 @@ def shortened_arguments(call: Call, *, handle: str, chars: int) -> str:
 
     def short(value: object) -> object:
         if isinstance(value, str) and len(value) > _MAX_WHOLE_VALUE_CHARS:
-            return shortened(value, max(_MAX_WHOLE_VALUE_CHARS, chars * len(value) // max(1, longest)), handle)
+            return shortened(
+                value, max(_MAX_WHOLE_VALUE_CHARS, chars * len(value) // max(1, longest)), handle
+            )
         if isinstance(value, list):
             return [short(v) for v in value]
         if isinstance(value, dict):

@@ -38,7 +38,7 @@ class Ledger:
     """The ledger of a range.
 
     `events` are the effective events of the range, oldest first. Events in `keep` stay visible beside the ledger
-    and are only referred to. The events `after` the range may have answered a request or resolved an error inside
+    and are only referred to; those of them that are `shortened` miss lines, which may be quoted. The events `after` the range may have answered a request or resolved an error inside
     it. An `index` has what earlier ledgers of the conversation have read; it saves time and changes nothing."""
 
     def __init__(
@@ -46,11 +46,13 @@ class Ledger:
         events: Sequence[Event],
         *,
         keep: Set[int] = frozenset(),
+        shortened: Set[int] = frozenset(),
         after: Sequence[Event] = (),
         index: LedgerIndex | None = None,
     ) -> None:
         self._events = events
         self._keep = keep
+        self._shortened = shortened
         self._after = after
         self._index = index or LedgerIndex()
 
@@ -75,9 +77,9 @@ class Ledger:
         left = room - (counter.count("\n" + last) + 1 if last else 0)
         if left < 0:
             return ""
-        text = _LedgerText(self._index, self._events, self._keep, self._after, counter).write(
-            left, elsewhere=elsewhere, lines_elsewhere=lines_elsewhere, only_needed=only_needed
-        )
+        text = _LedgerText(
+            self._index, self._events, self._keep, self._after, counter, shortened=self._shortened
+        ).write(left, elsewhere=elsewhere, lines_elsewhere=lines_elsewhere, only_needed=only_needed)
         return "\n".join(filter(None, (text, last)))
 
 
@@ -91,10 +93,12 @@ class _LedgerText:
         keep: Set[int],
         after: Sequence[Event],
         counter: Counter,
+        *,
+        shortened: Set[int],
     ) -> None:
         self._facts = index.range_facts(events)
         self._later = index.facts_after(self._facts, after)
-        self._signs = ReuseSigns(self._facts, index, later=self._later, keep=keep)
+        self._signs = ReuseSigns(self._facts, index, later=self._later, keep=keep, shortened=shortened)
         self._sizes = index.item_sizes(counter)
         self._keep = keep
         self._counter = counter
@@ -149,7 +153,7 @@ class _LedgerText:
     ) -> str:
         """Return the text with a block of quoted lines and names, if there is room for one."""
         left = room - self._sizes.of_text(text) - 2
-        for _ in range(3) if text else ():
+        for _ in range(3):
             if left < _MIN_EXCERPT_UNITS:
                 break
             block = likely_reused.write_excerpts(

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
-from itertools import chain, filterfalse
+from itertools import chain, filterfalse, islice
 from math import log
 from typing import Final, NamedTuple, TypeAlias
 
@@ -41,6 +41,7 @@ from foveal.core.compaction.ledger.sections import (
     quote_line,
 )
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, handle, text_of
+from foveal.core.reduction.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter as TokenCounter
 from foveal.core.view.text_facts import name_candidates, string_values
 
@@ -98,12 +99,22 @@ _FoundName: TypeAlias = tuple[str, int]
 class ReuseSigns:
     """The names and lines in the newest part of a range, without the events that stay visible."""
 
-    def __init__(self, facts: RangeFacts, index: LedgerIndex, *, later: RangeFacts, keep: Set[int]) -> None:
-        """`later` are the facts about what follows the range."""
+    def __init__(
+        self,
+        facts: RangeFacts,
+        index: LedgerIndex,
+        *,
+        later: RangeFacts,
+        keep: Set[int],
+        shortened: Set[int] = frozenset(),
+    ) -> None:
+        """`later` are the facts about what follows the range; of the events in `keep`, those that are `shortened`
+        miss lines."""
         self._facts = facts
         self._later = later
         self._index = index
         self._keep = keep
+        self._whole: Set[int] = keep - shortened
         self.results: list[tuple[Event, EventWords]] = []
         """Newest first."""
         self.calls: list[tuple[Event, EventWords]] = []
@@ -146,7 +157,7 @@ class ReuseSigns:
     @cached_property
     def shown_lines(self) -> frozenset[int]:
         """Hash values of the lines in calls that stay visible."""
-        calls = (words.line_hashes() for event, words in self.calls if event.seq in self._keep)
+        calls = (words.line_hashes() for event, words in self.calls if event.seq in self._whole)
         return frozenset(chain.from_iterable(calls))
 
     # ── Lines ──
@@ -158,15 +169,24 @@ class ReuseSigns:
         for event, words in newest:
             for line in words.imports:
                 yield self._origin(event), line
+        yield from self._digests()
         yield from self._lines_of_files(room * _CHARS_PER_UNIT)
         for event, _ in newest:
             yield from self._lines_of(event)
+
+    def _digests(self) -> Iterator[tuple[_QuoteOrigin, str]]:
+        """Yield what each result of a step that goes held; where the step stays, its placeholder says it."""
+        for event, _ in self.results:
+            action = self._facts.by_result.get(event.seq)
+            if action is None or action.seq not in self._keep:
+                for line in islice(digest_lines(text_of(event.fact.content)), 1):
+                    yield self._origin(event), line
 
     def _written_lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
         """Yield the lines that occur in a call and in a result."""
         returned = set[int]().union(*(words.line_hashes() for _, words in self.results))
         for event, words in self.calls:
-            if event.seq in self._keep:
+            if event.seq in self._whole:
                 continue
             both = returned.intersection(words.line_hashes()) if words.lines else ()
             for call in self._calls_of(event) if both else ():

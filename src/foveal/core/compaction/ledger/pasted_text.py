@@ -20,6 +20,13 @@ _PASTED_TAG: Final = re.compile(
 _TOOL_REPORT: Final = re.compile(
     r"\[[\w-]{2,60}(?: for '[^\n]{0,4000}')?\] Result:|(?:OBSERVATION|Observation|Tool (?:result|output)):"
 )
+_HARNESS_TAG: Final = re.compile(
+    r"<([\w-]*(?:reminder|notification|notice|caveat|environment|hook|skill|stdout|stderr|command|system|tool)[\w-]*)"
+    rf"\b[^>\n]{{0,{_MAX_TAG_CHARS}}}>"
+)
+"""The beginning of a notice that a harness writes."""
+_SKILL: Final = re.compile(r"Base directory for this skill:")
+"""The beginning of instructions that a harness has loaded."""
 _OWN_WORDS: Final = re.compile(r"<(feedback|user_message|user_feedback|answer|task)>")
 """What the user said, inside a report of a tool."""
 
@@ -59,6 +66,22 @@ def pasted_spans(text: str) -> list[tuple[int, int]]:
 def is_tool_report(text: str) -> bool:
     """Return whether a message of the user reports the result of a tool."""
     return text[:1] in ("[", "O", "T") and _TOOL_REPORT.match(text) is not None
+
+
+def is_harness_text(text: str) -> bool:
+    """Return whether a harness wrote all of a message in the user role: a report of a tool, or a notice in tags."""
+    text = text.strip()
+    if is_tool_report(text):
+        return _OWN_WORDS.search(text) is None
+    while (found := _HARNESS_TAG.match(text)) is not None:
+        closing = f"</{found[1]}>"
+        end = text.find(closing, found.end())
+        if end < 0:
+            return False
+        text = text[end + len(closing) :].lstrip()
+        if not text:
+            return True
+    return _SKILL.match(text) is not None
 
 
 def end_of_own_words(text: str) -> int:

@@ -7,7 +7,8 @@ The rungs, from the gentlest to the last:
 2. clip the newest: the results of the newest step share one limit.
 3. compact: old turns become a summary. This rung returns a plan; the caller has the summary written. User messages
    stay as they are within their share of the room; beyond it long ones are clipped first.
-4. force: what must go goes (`force_fit`), into a record without a model, merged summaries, clips, and drops.
+4. cut: old results are hidden, and only then calls and texts are shortened and steps removed; also a plan.
+5. force: what must go goes (`force_fit`), into a record without a model, merged summaries, clips, and drops.
 
 The rungs read the view and return what to record; they change nothing in it but the caches that its messages own
 (see `ShownMessage`). No rung touches instructions, pinned steps, the latest user message, or the calls of the
@@ -25,7 +26,7 @@ from foveal.core.policies.ladder.compact import (
     saves_too_little,
     summary_terms,
 )
-from foveal.core.policies.ladder.cut import plan_cut
+from foveal.core.policies.ladder.cut import least_rewritten, plan_cut
 from foveal.core.policies.ladder.drop import (
     force_fit,
     irreducible_units,
@@ -57,6 +58,7 @@ __all__ = [
     "foresee_compaction",
     "irreducible_units",
     "last_resort_steps",
+    "least_rewritten",
     "limit_messages",
     "mask_media",
     "mask_result",

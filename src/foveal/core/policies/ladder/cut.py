@@ -3,11 +3,12 @@
 What a model continues from is mostly its own trace: which calls it made, how, and with what thoughts. The trace is
 small, because results are most of a request. So a cut goes down this list, each time only as far as it must:
 
-1. All results before the newest are hidden at once, each behind a placeholder with its handle and its first lines.
-   The cached prefix is lost from the first of them on anyway.
-2. If the request is still above its goal, long arguments of old calls and long old texts of the agent are shortened
-   in their own form.
-3. If that is not enough, the oldest whole steps go.
+1. All results before the newest are hidden at once, each behind a placeholder with its handle and what it holds in a
+   line or two. The cached prefix is lost from the first of them on anyway.
+2. If the request is still far above its goal, long arguments of old calls are shortened in their own keys.
+3. If that is not enough, long old texts of the agent and of the harness are shortened, and the oldest whole steps go,
+   down to the goal: without the first messages nothing of the cached prefix is left, so this is done seldom and then
+   makes room for long.
 
 A record of what the trace does not show stands behind the steps that lost something. All of it is one `Plan` and
 becomes one event.
@@ -18,23 +19,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
-from foveal.core.compaction.plan import Plan, kept_steps, is_removable, plan_record, safe_cut
-from foveal.core.log.events import Call, Mask, ModelSaid, Text, handle, parts
+from foveal.core.compaction.kept_messages import is_harness_step
+from foveal.core.compaction.plan import Plan, is_removable, kept_steps, plan_record, safe_cut
+from foveal.core.log.events import Mask
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.compact import summary_terms
-from foveal.core.policies.ladder.mask import MIN_SAVED_UNITS, hide_result, maskable_results, shorten_arguments, shorten_text
+from foveal.core.policies.ladder.mask import hide_result, maskable_results, shorten_arguments, shorten_text
 from foveal.core.policies.presets import Policy
-from foveal.core.view.steps import Step
+from foveal.core.view.steps import Slot, Step
 from foveal.core.view.view import View
 
 MIN_LONG_UNITS: Final = 250
-"""Arguments of a call, and texts of the agent, above this size are long: mostly contents of files."""
-ENOUGH_SHARE: Final = 0.65
-RECORD_SHARE: Final = 0.15
+"""Arguments of a call and texts above this size are long: mostly contents of files."""
 MAX_NEWEST_SHARE: Final = 0.15
-"""Share of the room that the newest results may take beside the trace; of larger ones fewer stay."""
+"""Share of the room that the newest results may take; of larger ones only the very newest stays."""
+SLACK_SHARE: Final = 0.2
+"""Share of the room by which a request may exceed its goal before steps go: losing the whole cached prefix costs more
+than reading this much."""
+RECORD_SHARE: Final = 0.15
+"""Share of all that is hidden that its record may take, if its room allows more: a long record of little would cost
+what the cut saves."""
 
 
 class _Saving(NamedTuple):
@@ -46,10 +50,18 @@ class _Saving(NamedTuple):
 
 
 def plan_cut(
-    view: View, budget: Budget, policy: Policy, *, goal: float, said: int, reason: str, only_results: bool = False
+    view: View,
+    budget: Budget,
+    policy: Policy,
+    *,
+    goal: float,
+    said: int,
+    reason: str,
+    only_results: bool = False,
 ) -> Plan | None:
     """Return what to hide so that all messages take `goal` units, or as little as possible; None when there is
-    nothing to gain. With `only_results`, calls, texts and steps stay whatever the goal is."""
+    nothing to gain. With `only_results`, calls, texts and steps stay whatever the goal is. `said` are the units of
+    all that was said so far."""
     terms = summary_terms(policy)
     kept = {id(step) for step in kept_steps(view, budget, terms)}
     place = {id(step): index for index, step in enumerate(view.steps)}
@@ -58,48 +70,73 @@ def plan_cut(
         for slot in _old_results(view, budget, policy)
         if (made := hide_result(view, slot, policy)) is not None
     ]
+    # A loop of calls may need the thinking that it began with, so what stays unchanged begins at a safe place.
     end = safe_cut(view.steps, max((saving.index for saving in savings), default=-1) + 1, kept)
     savings = [saving for saving in savings if saving.index < end]
-    room = min(policy.summary_tokens, int(budget.hard * policy.summary_share))
-    room = int(min(room, RECORD_SHARE * (said - view.units + sum(s.units for s in savings) + sum(map(view.units_of, view.summaries)))))
-    left = view.units + room - sum(map(view.units_of, view.summaries)) - sum(s.units for s in savings)
+    recorded = sum(map(view.units_of, view.summaries))
+    hidden = said - view.units + recorded + _units_of(savings)
+    room = int(min(policy.summary_tokens, budget.hard * policy.summary_share, RECORD_SHARE * hidden))
+    left = view.units + room - recorded - _units_of(savings)
+    enough = goal + SLACK_SHARE * budget.hard
     removed: list[Step] = []
-    if left > budget.hard * ENOUGH_SHARE and not only_results:
+    if left > enough and not only_results:
         newest = _newest_index(view, policy)
-        shortened = list(_shorten(view, policy, newest))
-        savings += shortened
-        left -= sum(saving.units for saving in shortened)
-        if left > budget.hard * ENOUGH_SHARE:
-            removed = _oldest(view, kept, savings, excess=left - goal, end=safe_cut(view.steps, newest, kept))
+        savings += _long_arguments(view, newest)
+        left = view.units + room - recorded - _units_of(savings)
+        if left > enough:
+            savings += _long_texts(view, newest, kept)
+            left = view.units + room - recorded - _units_of(savings)
+            end = safe_cut(view.steps, newest, kept)
+            removed = _oldest(view, kept, savings, excess=left - goal, end=end)
     gone = {id(step) for step in removed}
     savings = [saving for saving in savings if id(view.steps[saving.index]) not in gone]
     removed += [step for step in view.summaries if not step.is_pinned]
     return plan_record(
         view,
-        budget,
         terms,
         removed=removed,
         masks=[saving.mask for saving in savings],
-        saved=sum(saving.units for saving in savings),
+        saved=_units_of(savings),
         room=room,
         reason=reason,
     )
 
 
-def _old_results(view: View, budget: Budget, policy: Policy):
-    """Return the results to hide: all but the newest, which take at most their share of the room."""
-    results = maskable_results(view, policy)
+def least_rewritten(view: View, budget: Budget, policy: Policy) -> int:
+    """Return the units that a provider has to read anew after a cut of results, at least: found without writing the
+    placeholders."""
+    oldest, saved = None, 0
+    for slot in _old_results(view, budget, policy):
+        assert slot.result is not None
+        oldest = oldest or slot.step
+        saved += slot.result.units(view.meter)
+    if oldest is None:
+        return view.units
+    before = 0
+    for step in view.steps:
+        if step is oldest:
+            break
+        before += view.units_of(step)
+    recorded = sum(map(view.units_of, view.summaries))
+    return view.units - saved - recorded - before
+
+
+def _units_of(savings: Sequence[_Saving]) -> int:
+    return sum(saving.units for saving in savings)
+
+
+def _old_results(view: View, budget: Budget, policy: Policy) -> list[Slot]:
+    """Return the results to hide, oldest first: all but the newest, which take at most their share of the room."""
+    first_kept = view.result_count - policy.keep_last
     spare = budget.hard * MAX_NEWEST_SHARE
-    newest = [
-        slot
-        for slot in maskable_results(view, replace(policy, keep_last=1))
-        if slot.ordinal >= view.result_count - policy.keep_last
-    ]
-    for slot in reversed(newest):
-        spare -= slot.result.units(view.meter)
-        if spare < 0:
-            results.append(slot)
-    return sorted(results, key=lambda slot: slot.ordinal)
+    old: list[Slot] = []
+    for slot in reversed(maskable_results(view, policy, keep_last=min(1, policy.keep_last))):
+        if slot.ordinal >= first_kept and slot.result is not None:
+            spare -= slot.result.units(view.meter)
+            if spare >= 0:
+                continue
+        old.append(slot)
+    return old[::-1]
 
 
 def _newest_index(view: View, policy: Policy) -> int:
@@ -109,21 +146,28 @@ def _newest_index(view: View, policy: Policy) -> int:
         results += sum(slot.ordinal >= 0 for slot in view.steps[index].slots)
         if results >= policy.keep_last:
             return index
-    return 0
+    return max(0, len(view.steps) - 1)
 
 
-def _shorten(view: View, policy: Policy, end: int) -> Iterator[_Saving]:
-    """Yield what shortens long arguments and long texts of the agent in the steps before `end`."""
+def _long_arguments(view: View, end: int) -> Iterator[_Saving]:
+    """Yield what shortens the arguments of calls in the steps before `end`."""
     for index, step in enumerate(view.steps[:end]):
-        if step.kind != "model" or step.is_pinned or step.has_open_call:
+        if step.is_pinned or step.has_open_call:
             continue
         for slot in step.slots:
             if slot.has_whole_arguments and slot.argument_units(view.meter) > MIN_LONG_UNITS:
                 made = shorten_arguments(view, slot, MIN_LONG_UNITS)
                 if made is not None:
                     yield _Saving(index, *made)
-        for mask, units in shorten_text(view, step, MIN_LONG_UNITS):
-            yield _Saving(index, mask, units)
+
+
+def _long_texts(view: View, end: int, kept: set[int]) -> Iterator[_Saving]:
+    """Yield what shortens texts of the agent, and of the harness in the user role, in the steps before `end`."""
+    for index, step in enumerate(view.steps[:end]):
+        is_text = step.kind == "model" or (step.kind == "user" and is_harness_step(step))
+        if is_text and is_removable(step, kept) and not step.has_open_call:
+            for mask, units in shorten_text(view, step, MIN_LONG_UNITS):
+                yield _Saving(index, mask, units)
 
 
 def _oldest(view: View, kept: set[int], savings: Sequence[_Saving], *, excess: float, end: int) -> list[Step]:

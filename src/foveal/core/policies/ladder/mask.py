@@ -26,14 +26,19 @@ MIN_SAVED_UNITS: Final = 24
 """A mask or a clip that saves fewer units than this is not worth a changed prefix."""
 MIN_MASKED_UNITS: Final = 2 * MIN_SAVED_UNITS
 """Texts up to this many units are not masked: their placeholder would be about as long."""
+MIN_HIDDEN_UNITS: Final = 96
+"""Results up to this many units stay when a cut hides others: small ones are often a state, a sum or a verdict."""
+MIN_DIGEST_CHARS: Final = 60
+"""Characters that a placeholder says about a hidden result at least: its first value."""
 
 
 # ── What may be masked ───────────────────────────────────────────────────────────────────────────────────
 
 
-def maskable_results(view: View, policy: Policy) -> list[Slot]:
-    """Return the results that may be masked, oldest first."""
-    newest = view.result_count - policy.keep_last
+def maskable_results(view: View, policy: Policy, *, keep_last: int | None = None) -> list[Slot]:
+    """Return the results that may be masked, oldest first; the newest `keep_last`, by default those of the policy,
+    may not."""
+    newest = view.result_count - (policy.keep_last if keep_last is None else keep_last)
     current = view.steps[-1] if view.steps else None
     candidates = [
         slot
@@ -127,15 +132,13 @@ def hide_result(view: View, slot: Slot, policy: Policy) -> tuple[Mask, int] | No
     result = slot.result
     assert result is not None
     units = result.replaceable_units(view.meter)
-    if units <= MIN_MASKED_UNITS:
+    if units <= MIN_HIDDEN_UNITS:
         return None
+    room = max(MIN_DIGEST_CHARS, _skeleton_chars(units, policy)) if policy.skeleton_share else 0
 
     def write() -> str:
         return short_placeholder(
-            text_of(result.fact.content),
-            handle=handle(result.seq),
-            tokens=units,
-            room=_skeleton_chars(units, policy),
+            text_of(result.fact.content), handle=handle(result.seq), tokens=units, room=room
         )
 
     made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
@@ -143,6 +146,8 @@ def hide_result(view: View, slot: Slot, policy: Policy) -> tuple[Mask, int] | No
 
 
 def shorten_arguments(view: View, slot: Slot, max_units: int) -> tuple[Mask, int] | None:
+    """Return the mask that shortens the arguments of a call, and the units that it saves; None when they are too
+    few."""
     seq, units = slot.step.seq, slot.argument_units(view.meter)
     text = shortened_arguments(slot.call, handle=handle(seq), chars=max_units * CHARS_PER_UNIT)
     saved = units - view.meter.counter.count(text)
@@ -150,6 +155,7 @@ def shorten_arguments(view: View, slot: Slot, max_units: int) -> tuple[Mask, int
 
 
 def shorten_text(view: View, step: Step, max_units: int) -> Iterator[tuple[Mask, int]]:
+    """Yield the masks that shorten the long texts of a message, each with the units that it saves."""
     utterance = step.utterance
     content = utterance.fact.content
     for place, part in enumerate(parts(content)):
