@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from foveal.core.compaction.kept_messages import kept_user_steps
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.log.events import Event, Mask, Thinking, UserSaid
+from foveal.core.log.ranges import is_within
 from foveal.core.models.budget import Budget
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
@@ -226,12 +227,11 @@ def plan_record(
     seqs = [seq for index in changed for seq in _step_seqs(view.steps[index], after)]
     first, last = min(seqs), max(seqs)
     keep = {
-        shown.seq
+        seq
         for step in view.steps[:end]
         if step.kind in ("user", "model") and id(step) not in gone
-        for shown in step.shown_messages()
-        if first <= shown.seq <= last
-        and (shown is step.utterance or not (shown.is_masked or shown.seq in targets))
+        for seq in _kept_seqs(step, removed)
+        if first <= seq <= last and (seq == step.seq or seq not in targets)
     }
     results = [
         slot.result for index in changed for slot in view.steps[index].slots if slot.result is not None
@@ -471,7 +471,7 @@ def _plan_between(
         seq
         for step in view.steps
         if id(step) not in removed_ids and step.kind in ("user", "model")
-        for seq in _step_seqs(step, None)
+        for seq in _kept_seqs(step, removed)
         if seq <= last
     }
     summaries = view.summaries
@@ -522,6 +522,18 @@ def _needed_room(view: View, kept: Set[int], room: int) -> int:
         if quotable >= room:
             return room
     return int(room * RESULTLESS_SHARE + quotable * (1 - RESULTLESS_SHARE))
+
+
+def _kept_seqs(step: Step, removed: Sequence[Step]) -> Iterator[int]:
+    """Yield the seqs of a step that stays, without results that a record stands for: those behind placeholders, and
+    those that one of the removed summaries covers."""
+    yield step.utterance.seq
+    for slot in step.slots:
+        result = slot.result
+        if result is None or result.is_masked:
+            continue
+        if not any(is_within(result.seq, other.covers) for other in removed if other.kind == "summary"):
+            yield result.seq
 
 
 def _step_seqs(step: Step, after: int | None) -> list[int]:

@@ -68,9 +68,8 @@ def _messages_outside(view: View, plan: Plan) -> Iterator[ShownMessage]:
     for step in view.steps:
         if not plan.first <= step.seq <= plan.last or step.seq in keep:
             for shown in step.shown_messages():
-                if shown.seq not in masked and (
-                    shown.seq > plan.last or shown.seq in keep or shown.seq < plan.first
-                ):
+                is_inside = plan.first <= shown.seq <= plan.last
+                if shown.seq not in masked and (shown.seq in keep or not is_inside):
                     yield shown
 
 

@@ -118,7 +118,7 @@ def _fitting(words: Iterable[str], room: int) -> Iterator[str]:
 
 
 def short_placeholder(text: str, *, handle: str, tokens: int, room: int) -> str:
-    """Return the text that stands for a result right behind its call, and says in `room` characters what it held."""
+    """Return the text that stands for a result behind its call, and says in `room` characters what it held."""
     first = f"[foveal: {tokens:,} tokens hidden; whole: {handle}]"
     return "\n".join([first, *_digest(text, room)])
 

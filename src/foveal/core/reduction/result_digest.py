@@ -30,7 +30,7 @@ MAX_DIGEST_LINE_CHARS: Final = 160
 """Characters of one line of a digest."""
 MAX_DIGEST_LINES: Final = 40
 """Lines of one digest."""
-MAX_HEAD_CHARS: Final = 20_000
+MAX_HEAD_CHARS: Final = 8_000
 """Characters that are read from the beginning of a text."""
 MAX_TAIL_CHARS: Final = 2_000
 """Characters that are read from the end of a longer text: last rows and totals stand there."""

@@ -38,8 +38,9 @@ class Ledger:
     """The ledger of a range.
 
     `events` are the effective events of the range, oldest first. Events in `keep` stay visible beside the ledger
-    and are only referred to; those of them that are `shortened` miss lines, which may be quoted. The events `after` the range may have answered a request or resolved an error inside
-    it. An `index` has what earlier ledgers of the conversation have read; it saves time and changes nothing."""
+    and are only referred to; those of them that are `shortened` miss lines, which may be quoted. The events `after`
+    the range may have answered a request or resolved an error inside it. An `index` has what earlier ledgers of the
+    conversation have read; it saves time and changes nothing."""
 
     def __init__(
         self,

@@ -179,7 +179,7 @@ class ReuseSigns:
         for event, _ in self.results:
             action = self._facts.by_result.get(event.seq)
             if action is None or action.seq not in self._keep:
-                for line in islice(digest_lines(text_of(event.fact.content)), 1):
+                for line in islice(digest_lines(quotable_text(event)), 1):
                     yield self._origin(event), line
 
     def _written_lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:

@@ -3,12 +3,12 @@
 What a model continues from is mostly its own trace: which calls it made, how, and with what thoughts. The trace is
 small, because results are most of a request. So a cut goes down this list, each time only as far as it must:
 
-1. All results before the newest are hidden at once, each behind a placeholder with its handle and what it holds in a
-   line or two. The cached prefix is lost from the first of them on anyway.
+1. All results before the newest are hidden at once, each behind a placeholder with its handle and what it holds in
+   a line or two. The cached prefix is lost from the first of them on anyway.
 2. If the request is still far above its goal, long arguments of old calls are shortened in their own keys.
-3. If that is not enough, long old texts of the agent and of the harness are shortened, and the oldest whole steps go,
-   down to the goal: without the first messages nothing of the cached prefix is left, so this is done seldom and then
-   makes room for long.
+3. If that is not enough, long old texts of the agent and of the harness are shortened, and the oldest whole steps
+   go, down to the goal: without the first messages nothing of the cached prefix is left, so this is done seldom and
+   then makes room for long.
 
 A record of what the trace does not show stands behind the steps that lost something. All of it is one `Plan` and
 becomes one event.
@@ -20,7 +20,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.kept_messages import is_harness_step
-from foveal.core.compaction.plan import Plan, is_removable, kept_steps, plan_record, safe_cut
+from foveal.core.compaction.plan import (
+    MIN_SUMMARY_UNITS,
+    Plan,
+    is_removable,
+    kept_steps,
+    plan_record,
+    safe_cut,
+)
 from foveal.core.log.events import Mask
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.compact import summary_terms
@@ -34,19 +41,19 @@ MIN_LONG_UNITS: Final = 250
 MAX_NEWEST_SHARE: Final = 0.15
 """Share of the room that the newest results may take; of larger ones only the very newest stays."""
 SLACK_SHARE: Final = 0.2
-"""Share of the room by which a request may exceed its goal before steps go: losing the whole cached prefix costs more
-than reading this much."""
+"""Share of the room by which a request may exceed its goal before steps go: losing the whole cached prefix costs
+more than reading this much."""
 RECORD_SHARE: Final = 0.15
 """Share of all that is hidden that its record may take, if its room allows more: a long record of little would cost
 what the cut saves."""
 
 
 class _Saving(NamedTuple):
-    """A mask, the index of the step that it changes, and the units that it saves."""
+    """A mask, the place of the step that it changes, and the units that it saves."""
 
-    index: int
+    place: int
     mask: Mask
-    units: int
+    saved: int
 
 
 def plan_cut(
@@ -64,18 +71,19 @@ def plan_cut(
     all that was said so far."""
     terms = summary_terms(policy)
     kept = {id(step) for step in kept_steps(view, budget, terms)}
-    place = {id(step): index for index, step in enumerate(view.steps)}
+    places = {id(step): place for place, step in enumerate(view.steps)}
     savings = [
-        _Saving(place[id(slot.step)], *made)
+        _Saving(places[id(slot.step)], *made)
         for slot in _old_results(view, budget, policy)
         if (made := hide_result(view, slot, policy)) is not None
     ]
     # A loop of calls may need the thinking that it began with, so what stays unchanged begins at a safe place.
-    end = safe_cut(view.steps, max((saving.index for saving in savings), default=-1) + 1, kept)
-    savings = [saving for saving in savings if saving.index < end]
+    end = safe_cut(view.steps, max((saving.place for saving in savings), default=-1) + 1, kept)
+    savings = [saving for saving in savings if saving.place < end]
     recorded = sum(map(view.units_of, view.summaries))
     hidden = said - view.units + recorded + _units_of(savings)
-    room = int(min(policy.summary_tokens, budget.hard * policy.summary_share, RECORD_SHARE * hidden))
+    share = max(MIN_SUMMARY_UNITS, RECORD_SHARE * hidden)
+    room = int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
     left = view.units + room - recorded - _units_of(savings)
     enough = goal + SLACK_SHARE * budget.hard
     removed: list[Step] = []
@@ -89,7 +97,7 @@ def plan_cut(
             end = safe_cut(view.steps, newest, kept)
             removed = _oldest(view, kept, savings, excess=left - goal, end=end)
     gone = {id(step) for step in removed}
-    savings = [saving for saving in savings if id(view.steps[saving.index]) not in gone]
+    savings = [saving for saving in savings if id(view.steps[saving.place]) not in gone]
     removed += [step for step in view.summaries if not step.is_pinned]
     return plan_record(
         view,
@@ -122,7 +130,7 @@ def least_rewritten(view: View, budget: Budget, policy: Policy) -> int:
 
 
 def _units_of(savings: Sequence[_Saving]) -> int:
-    return sum(saving.units for saving in savings)
+    return sum(saving.saved for saving in savings)
 
 
 def _old_results(view: View, budget: Budget, policy: Policy) -> list[Slot]:
@@ -174,7 +182,7 @@ def _oldest(view: View, kept: set[int], savings: Sequence[_Saving], *, excess: f
     """Return the oldest steps before `end` that bring the request to its goal, once `savings` are made."""
     saved: dict[int, int] = {}
     for saving in savings:
-        saved[saving.index] = saved.get(saving.index, 0) + saving.units
+        saved[saving.place] = saved.get(saving.place, 0) + saving.saved
     removed: list[Step] = []
     for index, step in enumerate(view.steps[:end]):
         if excess <= 0:
