@@ -956,7 +956,7 @@ def test_recent_summary_keeps_the_last_ten_messages_verbatim() -> None:
 
 
 def test_at_most_max_summaries_are_shown_side_by_side() -> None:
-    for most in (1, 2, 4):
+    for most in (1, 2, 3):
         ctx = context(6_000, {"preset": "recent-summary", "max_summaries": most}, summarise=write)
         messages: list[Json] = []
         counts = set()

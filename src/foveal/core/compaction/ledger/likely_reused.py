@@ -24,6 +24,7 @@ from math import log
 from typing import Final, NamedTuple, TypeAlias
 
 from foveal.core.compaction.ledger.event_facts import (
+    MIN_LEDGER_LINE_CHARS,
     EventWords,
     ModelFacts,
     ToolCallFacts,
@@ -175,12 +176,14 @@ class ReuseSigns:
             yield from self._lines_of(event)
 
     def _digests(self) -> Iterator[tuple[_QuoteOrigin, str]]:
-        """Yield what each result of a step that goes held; where the step stays, its placeholder says it."""
+        """Yield what each result of a step that goes held. Where the step stays, its placeholder says it; where it
+        is about a file, its lines do."""
         for event, _ in self.results:
             action = self._facts.by_result.get(event.seq)
-            if action is None or action.seq not in self._keep:
+            if action is None or not (action.touched or action.seq in self._keep):
                 for line in islice(digest_lines(quotable_text(event)), 1):
-                    yield self._origin(event), line
+                    if len(line) >= MIN_LEDGER_LINE_CHARS:
+                        yield self._origin(event), line
 
     def _written_lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
         """Yield the lines that occur in a call and in a result."""

@@ -6,7 +6,7 @@ small, because results are most of a request. So a cut goes down this list, each
 1. All results before the newest are hidden at once, each behind a placeholder with its handle and what it holds in
    a line or two. The cached prefix is lost from the first of them on anyway.
 2. If the request is still far above its goal, long arguments of old calls are shortened in their own keys.
-3. If that is not enough, long old texts of the agent and of the harness are shortened, and the oldest whole steps
+3. If that is not enough, long old texts beside calls and of the harness are shortened, and the oldest whole steps
    go, down to the goal: without the first messages nothing of the cached prefix is left, so this is done seldom and
    then makes room for long.
 
@@ -39,7 +39,7 @@ from foveal.core.view.view import View
 MIN_LONG_UNITS: Final = 250
 """Arguments of a call and texts above this size are long: mostly contents of files."""
 MAX_NEWEST_SHARE: Final = 0.15
-"""Share of the room that the newest results may take; of larger ones only the very newest stays."""
+"""Share of the room that the newest results may take together; the very newest may take `clip_share`."""
 SLACK_SHARE: Final = 0.2
 """Share of the room by which a request may exceed its goal before steps go: losing the whole cached prefix costs
 more than reading this much."""
@@ -81,21 +81,21 @@ def plan_cut(
     end = safe_cut(view.steps, max((saving.place for saving in savings), default=-1) + 1, kept)
     savings = [saving for saving in savings if saving.place < end]
     recorded = sum(map(view.units_of, view.summaries))
-    hidden = said - view.units + recorded + _units_of(savings)
-    share = max(MIN_SUMMARY_UNITS, RECORD_SHARE * hidden)
-    room = int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
-    left = view.units + room - recorded - _units_of(savings)
+    before = said - view.units + recorded
+    room = _record_room(budget, policy, hidden=before + _units_of(savings))
     enough = goal + SLACK_SHARE * budget.hard
     removed: list[Step] = []
-    if left > enough and not only_results:
+    if not only_results and view.units - recorded - _units_of(savings) + room > enough:
         newest = _newest_index(view, policy)
         savings += _long_arguments(view, newest)
-        left = view.units + room - recorded - _units_of(savings)
-        if left > enough:
+        left = view.units - recorded - _units_of(savings)
+        if left + room > enough:
             savings += _long_texts(view, newest, kept)
-            left = view.units + room - recorded - _units_of(savings)
-            end = safe_cut(view.steps, newest, kept)
-            removed = _oldest(view, kept, savings, excess=left - goal, end=end)
+            room = _record_room(budget, policy, hidden=before + view.units)
+            excess = view.units - recorded - _units_of(savings) + room - goal
+            removed = _oldest(view, kept, savings, excess=excess, end=safe_cut(view.steps, newest, kept))
+            hidden = before + _units_of(savings) + sum(map(view.units_of, removed))
+            room = _record_room(budget, policy, hidden=hidden)
     gone = {id(step) for step in removed}
     savings = [saving for saving in savings if id(view.steps[saving.place]) not in gone]
     removed += [step for step in view.summaries if not step.is_pinned]
@@ -108,6 +108,12 @@ def plan_cut(
         room=room,
         reason=reason,
     )
+
+
+def _record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
+    """Return the units that a record may take, if so many are hidden."""
+    share = max(MIN_SUMMARY_UNITS, RECORD_SHARE * hidden)
+    return int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
 
 
 def least_rewritten(view: View, budget: Budget, policy: Policy) -> int:
@@ -138,10 +144,13 @@ def _old_results(view: View, budget: Budget, policy: Policy) -> list[Slot]:
     first_kept = view.result_count - policy.keep_last
     spare = budget.hard * MAX_NEWEST_SHARE
     old: list[Slot] = []
-    for slot in reversed(maskable_results(view, policy, keep_last=min(1, policy.keep_last))):
-        if slot.ordinal >= first_kept and slot.result is not None:
-            spare -= slot.result.units(view.meter)
-            if spare >= 0:
+    for slot in reversed(maskable_results(view, policy, keep_last=0)):
+        assert slot.result is not None
+        if slot.ordinal >= first_kept:
+            units = slot.result.units(view.meter)
+            spare -= units
+            is_newest = slot.ordinal == view.result_count - 1
+            if spare >= 0 or (is_newest and units <= budget.hard * policy.clip_share):
                 continue
         old.append(slot)
     return old[::-1]
@@ -170,9 +179,11 @@ def _long_arguments(view: View, end: int) -> Iterator[_Saving]:
 
 
 def _long_texts(view: View, end: int, kept: set[int]) -> Iterator[_Saving]:
-    """Yield what shortens texts of the agent, and of the harness in the user role, in the steps before `end`."""
+    """Yield what shortens texts beside calls, and texts of the harness in the user role, in the steps before `end`.
+
+    An answer without calls goes whole or not at all: in a chat, answers are all there is to summarise."""
     for index, step in enumerate(view.steps[:end]):
-        is_text = step.kind == "model" or (step.kind == "user" and is_harness_step(step))
+        is_text = bool(step.slots) or (step.kind == "user" and is_harness_step(step))
         if is_text and is_removable(step, kept) and not step.has_open_call:
             for mask, units in shorten_text(view, step, MIN_LONG_UNITS):
                 yield _Saving(index, mask, units)
