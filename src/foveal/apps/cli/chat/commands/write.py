@@ -26,6 +26,7 @@ from foveal.core.log.events import (
     kind,
     parse_handle,
 )
+from foveal.core.log.ranges import is_within
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
@@ -98,15 +99,12 @@ async def expand(state: ChatState, argument: str) -> list[Row]:
 def _full_text(event: Event, log: Sequence[Event]) -> str:
     """Return the text of an event; for a reduction, the text that it hides."""
     fact = event.fact
-    if isinstance(fact, Compacted | Dropped):
-        hidden = hidden_ranges(fact)
-        return wire.transcript_text(
-            [e.fact for e in effective_events(log) if any(low <= e.seq <= high for low, high in hidden)]
-        )
-    if isinstance(fact, Masked):
-        targets = {mask.target for mask in fact.masks}
-        return wire.transcript_text([e.fact for e in log if e.seq in targets])
-    return wire.original_text(fact)
+    masked = {mask.target for mask in fact.masks} if isinstance(fact, Masked | Compacted) else set()
+    hidden = hidden_ranges(fact) if isinstance(fact, Compacted | Dropped) else ()
+    if not masked and not hidden:
+        return wire.original_text(fact)
+    covered = {e.seq for e in effective_events(log) if is_within(e.seq, hidden)}
+    return wire.transcript_text([e.fact for e in log if e.seq in masked | covered])
 
 
 def _line_number(text: str) -> int:
