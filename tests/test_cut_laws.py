@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import Context, ContextOverflow
-from foveal.core.engine.cut_counts import CutCounts, removed_steps
 from foveal.core.compaction.plan import plan_forced
+from foveal.core.engine.cut_counts import CutCounts, removed_steps
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -266,9 +266,14 @@ def answers(count: int, *, listed: bool) -> list[Json]:
     """Return questions with long answers: as plain texts, or as lists of parts."""
     messages: list[Json] = []
     for number in range(count):
-        text = " ".join(f"Sentence {line} of answer {number} names value_{number}_{line}." for line in range(55))
+        text = " ".join(
+            f"Sentence {line} of answer {number} names value_{number}_{line}." for line in range(55)
+        )
         content = [{"type": "text", "text": text}] if listed else text
-        messages += [{"role": "user", "content": f"Question {number}?"}, {"role": "assistant", "content": content}]
+        messages += [
+            {"role": "user", "content": f"Question {number}?"},
+            {"role": "assistant", "content": content},
+        ]
     return messages
 
 
@@ -289,7 +294,8 @@ def cut_after_answers(*, listed: bool, lines: int = 10) -> Context:
     [
         True,
         pytest.param(
-            False, marks=pytest.mark.xfail(strict=True, reason="`plan_record` takes a whole text for a result")
+            False,
+            marks=pytest.mark.xfail(strict=True, reason="`plan_record` takes a whole text for a result"),
         ),
     ],
 )
@@ -322,7 +328,9 @@ def test_to_expand_a_masked_result_or_the_cut_shows_it_again() -> None:
         assert ctx.why(result.seq - 1).level == "full"
 
 
-@pytest.mark.xfail(strict=True, reason="`_plan_between` keeps masked results, so the record of them never goes")
+@pytest.mark.xfail(
+    strict=True, reason="`_plan_between` keeps masked results, so the record of them never goes"
+)
 def test_a_forced_record_replaces_the_record_of_a_masked_result_in_a_kept_step() -> None:
     calls = (Call(id="a", name="read", arguments="{}"), Call(id="b", name="read", arguments="{}"))
     masks = (Mask(target=2, text="[foveal: read; whole text: e2]"),)

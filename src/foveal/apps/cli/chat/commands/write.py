@@ -87,7 +87,7 @@ async def expand(state: ChatState, argument: str) -> list[Row]:
         state.expand_in_next_turn(event.handle)
         return [note(f"{event.handle} is shown in full to the model in the next turn, if it fits", "good")]
     first = _line_number(rest.strip() or "1")
-    lines = _full_text(event, await state.session.events()).split("\n")
+    lines = full_text(event, await state.session.events()).split("\n")
     part = lines[first - 1 : first - 1 + MAX_EXPANDED_LINES]
     head = f"{kind(event.fact)}, {counted(len(lines), 'line')}"
     rows = [row(bold(f"{event.handle} "), dim(head)), *text_rows("\n".join(part), indent="  ")]
@@ -96,7 +96,7 @@ async def expand(state: ChatState, argument: str) -> list[Row]:
     return rows
 
 
-def _full_text(event: Event, log: Sequence[Event]) -> str:
+def full_text(event: Event, log: Sequence[Event]) -> str:
     """Return the text of an event; for a reduction, the text that it hides."""
     fact = event.fact
     masked = {mask.target for mask in fact.masks} if isinstance(fact, Masked | Compacted) else set()
