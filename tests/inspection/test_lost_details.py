@@ -13,6 +13,7 @@ from foveal.core.log.events import (
     Dropped,
     Event,
     Instructed,
+    Mask,
     ModelSaid,
     ToolReturned,
     UserSaid,
@@ -143,3 +144,19 @@ def test_five_megabytes_are_compared_within_a_second_of_cpu_time() -> None:
     assert len(found.details) == MAX_LOST_DETAILS
     assert {detail.kind for detail in found.details} >= {"rule", "name", "path"}
     assert found.left_out > 0
+
+
+def test_a_cut_loses_what_the_placeholders_do_not_say() -> None:
+    masks = (
+        Mask(target=2, text="[foveal: read; whole text: e2]"),
+        Mask(target=4, text="[foveal: bash; 1 failed]"),
+    )
+    cut = Compacted(first=2, last=4, keep=(3,), summary="The cart was read.", by="ledger", masks=masks)
+    assert lost(*begin(), cut, ModelSaid(content="I call round_half_up now.")).details == (
+        LostDetail(
+            kind="error",
+            text="FAILED tests/test_tax.py::test_rounding - AssertionError: 10.805 != 10.81",
+            key="e4",
+        ),
+        LostDetail(kind="name", text="round_half_up", key="e2", again=6),
+    )

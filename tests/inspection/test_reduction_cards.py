@@ -111,3 +111,19 @@ def test_a_clip_on_arrival_has_no_card() -> None:
     ]
     assert cards(*facts) == ()
     assert [card.kind for card in cards(*facts, ModelSaid(content="x"), clip)] == ["clipped"]
+
+
+def test_a_cut_says_what_it_did_with_numbers_that_add_up() -> None:
+    metrics = raw(CompactionMetrics(events=3, before=4_000, after=40))
+    keep, masks = (2,), (Mask(target=3, text="[masked]"), Mask(target=2, part=0, text="{}"))
+    cut = Compacted(
+        first=2, last=4, keep=keep, masks=masks, summary="x", by="ledger", reason="price", metrics=metrics
+    )
+    (card,) = cards(*begin(), cut)
+    assert card.did == (
+        "hid 1 result, shortened 1 message and removed 1 step (4,000 tokens), with a record of 40 tokens"
+    )
+    assert (card.count, card.keys) == (3, ("e4", "e2", "e3"))
+    assert card.before > card.after
+    (summary,) = cards(*begin(), Compacted(first=1, last=4, summary="It was fixed.", by="ledger"))
+    assert summary.did == ""

@@ -52,6 +52,12 @@ def test_every_version_that_contains_the_text_is_found_newest_first() -> None:
     assert search_log(LOG, "Hangar 4").hits == (("e7", -1), ("e3", -1))
 
 
+def test_the_placeholders_of_a_cut_are_versions_of_what_they_stand_for() -> None:
+    cut = Compacted(first=3, last=3, summary="Kestrel.", masks=(Mask(target=3, text="[masked; kestrel-7]"),))
+    assert search_log([*LOG[:4], Event(4, cut)], "kestrel-7]").hits == (("e3", 4),)
+    assert search_log([*LOG[:4], Event(4, cut)], "kestrel").hits[:2] == (("e4", -1), ("e3", 4))
+
+
 def test_arguments_are_searched_as_text_and_as_the_values_they_mean() -> None:
     assert search_log(LOG, 'grep "kestrel').hits == search_log(LOG, 'grep \\"kestrel').hits == (("e2", -1),)
 

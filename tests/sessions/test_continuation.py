@@ -17,10 +17,12 @@ from foveal.core.log import (
     Compacted,
     Event,
     Instructed,
+    Mask,
     ModelSaid,
     Noted,
     Opened,
     Pinned,
+    Text,
     ToolReturned,
     UserSaid,
     raw,
@@ -239,6 +241,17 @@ async def test_turns_that_do_not_fit_are_counted_and_named() -> None:
     assert "Request 0" in text
     assert "Request 39" in text
     assert "messages left out: session 'a' e1–e7" in text
+
+
+@run
+async def test_the_record_of_a_cut_that_only_shortened_texts_is_carried() -> None:
+    store = MemoryStore()
+    old = await Session.open(store, "a", **LARGE)
+    await old.append(UserSaid(content="Port it."), ModelSaid(content=(Text(text="The lexer first.\n" * 90),)))
+    masks = (Mask(target=2, part=0, text="[foveal: shorter; whole text: e2]"),)
+    await old.append(Compacted(first=2, last=2, keep=(2,), summary="RECORD of the lexer.", masks=masks))
+    await say(old, ("Go on.", "I go on."))
+    assert "RECORD of the lexer." in await carried_text(await Session.continue_from(store, "a", "b", **LARGE))
 
 
 @run

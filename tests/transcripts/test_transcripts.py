@@ -913,10 +913,10 @@ def test_every_seq_of_a_fact_is_shifted() -> None:
         Pinned(target=1),
         Instructed(content="x", replaces=1),
         Rewound(to=1),
-        Compacted(first=1, last=4, summary="x", keep=(2, 3)),
+        Compacted(first=1, last=4, summary="x", keep=(2, 3), masks=(Mask(target=4, text="x"),)),
         CompactionFailed(first=1, last=4, problem="x"),
         Expanded(first=1, last=4),
-        Dropped(ranges=((1, 2), (4, 5))),
+        Dropped(ranges=((1, 2), (4, 5)), users=(1, 4)),
         Masked(masks=(Mask(target=1, text="x"),)),
     ]
     after = [
@@ -926,10 +926,10 @@ def test_every_seq_of_a_fact_is_shifted() -> None:
         Pinned(target=11),
         Instructed(content="x", replaces=11),
         Rewound(to=11),
-        Compacted(first=11, last=14, summary="x", keep=(12, 13)),
+        Compacted(first=11, last=14, summary="x", keep=(12, 13), masks=(Mask(target=14, text="x"),)),
         CompactionFailed(first=11, last=14, problem="x"),
         Expanded(first=11, last=14),
-        Dropped(ranges=((11, 12), (14, 15))),
+        Dropped(ranges=((11, 12), (14, 15)), users=(11, 14)),
         Masked(masks=(Mask(target=11, text="x"),)),
     ]
     assert [shift_seqs(fact, by=10) for fact in before] == after

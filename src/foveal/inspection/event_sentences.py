@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+from foveal.core.engine.cut_counts import cut_text
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
@@ -111,6 +112,8 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
             done = f"masked {_count(len({mask.target for mask in fact.masks}), 'message')}"
         case Dropped():
             done = f"dropped {_ranges_text(fact.ranges)}"
+        case Compacted() if fact.masks:
+            done = cut_text(fact)
         case Compacted():
             by = f" by {one_line(fact.by)}" if fact.by else ""
             done = f"summarised {handle(fact.first)} to {handle(fact.last)}{by}"

@@ -40,6 +40,7 @@ from foveal.core.log.events import (
     handle,
     parts,
 )
+from foveal.core.log.ranges import is_within
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.text_facts import distinct_names, name_candidates, string_values
@@ -161,7 +162,7 @@ class _LossSource(NamedTuple):
     since: RangeFacts
     """What follows them up to the compaction."""
     shown: list[tuple[int, AnyFact]]
-    """The messages that the compaction took out of the request, as they were shown."""
+    """The messages that the compaction took out of the request or shortened, as they were shown."""
     said: RequestWords
     """What earlier summaries, the user and the model state in these messages."""
 
@@ -169,14 +170,18 @@ class _LossSource(NamedTuple):
 def _read_source(
     log: Sequence[Event], fact: Compacted | Dropped, *, before: View, after: View
 ) -> _LossSource:
-    ranges = hidden_ranges(fact)
+    ranges, masked = hidden_ranges(fact), set[int]()
+    if (
+        isinstance(fact, Compacted) and fact.masks
+    ):  # the calls of masked results stay, and say what they are of
+        ranges, masked = ((fact.first, fact.last),), {mask.target for mask in fact.masks}
     end = max((last for _, last in ranges), default=-1)
     facts = RangeFacts(LedgerIndex())
     since = RangeFacts(LedgerIndex(), keys=facts.keys)
     effective = effective_events(log)
-    facts.extend(event for event in effective if any(low <= event.seq <= high for low, high in ranges))
+    facts.extend(event for event in effective if is_within(event.seq, ranges))
     since.extend(event for event in effective if event.seq > end)
-    kept = set(after.seqs)
+    kept = set(after.seqs) - masked  # of a masked message, the request has only what its placeholder says
     shown: list[tuple[int, AnyFact]] = [
         (message.seq, message.as_shown())
         for step in before.steps

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import read_metrics
+from foveal.core.engine.cut_counts import cut_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked
 from foveal.core.models.model import Model
 from foveal.core.view.steps import hidden_ranges
@@ -72,6 +73,7 @@ class ReductionCards:
             count=len(keys),
             behind=behind_tokens,
             pays_after=_pays_after(model, removed=removed, behind=behind_tokens) if keys else None,
+            did=_did(event, changes),
         )
 
     def take_back(self, event: Event, effective: Set[int]) -> None:
@@ -80,6 +82,15 @@ class ReductionCards:
             is_undone = seq not in effective
             if is_undone != (card.undone >= 0):
                 self._cards[seq] = replace(card, undone=event.seq if is_undone else -1)
+
+
+def _did(event: Event, changes: Sequence[ViewChange]) -> str:
+    """Return what a cut did, in words; "" for any other event."""
+    fact = event.fact
+    if not isinstance(fact, Compacted) or not fact.masks:
+        return ""
+    gone = [change for change in changes if change.level == "summarised" and change.by == event.seq]
+    return cut_text(fact, steps=sum(change.category in ("user", "assistant") for change in gone))
 
 
 def _pays_after(model: Model, *, removed: int, behind: int) -> int | None:

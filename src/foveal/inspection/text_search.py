@@ -78,13 +78,12 @@ def _hits(events: Iterable[Event], wanted: str) -> Iterator[tuple[str, int]]:
             case Clipped():
                 if _clip_contains(fact, containing.get(fact.target), wanted):
                     yield handle(fact.target), event.seq
-            case Masked():
-                shown = (mask.target for mask in fact.masks if wanted in mask.text.lower())
-                yield from ((handle(target), event.seq) for target in dict.fromkeys(shown))
-            case _ if wanted in _other_text(fact).lower():
-                yield event.handle, -1
             case _:
-                pass
+                if isinstance(fact, Masked | Compacted):
+                    shown = (mask.target for mask in fact.masks if wanted in mask.text.lower())
+                    yield from ((handle(target), event.seq) for target in dict.fromkeys(shown))
+                if wanted in _other_text(fact).lower():
+                    yield event.handle, -1
 
 
 def _other_text(fact: AnyFact) -> str:

@@ -168,6 +168,8 @@ class ReductionCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     last: int = -1
     ranges: tuple[tuple[int, int], ...] = ()
     """The events that it hides, also those that an earlier reduction has hidden before."""
+    did: str = ""
+    """What a cut did, in words: the results, messages and steps that it changed. "" for other reductions."""
     by: str = ""
     """The author of a summary: a model, or `ledger`."""
     chars: int = 0

@@ -298,7 +298,9 @@ class _OldSession:
         for seq, text in self._old_records.items():
             yield self._part("summary", seq, "taken over from an earlier session", text)
         for step in self.engine.view.summaries:
-            first, last = min(low for low, _ in step.covers), max(high for _, high in step.covers)
+            # A cut that only shortens messages covers none: its record stands at the last of them.
+            covers = step.covers or ((step.seq, step.seq),)
+            first, last = min(low for low, _ in covers), max(high for _, high in covers)
             text = without_summary_frame(readable_text(step.utterance.as_shown()))
             yield self._part("summary", step.utterance.seq, f"of {handle(first)}–{handle(last)}", text)
 

@@ -23,6 +23,7 @@ from foveal.core.log.events import (
     Expanded,
     Instructed,
     Marked,
+    Mask,
     Masked,
     Noted,
     Pinned,
@@ -134,15 +135,21 @@ def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
             return replace(fact, to=fact.to + by)
         case Compacted():
             keep = tuple(seq + by for seq in fact.keep)
-            return replace(fact, first=fact.first + by, last=fact.last + by, keep=keep)
+            masks = _shift_masks(fact.masks, by)
+            return replace(fact, first=fact.first + by, last=fact.last + by, keep=keep, masks=masks)
         case CompactionFailed() | Expanded():
             return replace(fact, first=fact.first + by, last=fact.last + by)
         case Dropped():
-            return replace(fact, ranges=tuple((low + by, high + by) for low, high in fact.ranges))
+            ranges = tuple((low + by, high + by) for low, high in fact.ranges)
+            return replace(fact, ranges=ranges, users=tuple(seq + by for seq in fact.users))
         case Masked():
-            return replace(fact, masks=tuple(replace(mask, target=mask.target + by) for mask in fact.masks))
+            return replace(fact, masks=_shift_masks(fact.masks, by))
         case _:
             return fact
+
+
+def _shift_masks(masks: tuple[Mask, ...], by: int) -> tuple[Mask, ...]:
+    return tuple(replace(mask, target=mask.target + by) for mask in masks)
 
 
 class TranscriptFormat(NamedTuple):

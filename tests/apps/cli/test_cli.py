@@ -469,6 +469,10 @@ def test_log_has_a_line_for_each_reduction(store: Path) -> None:
     reduced = [event.seq for event in log if isinstance(event.fact, Clipped | Masked | Dropped | Compacted)]
     assert reduced
     assert [nr for nr, line in enumerate(lines) if "▼" in line] == reduced
+    cuts = [event.seq for event in log if isinstance(event.fact, Compacted) and event.fact.masks]
+    assert [
+        nr for nr, line in enumerate(lines) if re.search(r"▼ cut e\d+–e\d+ .*(hid|shortened) ", line)
+    ] == cuts
     assert requests
 
 

@@ -21,7 +21,7 @@ from foveal.apps.gateways.incoming import EDITS, IncomingMessage
 from foveal.apps.gateways.reduction_notes import reduction_notes
 from foveal.config import load
 from foveal.core.compaction import CompactionMetrics
-from foveal.core.log import Clipped, Compacted, Event, ModelSaid, UserSaid, text_of
+from foveal.core.log import Clipped, Compacted, Event, Mask, ModelSaid, UserSaid, text_of
 from foveal.errors import ProviderError
 from foveal.server import (
     MAX_WRONG_CODES,
@@ -563,6 +563,16 @@ def test_a_note_says_why_a_summary_was_made_before_the_window_was_full() -> None
         fact = Compacted(first=0, last=1, summary="x", reason=reason, metrics=metrics)
         expected = f"🗜 Older turns were summarised{why}: 900 → 100 tokens. /undo e5 undoes it."
         assert reduction_notes([Event(seq=5, fact=fact)]) == [expected]
+
+
+def test_a_note_about_a_cut_says_what_it_hid() -> None:
+    metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(before=900, after=100)))
+    masks = (Mask(target=2, text="x"), Mask(target=4, text="x"), Mask(target=1, part=0, text="x"))
+    cut = Compacted(first=1, last=4, keep=(1, 3), masks=masks, summary="x", reason="price", metrics=metrics)
+    assert reduction_notes([Event(seq=5, fact=cut)]) == [
+        "🗜 2 older results were hidden and 1 long message was shortened to make further answers cheaper: "
+        "900 → 100 tokens. /undo e5 undoes it."
+    ]
 
 
 def test_summaries_of_one_cut_are_one_line_and_so_are_clips() -> None:

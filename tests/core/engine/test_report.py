@@ -14,7 +14,7 @@ import foveal
 from foveal import Report
 from foveal.core.engine import CATEGORIES, Engine, usage_card, usage_line
 from foveal.core.engine.report import report
-from foveal.core.log import Event, Used, UserSaid
+from foveal.core.log import Clipped, Compacted, Event, Mask, Used, UserSaid
 from foveal.core.models import Caps
 from foveal.core.policies import policy
 from support.histories import (
@@ -221,3 +221,15 @@ def test_the_levels_of_the_card_count_what_is_not_in_memory(compact: bool) -> No
 @pytest.mark.parametrize("window", [1, 10, 700, 8_000, 1_000_000])
 def test_the_report_of_an_empty_context_adds_up_for_any_window(window: int) -> None:
     adds_up(context(window).report())
+
+
+def test_a_clipped_result_that_is_masked_as_a_whole_names_the_mask() -> None:
+    ctx = context(8_000)
+    listed = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "line\n" * 90}]}
+    ctx.append(user("Go."), call_message("c"), listed)
+    seq = ctx.log[-1].seq
+    masks = (Mask(target=seq, text="[foveal]"),)
+    ctx._engine.append(Clipped(target=seq, part=0, pieces=((0, 5), "[…]"), rule="squeeze"))
+    ctx._engine.append(Compacted(first=seq, last=seq, summary="s", rule="economy", masks=masks))
+    status = ctx.why(seq)
+    assert (status.level, status.by, status.rule) == ("masked", f"e{seq + 2}", "economy")

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from foveal import BadSetting, Context, ContextOverflow, Event, Report
 from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.report import usage_line
-from foveal.core.log.events import Clipped, Masked
+from foveal.core.log.events import Clipped, Compacted, Masked, handle
 
 DEMO_MODEL = "gpt-4.1"
 ANSI_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -148,10 +148,18 @@ def reduction_texts(request: DemoRequest) -> Iterator[str]:
 
 
 def _masked_text(request: DemoRequest) -> str:
-    masks = [mask for event in request.events if isinstance(event.fact, Masked) for mask in event.fact.masks]
-    results = sum(mask.part == -1 for mask in masks)
-    parts = [_count(results, "result"), _count(len(masks) - results, "long argument")]
-    return "masked " + " and ".join(filter(None, parts)) if masks else ""
+    kinds = {event.handle: event.kind for event in request.after.events}
+    masked = {
+        handle(mask.target)
+        for event in request.events
+        if isinstance(event.fact, Masked | Compacted)
+        for mask in event.fact.masks
+    }
+    results = sum(kinds.get(name) == "tool_returned" for name in masked)
+    texts = [f"hid {_count(results, 'result')}"] if results else []
+    if shortened := len(masked) - results:
+        texts.append(f"shortened {_count(shortened, 'message')}")
+    return ", ".join(texts)
 
 
 def _level_text(request: DemoRequest, level: str) -> str:

@@ -23,6 +23,7 @@ from foveal.apps.cli.stored_sessions import (
     print_skipped,
     session_exists,
 )
+from foveal.core.engine.cut_counts import cut_text
 from foveal.core.log.events import (
     Clipped,
     Compacted,
@@ -214,6 +215,8 @@ def _event_text(event: Event) -> str:
             return f"▼ dropped {ranges} ({fact.reason}) {fact.rule}"
         case Compacted():
             span = f"{handle(fact.first)}–{handle(fact.last)}"
+            if fact.masks:
+                return f"▼ cut {span} ({fact.reason}) {fact.rule}: {cut_text(fact)}"
             return f"▼ compacted {span} by {fact.by or 'an unknown writer'}: {_preview(event)}"
         case Reverted():
             return f"▲ reverted {handle(fact.target)}"

@@ -11,6 +11,7 @@ from typing import Final
 
 from foveal.apps.gateways import texts
 from foveal.core.compaction.health import read_metrics
+from foveal.core.engine.cut_counts import CutCounts
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
@@ -119,6 +120,20 @@ def _summary_sizes(facts: list[Compacted]) -> tuple[int, int]:
     return before - inner, after - inner
 
 
+def _compacted_text(facts: list[Compacted]) -> str:
+    """Return what summaries and cuts did: a cut leaves the steps of the agent and hides their results."""
+    if not all(fact.masks for fact in facts):
+        return "Older turns were summarised"
+    counts = list(map(CutCounts.of, facts))
+    results, shortened = sum(count.results for count in counts), sum(count.shortened for count in counts)
+    done = []
+    if results:
+        done.append(f"{results:,} older result{'s were' if results != 1 else ' was'} hidden")
+    if shortened:
+        done.append(f"{shortened:,} long message{'s were' if shortened != 1 else ' was'} shortened")
+    return " and ".join(done)
+
+
 def _reduction_note(facts: list[AnyFact]) -> str:
     """Return what reductions of one kind did."""
     match facts[0]:
@@ -127,7 +142,7 @@ def _reduction_note(facts: list[AnyFact]) -> str:
             before, after = _summary_sizes(summaries)
             is_early = all(fact.reason == "price" for fact in summaries)
             why = " to make further answers cheaper" if is_early else ""
-            return f"🗜 Older turns were summarised{why}: {before:,} → {after:,} tokens"
+            return f"🗜 {_compacted_text(summaries)}{why}: {before:,} → {after:,} tokens"
         case Masked() as fact if fact.reason == REFUSED_MEDIA:
             files = "a file" if len(fact.masks) == 1 else f"{len(fact.masks):,} files"
             return f"⚠️ The model could not read {files}, and this answer does without"

@@ -277,7 +277,8 @@ def compacted(events: Sequence[Event], *, before: int, after: int) -> str:
     """Return the reply to /compact, or to a yes; the events are the reductions, oldest first."""
     saved, newest = before - after, events[-1]
     part = f" ({saved / before * 100:.0f} % less)" if before and saved > 0 else ""
-    done = f"Summarised{_author(newest)}" if isinstance(newest.fact, Compacted) else "Reduced"
+    is_summary = isinstance(newest.fact, Compacted) and not newest.fact.masks
+    done = f"Summarised{_author(newest)}" if is_summary else "Reduced"
     return f"🗜 {done}: {before:,} → {after:,} tokens{part}. {undo_hint(events)}"
 
 
@@ -319,7 +320,8 @@ def undone(event: Event, report: Report, *, is_new: bool) -> str:
         Masked: "placeholders",
         Rewound: "a rewind",
     }
-    what = names.get(type(event.fact), "a reduction")
+    is_cut = isinstance(event.fact, Compacted) and event.fact.masks
+    what = "placeholders and their record" if is_cut else names.get(type(event.fact), "a reduction")
     when = ", made since the last answer" if is_new else ""
     text = f"↩️ Undid {what} ({event.handle}{when}): the model sees what it had hidden again."
     if report.state != "over":

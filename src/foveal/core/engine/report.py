@@ -415,8 +415,9 @@ def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effec
         is_orphan = event.seq in view.orphan_results
         cover = view.cover_of(event.seq)
         return hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(view.expansions))
-    by = next((handle(o.owner) for o in shown.overlays.values()), "") if shown.overlays else ""
-    rule = shown.rule
+    # A result may be clipped in a part and then masked as a whole: the newest says what is shown.
+    newest = max((shown.overlays or {}).values(), key=lambda overlay: overlay.owner, default=None)
+    by, rule = (handle(newest.owner), newest.rule) if newest is not None else ("", "")
     if found is not None and (expanded_by := _expanded_by(view, found[0])):
         by, rule = expanded_by, "expanded until the user speaks"
     return EventStatus(

@@ -8,12 +8,23 @@ import sys
 
 import pytest
 
+from foveal.apps.cli.chat.commands.write import full_text
 from foveal.apps.cli.chat.output.agent_event_rows import reduction_rows
 from foveal.apps.cli.chat.output.live_area import status_row
 from foveal.apps.cli.chat.output.styled_text import plain_text
 from foveal.core.compaction.health import CompactionMetrics
-from foveal.core.log import Compacted, CompactionFailed, Event, raw
-from foveal.core.log.events import AnyFact
+from foveal.core.log import (
+    AnyFact,
+    Call,
+    Compacted,
+    CompactionFailed,
+    Event,
+    Mask,
+    ModelSaid,
+    ToolReturned,
+    UserSaid,
+    raw,
+)
 from support.chat_project import ChatProject, InProcessChat, run_chat
 
 
@@ -94,6 +105,26 @@ def test_a_failed_summary_shows_its_cost_and_why_the_draft_was_refused() -> None
     unasked = Compacted(first=1, last=5, summary="s", by="ledger", metrics=raw({"asked": 0}))
     assert len(notice(unasked).splitlines()) == 1
     assert CompactionMetrics(asked=2).cost is None
+
+
+def test_a_cut_is_one_line_and_expands_to_all_that_it_hides_or_shortens() -> None:
+    call = Call(id="c", name="read", arguments='{"path": "a.py"}')
+    masks = (Mask(target=2, text="[foveal: a.py]"), Mask(target=1, part=0, text="{}"))
+    metrics = raw(CompactionMetrics(before=900, after=100))
+    cut = Compacted(first=1, last=3, keep=(1,), masks=masks, summary="s", reason="price", metrics=metrics)
+    said = (
+        UserSaid(content="Go."),
+        ModelSaid(content=(call,)),
+        ToolReturned(call_id="c", content="the code"),
+    )
+    log = [Event(seq, fact) for seq, fact in enumerate((*said, ModelSaid(content="It is read."), cut))]
+    assert notice(cut) == (
+        "▪ hid 1 result and shortened 1 message (900 tokens), with a record of 100 tokens, to make further calls "
+        "cheaper · /expand e9 · /undo e9\n"
+    )
+    text = full_text(log[4], log)
+    assert "Go." not in text
+    assert [part in text for part in ("a.py", "the code", "It is read.")] == [True] * 3
 
 
 def test_the_record_in_place_of_a_refused_summary_names_edits_and_failed_commands(

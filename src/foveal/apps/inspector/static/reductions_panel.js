@@ -245,6 +245,7 @@ function cardBody(app, timeline, card, place) {
     sizeChange(timeline, card),
     factList([
       ["State", stateText(app, card)],
+      ["Did", card.did],
       ["Trigger", card.why || card.reason],
       ["Rule", card.rule],
       ["Author", authorText(card)],

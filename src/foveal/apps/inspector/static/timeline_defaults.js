@@ -115,6 +115,7 @@ export function completeReduction(card) {
     behind: 0,
     pays_after: null,
     ranges: [],
+    did: "",
     undone: -1,
     problem: "",
     ...card,

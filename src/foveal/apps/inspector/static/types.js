@@ -106,6 +106,7 @@
  * @property {number} behind
  * @property {number | null} pays_after
  * @property {[number, number][]} ranges the events that it hides
+ * @property {string} did what a cut did, in words
  * @property {number} undone
  * @property {string} problem
  */

@@ -26,6 +26,7 @@ from foveal.core.log.events import (
     kind,
     parse_handle,
 )
+from foveal.core.log.ranges import is_within
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
@@ -86,7 +87,7 @@ async def expand(state: ChatState, argument: str) -> list[Row]:
         state.expand_in_next_turn(event.handle)
         return [note(f"{event.handle} is shown in full to the model in the next turn, if it fits", "good")]
     first = _line_number(rest.strip() or "1")
-    lines = _full_text(event, await state.session.events()).split("\n")
+    lines = full_text(event, await state.session.events()).split("\n")
     part = lines[first - 1 : first - 1 + MAX_EXPANDED_LINES]
     head = f"{kind(event.fact)}, {counted(len(lines), 'line')}"
     rows = [row(bold(f"{event.handle} "), dim(head)), *text_rows("\n".join(part), indent="  ")]
@@ -95,18 +96,15 @@ async def expand(state: ChatState, argument: str) -> list[Row]:
     return rows
 
 
-def _full_text(event: Event, log: Sequence[Event]) -> str:
+def full_text(event: Event, log: Sequence[Event]) -> str:
     """Return the text of an event; for a reduction, the text that it hides."""
     fact = event.fact
-    if isinstance(fact, Compacted | Dropped):
-        hidden = hidden_ranges(fact)
-        return wire.transcript_text(
-            [e.fact for e in effective_events(log) if any(low <= e.seq <= high for low, high in hidden)]
-        )
-    if isinstance(fact, Masked):
-        targets = {mask.target for mask in fact.masks}
-        return wire.transcript_text([e.fact for e in log if e.seq in targets])
-    return wire.original_text(fact)
+    masked = {mask.target for mask in fact.masks} if isinstance(fact, Masked | Compacted) else set()
+    hidden = hidden_ranges(fact) if isinstance(fact, Compacted | Dropped) else ()
+    if not masked and not hidden:
+        return wire.original_text(fact)
+    covered = {e.seq for e in effective_events(log) if is_within(e.seq, hidden)}
+    return wire.transcript_text([e.fact for e in log if e.seq in masked | covered])
 
 
 def _line_number(text: str) -> int:

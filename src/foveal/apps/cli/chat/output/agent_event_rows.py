@@ -20,6 +20,7 @@ from foveal.agent.agent_events import (
 from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, counted, dim, row
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.confirm_texts import over_limit_notice
+from foveal.core.engine.cut_counts import cut_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.wire.safe_print import one_line
@@ -177,10 +178,12 @@ def dollars(amount: float) -> str:
 
 
 def _compaction_text(fact: Compacted) -> str:
+    why = ", to make further calls cheaper" if fact.reason == "price" else ""
+    if fact.masks:
+        return f"{cut_text(fact)}{why}"
     sizes = read_metrics(fact)
     size = f", {sizes.before:,} → {sizes.after:,} tokens" if sizes.before else ""
     by = f" by {fact.by}" if fact.by else ""
-    why = ", to make further calls cheaper" if fact.reason == "price" else ""
     return f"summarised {handle(fact.first)}–{handle(fact.last)}{by}{size}{why}"
 
 
