@@ -19,11 +19,11 @@ from foveal.core.view.steps import ProviderMessage
 from foveal.core.view.view import View
 from foveal.core.wire import Wire
 
-MAX_COMPARED: Final = 512
+MAX_COMPARED: Final = 256
 """Copies of a request that are all compared with their originals."""
-_ENDS: Final = 64
+_ENDS: Final = 32
 """Of a longer request, how many at each end are always compared: callers put cache marks there."""
-_BETWEEN: Final = 128
+_BETWEEN: Final = 64
 """Of a longer request, how many of all are compared beside these, evenly spaced. Reading one that was not used for
 a while takes a microsecond."""
 _BLOCK: Final = 256
