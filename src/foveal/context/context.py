@@ -312,7 +312,8 @@ class Context:
                 cut, and not part of the result. None sends none.
 
         Returns:
-            The messages to send, in the same dialect.
+            The messages to send, in the same dialect. The list is yours. Messages that are the same in two requests
+            are the same objects; if you change some, later requests have new copies.
 
         Raises:
             ContextOverflow: The request cannot be made to fit; the error has the numbers.

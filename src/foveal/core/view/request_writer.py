@@ -42,7 +42,7 @@ class RequestWriter:
         self._messages: list[ProviderMessage] = []
         """The messages of the request."""
         self._copies: list[ProviderMessage] = []
-        """What the caller was given for them; empty if the caller changes its messages."""
+        """What the caller was given for them."""
         self._is_changed_by_caller = False
         self._round = 0
 
@@ -50,40 +50,44 @@ class RequestWriter:
         """Return the messages, and those of each step, which `core.engine.prefix` compares with the next
         request's."""
         first_changed = view.take_first_changed()
-        is_continued = view is self._view and wire is self._wire
+        if view is not self._view or wire is not self._wire:
+            self._groups, self._messages, self._copies = [], [], []
+            first_changed = 0
         self._view = None  # until all of this has succeeded: the view will not report these changes again
-        start = bisect_left(view.steps, first_changed, key=_seq) if is_continued else 0
+        start = bisect_left(view.steps, first_changed, key=_seq)
         changed = [step.render(wire) for step in view.steps[start:]]
-        groups = [*self._groups[:start], *changed]
+        # Each copy of a list reads every one of thousands of messages, so these lists are changed in place.
         if wire.merges_roles:
-            messages = wire.join(groups)
+            messages = wire.join([*self._groups[:start], *changed])
             unchanged = common_beginning(self._messages, messages)
+            new = messages[unchanged:]
         else:  # the messages of a step do not depend on its neighbours
             unchanged = len(self._messages) - sum(map(len, self._groups[start:]))
-            messages = [*self._messages[:unchanged], *wire.join(changed)]
-        copies = self._copy(messages, unchanged)
-        self._view, self._wire, self._groups, self._messages = view, wire, groups, messages
-        return copies, groups
+            new = wire.join(changed)
+        self._copy(unchanged, new)
+        self._groups[start:] = changed
+        self._view, self._wire = view, wire
+        return self._copies.copy(), self._groups.copy()
 
-    def _copy(self, messages: list[ProviderMessage], unchanged: int) -> list[ProviderMessage]:
-        """Return copies of the messages; the first ones are `unchanged` since the last request."""
+    def _copy(self, unchanged: int, new: list[ProviderMessage]) -> None:
+        """Replace the messages behind the `unchanged` ones, and their copies."""
+        if not self._is_changed_by_caller:
+            self._is_changed_by_caller = not self._are_as_given(unchanged)
+        self._messages[unchanged:] = new
         if self._is_changed_by_caller:
-            return copy_messages(messages)
-        if not self._are_as_given(unchanged):
-            self._is_changed_by_caller, self._copies = True, []
-            return copy_messages(messages)
-        self._copies = [*self._copies[:unchanged], *copy_messages(messages[unchanged:])]
-        return self._copies.copy()
+            self._copies = copy_messages(self._messages)
+        else:
+            self._copies[unchanged:] = copy_messages(new)
 
     def _are_as_given(self, count: int) -> bool:
         """Return whether the first `count` copies are what the caller was given, as far as they are compared."""
-        copies, originals = self._copies[:count], self._messages[:count]
         if count <= MAX_COMPARED:
-            return copies == originals
-        apart = count // _BETWEEN
-        self._round = (self._round + 1) % apart
-        places = (slice(_ENDS), slice(-_ENDS, None), slice(self._round, None, apart))
-        return all(copies[place] == originals[place] for place in places)
+            places = [slice(count)]
+        else:
+            apart = count // _BETWEEN
+            self._round = (self._round + 1) % apart
+            places = [slice(_ENDS), slice(count - _ENDS, count), slice(self._round, count, apart)]
+        return all(self._copies[place] == self._messages[place] for place in places)
 
 
 def common_beginning(before: list[Any], now: list[Any]) -> int:
