@@ -26,7 +26,7 @@ from bench.measure import Turns, seconds_of, time_each
 from bench.work import Json, coding_session
 
 WINDOWS: Final = (32_000, 100_000, 1_000_000)
-SIZES: Final = (1_000, 10_000)
+SIZES: Final = (1_000, 5_000, 10_000)
 WARM_UP_TURNS: Final = 40
 TURNS: Final = 160
 MAX_STATELESS_TURNS: Final = 20

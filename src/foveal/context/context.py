@@ -98,7 +98,7 @@ from foveal.core.log.events import (
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events
-from foveal.core.view.request import render_view
+from foveal.core.view.request_writer import RequestWriter
 from foveal.core.wire.typed_messages import Beside, MessageT
 from foveal.errors import ContextOverflow, MalformedMessage, UnrelatedConversation, UsageMissing
 from foveal.ports import Store
@@ -160,6 +160,7 @@ class Context:
         self._clock = clock or time.time
         self._lock = ContextLock()
         self._requests = SentRequests()
+        self._writer = RequestWriter()
         self._history = GivenHistory(engine, self._record)
         self._summarisers = summariser_chain(summarise)
         self._prompt = prompt_text(prompt)
@@ -311,7 +312,8 @@ class Context:
                 cut, and not part of the result. None sends none.
 
         Returns:
-            The messages to send, in the same dialect.
+            The messages to send, in the same dialect. The list is yours. Messages that are the same in two requests
+            are the same objects; if you change some, later requests have new copies.
 
         Raises:
             ContextOverflow: The request cannot be made to fit; the error has the numbers.
@@ -350,7 +352,7 @@ class Context:
             if not is_first:  # the new messages may begin with the answer to a request without these changes
                 self._record_setup(system_content, tools_json)
             self._reduce(now)
-            fitted, steps = render_view(self._engine.view, self._wire)
+            fitted, steps = self._writer.write(self._engine.view, self._wire)
             self._requests.add(self._engine, steps)
             self._history.share_copies(known)
             return fitted

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from foveal import Context
 from foveal.core.engine.origins import Origin
-from foveal.core.log.events import Dropped, Rewound
+from foveal.core.log.events import Clipped, Dropped, Rewound
 from foveal.errors import (
     Busy,
     Conflict,
@@ -23,7 +23,7 @@ from foveal.errors import (
     UnrelatedConversation,
 )
 from foveal.stores.memory import MemoryStore
-from support.histories import ScriptedHistory, scripted_histories, strings
+from support.histories import ScriptedHistory, events_of, scripted_histories, strings
 from support.waiting import DEADLINE_S
 
 Message = dict[str, Any]
@@ -501,3 +501,17 @@ def test_a_summariser_that_always_fails_is_told_once() -> None:
             ctx.fit(history[:end])
     assert [type(warning.message) for warning in told] == [SummariserFailed]
     assert "no such model" in str(told[0].message)
+
+
+@pytest.mark.parametrize(("window", "is_searched"), [(100_000, True), (8_000, False)])
+def test_a_history_of_several_windows_is_not_searched_for_repeated_lines(
+    window: int, is_searched: bool
+) -> None:
+    """The cut that follows hides its results."""
+    lines = "\n".join(f"line {number} of a file that is read again and again" for number in range(80))
+    history = turns(0, 40)
+    for message in history[2::4]:
+        message["content"] = lines
+    ctx = Context("gpt-4.1", window=window, reserve=1_000)
+    ctx.fit(history)
+    assert bool(events_of(ctx.log, Clipped)) is is_searched

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from copy import copy
 from operator import attrgetter
 from typing import Final, Self, cast
@@ -48,6 +49,7 @@ from foveal.core.log.events import (
     Overflowed,
     ToolReturned,
     Used,
+    text_of,
 )
 from foveal.core.models.budget import Budget, Caps, plan_budget
 from foveal.core.models.cost import UsageTotals
@@ -115,13 +117,15 @@ class Engine:
         """The next seq, and the calibration with the anchor at the request of that time."""
         self.unreduced_units: int = 0
         """Units of the whole conversation without reductions."""
+        self._expected_units = 0
+        """About how many units the view will have when all messages that came at once are recorded."""
         if view is not None:
             self.view: View = view
         elif state is None:
             self.view = fold(self.log, MessageTokens(counter))
             self._recount()
             for event in self.log:
-                self._learn(event)
+                self._learn(event, self._units(event))
         else:
             self._resume(state, MessageTokens(counter))
         self.next_seq: int = 1 + max(self.log[-1].seq if self.log else -1, -1 if state is None else state.seq)
@@ -206,7 +210,7 @@ class Engine:
         if self.view is not before:  # the fact changed which earlier ones count, so the log was folded again
             self._effective, self.all_effective = None, False
             self._recount()
-            self._learn(event)
+            self._learn(event, self._units(event))
             self.prefix_mover = self.prefix_mover or event
         else:
             if self._effective is not None:
@@ -218,15 +222,27 @@ class Engine:
                     self.prefix_mover = self.prefix_mover or event
         return event
 
+    @contextmanager
+    def recording(self, facts: Iterable[AnyFact]) -> Iterator[None]:
+        """Announce facts that are appended one after the other while it is entered. If they are more than can be
+        shown, their results are not searched for repeated lines."""
+        chars = sum(len(text_of(fact.content)) for fact in facts if isinstance(fact, ToolReturned))
+        self._expected_units = self.view.units + chars // repeated_lines.CHARS_PER_UNIT
+        try:
+            yield
+        finally:
+            self._expected_units = 0
+
     def _account(self, event: Event, *, is_effective: bool = True) -> None:
         fact = event.fact
         if self.prefix_mover is None and may_move_prefix(fact):
             self.prefix_mover = event
-        if type(fact) in COUNTED_TYPES:
-            self.unreduced_units += self._units(event) * is_effective
-        elif isinstance(fact, Opened):
+        units = self._units(event)
+        if is_effective:
+            self.unreduced_units += units
+        if isinstance(fact, Opened):
             self.opened, self.opened_seq = fact, event.seq
-        self._learn(event)
+        self._learn(event, units)
 
     def _units(self, event: Event) -> int:
         """Return the units of a message in full; 0 for another event."""
@@ -235,11 +251,12 @@ class Engine:
             self.view.meter.message(event.seq, cast(CountedFact, fact)) if type(fact) in COUNTED_TYPES else 0
         )
 
-    def _learn(self, event: Event) -> None:
-        """Update what events say about the provider and about costs, even if a rewind has taken them back."""
+    def _learn(self, event: Event, units: int) -> None:
+        """Update what events say about the provider and about costs, even if a rewind has taken them back. `units`
+        is the size of a message."""
         fact = event.fact
         self.compaction_health = self.compaction_health.after(fact)
-        self.past_calls = self.past_calls.after(event, units=self._units(event))
+        self.past_calls = self.past_calls.after(event, units=units)
         if type(fact) in DIALOGUE_TYPES:
             return
         self.provider_limits = self.provider_limits.after(fact)
@@ -275,7 +292,7 @@ class Engine:
             or limits.lines
             or limits.bytes
             or self.view.late_results[-1:] == [event.seq]
-            or self.view.units > MAX_SEARCHED_ROOMS * self._hard_limit
+            or max(self.view.units, self._expected_units) > MAX_SEARCHED_ROOMS * self._hard_limit
         ):
             return False
         rule = f"{self.policy.name}: seen"

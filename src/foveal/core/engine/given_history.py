@@ -91,6 +91,11 @@ class GivenHistory:
             to = messages.known.rewind_seq(change.start)
             self._begin_conversation(to) if begins_conversation else self._rewind(to)
             messages.truncate(change.start)
+        with self._engine.recording(fact for chunk in change.chunks for fact in chunk.facts):
+            self._record_messages(change)
+        return begins_conversation
+
+    def _record_messages(self, change: HistoryChange) -> None:
         index = 0
         for chunk in change.chunks:
             seq_before = self._engine.next_seq - 1
@@ -98,13 +103,12 @@ class GivenHistory:
                 self._record(fact)
             if self._is_loaded:  # appended; the next whole history is found in the log
                 continue
-            messages.known.add(
+            self._messages.known.add(
                 change.messages[index : index + chunk.messages],
                 seq_before=seq_before,
                 seq_last=self._engine.next_seq - 1,
             )
             index += chunk.messages
-        return begins_conversation
 
     def begin_conversation(self) -> None:
         """Take all messages out of view; the next history is that of another conversation."""

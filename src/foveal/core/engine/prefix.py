@@ -6,8 +6,6 @@ finds that place by comparing what was sent; `may_move_prefix` names the facts t
 
 from __future__ import annotations
 
-from itertools import compress, count
-from operator import is_not
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +20,7 @@ from foveal.core.log.events import (
     Instructed,
     Masked,
 )
+from foveal.core.view.request_writer import common_beginning
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import strip_cache_marks
@@ -60,18 +59,17 @@ def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
     """Return the first step that is not as in the request before, or None if only new steps were added.
 
     `before` and `now` hold what each step was sent as: provider messages, or facts. `now` belongs to `view`."""
-    # A step that has not changed is sent as the same list, so most steps need no comparison.
-    changed = compress(count(), map(is_not, before, now))
-    # Cache marks move with every request and do not change what the provider caches.
-    moved = (
-        at
-        for at in changed
-        if before[at] != now[at] and strip_cache_marks(before[at]) != strip_cache_marks(now[at])
-    )
-    at = next(moved, min(len(before), len(now)))
+    at, end = common_beginning(before, now), min(len(before), len(now))
+    while at < end and not _is_moved(before[at], now[at]):
+        at += 1
     if at == len(before) or not now:
         return None
     return view.steps[min(at, len(now) - 1)]
+
+
+def _is_moved(before: Any, now: Any) -> bool:
+    """Return whether a step is sent differently; cache marks do not change what the provider caches."""
+    return before != now and strip_cache_marks(before) != strip_cache_marks(now)
 
 
 def may_move_prefix(fact: AnyFact) -> bool:

@@ -13,6 +13,7 @@ demand, and only of what is then visible.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from operator import attrgetter
@@ -114,6 +115,8 @@ class View:
         self._open_calls = OpenCalls()
         self._units = 0
         self._uncounted: list[Step] = []
+        self._first_changed = 0
+        """The seq before which no step has changed since `take_first_changed` was called."""
 
     # ── Queries ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,6 +193,11 @@ class View:
                 return cover
         return None
 
+    def take_first_changed(self) -> int:
+        """Return the seq before which no step was added, changed or removed since the last call."""
+        first, self._first_changed = self._first_changed, sys.maxsize
+        return first
+
     # ── Folding ──────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, event: Event) -> None:
@@ -238,6 +246,7 @@ class View:
         self.steps.append(step)
         self._place(step, step.utterance)
         self._uncounted.append(step)
+        self._note_change(step)
 
     def _place(self, step: Step, shown: ShownMessage) -> None:
         self._shown_in[shown.seq] = (step, shown)
@@ -266,7 +275,11 @@ class View:
         if step.units is not None:
             self._units -= step.units
             self._uncounted.append(step)
+        self._note_change(step)
         step.invalidate()
+
+    def _note_change(self, step: Step) -> None:
+        self._first_changed = min(self._first_changed, step.seq)
 
     def _add_utterance(self, seq: int, fact: ModelSaid) -> None:
         step = Step(seq, "model", fact)
@@ -446,6 +459,7 @@ class View:
 
     def sort_tied(self, seqs: Sequence[int]) -> None:
         """Sort steps at the same place as `seqs` says: the seqs of their events, -1 for the notice."""
+        self._first_changed = 0
         ranks = {seq: rank for rank, seq in enumerate(seqs)}
         self.steps.sort(key=lambda step: (step.seq, ranks.get(max(step.utterance.seq, -1), -1)))
 
@@ -486,6 +500,7 @@ class View:
             elif moved:
                 self.steps.remove(step)
                 self.steps.insert(bisect_left(self.steps, step.seq, key=_seq), step)
+                self._note_change(step)
         self._remove(hidden)
         late = (shown.seq for step in hidden if step.kind != "summary" for shown in step.shown_messages())
         self.unnamed_results += seqs_outside(late, cover.ranges)
@@ -502,6 +517,7 @@ class View:
         removed = set()
         for step in gone:
             removed.add(id(step))
+            self._note_change(step)
             if step.units is not None:
                 self._units -= step.units
             step.retire()
@@ -514,3 +530,4 @@ class View:
         at = bisect_left(self.steps, step.seq, key=_seq)
         self.steps.insert(at, step)
         self._uncounted.append(step)
+        self._note_change(step)
