@@ -33,7 +33,6 @@ from foveal.core.log import (
     Masked,
     ModelSaid,
     Reverted,
-    Text,
     ToolReturned,
     UserSaid,
 )
@@ -262,25 +261,23 @@ def read_step(number: int, lines: int) -> list[Json]:
     ]
 
 
-def answers(count: int, *, listed: bool) -> list[Json]:
-    """Return questions with long answers: as plain texts, or as lists of parts."""
+def thoughts(count: int, *, listed: bool) -> list[Json]:
+    """Return calls with long texts beside them: as plain texts, or as lists of parts."""
     messages: list[Json] = []
     for number in range(count):
         text = " ".join(
-            f"Sentence {line} of answer {number} names value_{number}_{line}." for line in range(55)
+            f"Sentence {line} of thought {number} names value_{number}_{line}." for line in range(55)
         )
+        called, returned = read_step(100 + number, 1)
         content = [{"type": "text", "text": text}] if listed else text
-        messages += [
-            {"role": "user", "content": f"Question {number}?"},
-            {"role": "assistant", "content": content},
-        ]
+        messages += [{**called, "content": content}, returned]
     return messages
 
 
-def cut_after_answers(*, listed: bool, lines: int = 10) -> Context:
-    """Return a context with one cut, which hides results and shortens the answers before them."""
+def cut_after_thoughts(*, listed: bool, lines: int = 10) -> Context:
+    """Return a context with one cut, which hides results and shortens the thoughts before them."""
     ctx = context(8_000)
-    messages = [*answers(6, listed=listed), {"role": "user", "content": "Now look at the files."}]
+    messages = [{"role": "user", "content": "Look at the files."}, *thoughts(5, listed=listed)]
     for number in range(20):
         messages += read_step(number, lines)
         ctx.fit(messages)
@@ -289,30 +286,26 @@ def cut_after_answers(*, listed: bool, lines: int = 10) -> Context:
     raise AssertionError("no cut")
 
 
-@pytest.mark.parametrize(
-    "listed",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=pytest.mark.xfail(strict=True, reason="`plan_record` takes a whole text for a result"),
-        ),
-    ],
-)
-def test_a_long_answer_is_shortened_and_stays(listed: bool) -> None:
-    ctx = cut_after_answers(listed=listed)
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_long_text_beside_a_call_is_shortened_before_steps_go(listed: bool) -> None:
+    ctx = cut_after_thoughts(listed=listed)
     (cut,) = new_cuts(ctx, 0)
-    said = [event for event in ctx.log if isinstance(event.fact, ModelSaid)]
-    status = ctx.why(said[0].handle)
-    assert (status.level, status.by) == ("masked", cut.handle)
-    assert CutCounts.of(cut.fact).shortened == 6
-    assert removed_steps(cut, ctx.log) == 0
+    said = [ctx.why(event.handle) for event in ctx.log if isinstance(event.fact, ModelSaid)]
+    shortened = [status.by for status in said if status.level == "masked"]
+    assert shortened == [cut.handle] * CutCounts.of(cut.fact).shortened
+    assert shortened
+
+
+def masked_result(ctx: Context, cut: Event) -> Event:
+    assert isinstance(cut.fact, Compacted)
+    targets = {mask.target for mask in cut.fact.masks}
+    return next(e for e in ctx.log if e.seq in targets and isinstance(e.fact, ToolReturned))
 
 
 def test_a_kept_call_is_shown_whole_and_its_result_is_masked_by_the_cut() -> None:
-    ctx = cut_after_answers(listed=True)
+    ctx = cut_after_thoughts(listed=True)
     (cut,) = new_cuts(ctx, 0)
-    result = next(event for event in ctx.log if isinstance(event.fact, ToolReturned))
+    result = masked_result(ctx, cut)
     call = ctx.why(result.seq - 1)
     assert (call.kind, call.level, call.by) == ("model_said", "full", "")
     assert (ctx.why(result.seq).level, ctx.why(result.seq).by) == ("masked", cut.handle)
@@ -320,17 +313,14 @@ def test_a_kept_call_is_shown_whole_and_its_result_is_masked_by_the_cut() -> Non
 
 def test_to_expand_a_masked_result_or_the_cut_shows_it_again() -> None:
     for target in ("result", "cut"):
-        ctx = cut_after_answers(listed=True)
+        ctx = cut_after_thoughts(listed=True)
         (cut,) = new_cuts(ctx, 0)
-        result = next(event for event in ctx.log if isinstance(event.fact, ToolReturned))
+        result = masked_result(ctx, cut)
         ctx.expand(result.handle if target == "result" else cut.handle)
         assert ctx.why(result.seq).level == "full"
         assert ctx.why(result.seq - 1).level == "full"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="`_plan_between` keeps masked results, so the record of them never goes"
-)
 def test_a_forced_record_replaces_the_record_of_a_masked_result_in_a_kept_step() -> None:
     calls = (Call(id="a", name="read", arguments="{}"), Call(id="b", name="read", arguments="{}"))
     masks = (Mask(target=2, text="[foveal: read; whole text: e2]"),)
@@ -348,19 +338,3 @@ def test_a_forced_record_replaces_the_record_of_a_masked_result_in_a_kept_step()
     assert plan is not None
     made = Compacted(first=plan.first, last=plan.last, keep=plan.keep, summary="[foveal: shorter]")
     assert [step.utterance.seq for step in folded([*log, Event(5, made)]).summaries] == [5]
-
-
-@pytest.mark.xfail(strict=True, reason="a record without ranges counts as replaced at any later reduction")
-def test_a_record_of_shortened_texts_stays_when_another_step_is_dropped() -> None:
-    masks = (Mask(target=1, part=0, text="[foveal: shorter; whole text: e1]"),)
-    facts: list[AnyFact] = [
-        UserSaid(content="Fix it."),
-        ModelSaid(content=(Text(text="It is long.\n" * 90),)),
-        UserSaid(content="And the tests?"),
-        ModelSaid(content="They pass."),
-        UserSaid(content="Go on."),
-        Compacted(first=1, last=1, keep=(1,), summary="[foveal: record]", masks=masks),
-        Dropped(ranges=((3, 3),), reason="hand"),
-    ]
-    view = folded(Event(seq, fact) for seq, fact in enumerate(facts))
-    assert [step.utterance.seq for step in view.summaries] == [5]

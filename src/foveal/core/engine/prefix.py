@@ -69,7 +69,7 @@ def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
 
 def _is_moved(before: Any, now: Any) -> bool:
     """Return whether a step is sent differently; cache marks do not change what the provider caches."""
-    return before != now and strip_cache_marks(before) != strip_cache_marks(now)
+    return bool(before != now and strip_cache_marks(before) != strip_cache_marks(now))
 
 
 def may_move_prefix(fact: AnyFact) -> bool:

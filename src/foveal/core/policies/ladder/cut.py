@@ -84,12 +84,14 @@ def plan_cut(
     before = said - view.units + recorded
     room = _record_room(budget, policy, hidden=before + _units_of(savings))
     enough = goal + SLACK_SHARE * budget.hard
+    hides_results = bool(savings)
     removed: list[Step] = []
     if not only_results and view.units - recorded - _units_of(savings) + room > enough:
         newest = _newest_index(view, policy)
         savings += _long_arguments(view, newest)
         left = view.units - recorded - _units_of(savings)
-        if left + room > enough:
+        # A record of nothing but shortened texts would stand for no message.
+        if left + room > enough or not (hides_results or view.summaries):
             savings += _long_texts(view, newest, kept)
             room = _record_room(budget, policy, hidden=before + view.units)
             excess = view.units - recorded - _units_of(savings) + room - goal
