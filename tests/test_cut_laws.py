@@ -59,6 +59,7 @@ from support.histories import (
     long_text,
     make_script,
     render_log,
+    user,
     wire_bytes,
     write_script,
 )
@@ -72,7 +73,7 @@ few = examples(60)
 
 
 def long_loop(seed: int, turns: int, steps: int) -> Script:
-    """Return a conversation with long results, arguments and answers: every rung of a cut has something to do."""
+    """Return a conversation with long results, arguments and answers: work for every rung of a cut."""
     rng = Random(seed)
     script: Script = []
     for message in make_script(seed, turns, steps, 40):
@@ -104,6 +105,7 @@ def requests(ctx: Context, story: ScriptedHistory) -> Iterator[int]:
 
 
 def new_cuts(ctx: Context, seen: int) -> list[Event]:
+    """Return the cuts since there were `seen` events."""
     return [event for event in ctx.log[seen:] if isinstance(event.fact, Compacted) and event.fact.masks]
 
 
@@ -198,11 +200,7 @@ def test_what_is_not_shown_whole_is_reachable_and_says_what_hid_it(
         by = ctx.log[int(status.by[1:])]
         assert hides(by, event.seq), (status, by.handle)
         found = view.find(event.seq)
-        masked_by = [each for each in ctx.log if isinstance(each.fact, Compacted | Masked)]
-        if found is not None and found[1].is_masked:
-            masks = [mask for each in masked_by for mask in each.fact.masks]
-            assert status.level == "masked"
-            assert event.seq in {mask.target for mask in masks}
+        assert (status.level == "masked") == (found is not None and found[1].level == "masked")
         if text := readable_text(fact).strip():
             answer = ctx.recall("recall_read", {"handle": event.handle})
             assert text.split("\n")[0].strip()[:20].strip() in answer or "\x1b" in text or "\u202e" in text
@@ -292,6 +290,7 @@ def test_a_long_text_beside_a_call_is_shortened_before_steps_go(listed: bool) ->
     (cut,) = new_cuts(ctx, 0)
     said = [ctx.why(event.handle) for event in ctx.log if isinstance(event.fact, ModelSaid)]
     shortened = [status.by for status in said if status.level == "masked"]
+    assert isinstance(cut.fact, Compacted)
     assert shortened == [cut.handle] * CutCounts.of(cut.fact).shortened
     assert shortened
 
@@ -338,3 +337,17 @@ def test_a_forced_record_replaces_the_record_of_a_masked_result_in_a_kept_step()
     assert plan is not None
     made = Compacted(first=plan.first, last=plan.last, keep=plan.keep, summary="[foveal: shorter]")
     assert [step.utterance.seq for step in folded([*log, Event(5, made)]).summaries] == [5]
+
+
+def test_a_record_is_not_written_again_if_nothing_else_goes() -> None:
+    ctx = context(6_000)
+    for number in range(90):
+        ctx.append(user(f"Question {number}: " + f"word{number} " * 60))
+        ctx.fit()
+        ctx.append({"role": "assistant", "content": f"Answer {number}."})
+    made = [event for event in ctx.log if isinstance(event.fact, Compacted) and event.fact.reason != "room"]
+    assert made
+    for event in made:
+        before, after = (folded(ctx.log[: event.seq + more]) for more in (0, 1))
+        kept = [[step.seq for step in view.steps if step.kind != "summary"] for view in (before, after)]
+        assert kept[0] != kept[1], event.handle

@@ -212,6 +212,8 @@ def plan_record(
 ) -> Plan | None:
     """Return the plan of a record for steps that go, earlier summaries among them, and for what `masks` hide in
     steps that stay; they save `saved` units. None when there is nothing to gain."""
+    if not masks and all(step.kind == "summary" for step in removed):
+        return None
     gone = {id(step) for step in removed}
     targets = {mask.target for mask in masks}
     changed = [

@@ -1,8 +1,8 @@
 """What one cut did, counted and in words.
 
 A cut is a compaction with masks: results are hidden, long messages of the agent are shortened, and the oldest
-steps go. The event says all of it but the number of steps that went: a range also has what earlier cuts had taken
-out, and only the log tells these apart.
+steps go. The event says all of it but the number of steps that went: a range also has what earlier cuts had
+taken out, and only the log tells these apart.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class CutCounts(NamedTuple):
 
     @classmethod
     def of(cls, fact: Compacted) -> CutCounts:
-        """Count the messages that the masks of a compaction change. Those of the agent stay: they are in `keep`."""
+        """Count the messages that masks change. Those of the agent stay, so they are in `keep`."""
         targets, keep = {mask.target for mask in fact.masks}, set(fact.keep)
         return cls(len(targets - keep), len(targets & keep))
 
 
 def cut_text(fact: Compacted, *, steps: int = 0) -> str:
-    """Return what a cut did, such as `hid 14 results, shortened 2 messages and removed 6 steps (34,400 tokens),
-    with a record of 2,300 tokens`. `steps` is `removed_steps`, if the caller has the log."""
+    """Return what a cut did, such as `hid 14 results, shortened 2 messages and removed 6 steps (34,400
+    tokens), with a record of 2,300 tokens`. `steps` is `removed_steps`, if the caller has the log."""
     counts, sizes = CutCounts.of(fact), read_metrics(fact)
     done = [
         f"{verb} {number:,} {noun}{'' if number == 1 else 's'}"
@@ -52,8 +52,8 @@ def cut_text(fact: Compacted, *, steps: int = 0) -> str:
 
 
 def removed_steps(cut: Event, log: Sequence[Event]) -> int:
-    """Return how many steps a compaction took out of the view. `log` has the events from the first of its range to
-    the last before it; later ones do not count."""
+    """Return how many steps a compaction took out of the view. `log` has the events from the first of its
+    range to the last before it; later ones do not count."""
     fact = cut.fact
     assert isinstance(fact, Compacted)
     ranges, masked = hidden_ranges(fact), {mask.target for mask in fact.masks}

@@ -178,6 +178,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notice: str
     """What to tell the user with the question if the next turn will probably not fit, and so be reduced without a
     yes; "" otherwise."""
+    warnings: tuple[str, ...]
+    """What the user may want to know: a cut that nothing forced, with what it saves and how to undo it."""
     summaries: tuple[Summary, ...]
     """The shown summaries, oldest first."""
     reduced: ReducedCounts
@@ -241,6 +243,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_ev
     seen = len(engine.past_calls.recent_turns)
     question = compaction_question(engine, state)
     totals = _totals(engine, budget, parts)
+    summaries = tuple(_summaries(engine))
     return Report(
         model=engine.model.name,
         window=budget.window,
@@ -268,7 +271,8 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_ev
         notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=seen)
         if question
         else "",
-        summaries=tuple(_summaries(engine)),
+        warnings=tuple(map(_early_cut_text, filter(_is_early, summaries))),
+        summaries=summaries,
         reduced=ReducedCounts.of(view),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
@@ -289,6 +293,19 @@ def _summaries(engine: Engine) -> Iterable[Summary]:
                 reason=fact.reason,
                 measures=read_metrics(fact),
             )
+
+
+def _is_early(summary: Summary) -> bool:
+    return summary.reason == "price"
+
+
+def _early_cut_text(summary: Summary) -> str:
+    """Return what a cut that nothing forced has saved, and how to do without it."""
+    saved = summary.measures.before - summary.measures.after
+    return (
+        f"{summary.handle} is an early cut: nothing forced it, and it saves {saved:,} tokens in every call; "
+        f'`undo("{summary.handle}")` takes it back, and `early=False` in the policy makes no more of them'
+    )
 
 
 # ── Totals ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -516,6 +533,7 @@ def _card_lines(report: Report) -> Iterable[str]:
             filter(None, (sizes, f"by {summary.by}" if summary.by else "", f"triggered by {summary.reason}"))
         )
         yield f"  summary {summary.handle} of {summary.first}–{summary.last}: {one_line(details, width=100)}"
+    yield from (f"  {warning}" for warning in report.warnings)
     if report.breaks:
         yield f"  {breaks_text(report)}"
     if report.cache_miss:
