@@ -70,7 +70,8 @@ DEADLINE: Final = 60.0
 DECIDED_NOW: Final = ("report", "max_tokens", "continued", "later")
 """What depends on what the policies decide now, beside the log."""
 DECIDED_BY_PRESETS: Final = {
-    "target", "clip_share", "skeleton_share", "skeleton_tokens", "summary_tokens", "summary_share", "early_tokens", "early", "patience",
+    "target", "clip_share", "skeleton_share", "skeleton_tokens",
+    "summary_tokens", "summary_share", "early_tokens", "early", "patience",
     "mask_arguments", "refer",
 }  # fmt: skip
 """Values that `economy` has changed since, or no longer has, or not in mode `confirm`."""

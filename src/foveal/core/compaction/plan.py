@@ -48,15 +48,7 @@ MIN_SUMMARY_UNITS: Final = 150
 MIN_SUMMARY_SHARE: Final = 0.08
 """The room that a summary gets however little is left, and the share of all room: the rules of the user are in it,
 and new results can be clipped."""
-MAX_LEFT_SHARE: Final = 0.8
-"""Share of the room that a cut may leave filled before its summary is made smaller, down to half of its room: with
-large new results, the next cut would follow at once."""
-MAX_PASSED_SHARE: Final = 0.1
-"""Share of the room that texts between two of the newest results may take, if both stay whatever the goal is."""
-RESULTLESS_SHARE: Final = 0.25
-"""Share of its room that a summary uses if there are no results and no words of the user to quote."""
-MAX_QUOTED_USER_UNITS: Final = 200
-"""Units of one user message that a summary quotes: its rules first."""
+
 MIN_FORCED_RANGE_UNITS: Final = 60
 """Units a range must exceed for a record of it to be smaller, when something must go."""
 
@@ -389,41 +381,6 @@ def _tail_index(view: View, budget: Budget, room: float, min_messages: int) -> i
     return index
 
 
-def _newest_that_fit(
-    view: View, budget: Budget, kept: Set[int], *, goal: float, most: int, keep_results: int
-) -> tuple[int, int]:
-    """Return the index of the first of the newest steps that stay, and the units of those that could go.
-
-    They take at most `goal` units; with the newest answer and the newest `keep_results` results, at most `most`.
-    The texts between these results stay with them, but not if they are long: in a chat, the newest results may be
-    hundreds of turns old. The newest step stays anyway."""
-    found, taken = len(view.steps), 0
-    units = passed = 0
-    keep_answers = 1
-    for index in range(found - 1, -1, -1):
-        step = view.steps[index]
-        if is_removable(step, kept):
-            size = step.unreferenced_units(view.meter)
-            units += size
-            results = sum(slot.ordinal >= 0 for slot in step.slots)
-            is_answer = step.kind == "model" and not step.slots and keep_answers > 0
-            stays = units <= goal or found == len(view.steps)
-            if not stays and (units > most or not (is_answer or keep_results > 0)):
-                break
-            passed = 0 if stays or is_answer or results else passed + size
-            if passed > budget.hard * MAX_PASSED_SHARE:
-                break
-            keep_results -= results
-            keep_answers -= is_answer
-            if passed:
-                continue
-            taken = units
-        elif passed:
-            continue
-        found = index
-    return found, taken
-
-
 def safe_cut(steps: Sequence[Step], cut: int, kept: Set[int]) -> int:
     """Return the nearest index at or before `cut` where a cut leaves a history that every provider accepts."""
     while True:
@@ -506,24 +463,6 @@ def _summary_room(view: View, budget: Budget, terms: RangeTerms, kept: Set[int],
 
 def _least_room(budget: Budget) -> int:
     return max(MIN_SUMMARY_UNITS, int(budget.hard * MIN_SUMMARY_SHARE))
-
-
-def _needed_room(view: View, kept: Set[int], room: int) -> int:
-    """Return the part of the room that a summary can use: most of it is for quotes, from results and from user
-    messages that are in the view or quoted in an earlier summary."""
-    quotable = 0.0
-    for step in view.steps:
-        if not is_removable(step, kept):
-            continue
-        if step.kind == "summary":
-            quotable += view.units_of(step) * (1 - RESULTLESS_SHARE)
-        elif step.kind == "user":
-            quotable += min(MAX_QUOTED_USER_UNITS, view.units_of(step))
-        else:
-            quotable += sum(slot.result.units(view.meter) for slot in step.slots if slot.result is not None)
-        if quotable >= room:
-            return room
-    return int(room * RESULTLESS_SHARE + quotable * (1 - RESULTLESS_SHARE))
 
 
 def _kept_seqs(step: Step, removed: Sequence[Step]) -> Iterator[int]:

@@ -373,16 +373,6 @@ class Step:
                 units += PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
         return units
 
-    def unreferenced_units(self, meter: MessageTokens) -> int:
-        """Return the units of the step with the lines themselves in place of references to them."""
-        units = self.count(meter) if self.units is None else self.units
-        for slot in self.slots:
-            if slot.result is not None and slot.result.overlays:
-                units += slot.result.referenced_units(meter)
-        return units
-
-    # ── Changes, made by the view ────────────────────────────────────────────────────────────────────
-
     def add_call(self, place: int, call: Call) -> Slot:
         """Add a call of the utterance, which waits for its result."""
         slot = Slot(self, place, call)

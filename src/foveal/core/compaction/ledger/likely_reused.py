@@ -48,7 +48,7 @@ from foveal.core.view.text_facts import name_candidates, string_values
 
 MAX_NAMES_READ: Final = 2_000
 """Names in results, repeats included, that are read: those of the newest results."""
-LINES_SHARE: Final = 0.4
+LINES_SHARE: Final = 0.5
 """Share of the block for lines; more if there are few names."""
 FILE_SHARE: Final = 0.5
 """Share of the room for lines, of what files before it have left, that a file may take until others had theirs."""
