@@ -56,7 +56,9 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
         return None
     if not (is_due or view.units + budget.fixed > _worthwhile(budget, moment, policy)):
         return None
-    if not is_due and not _is_cheap(ladder.least_rewritten(view, budget, policy), moment):
+    if not is_due and not _is_cheap(
+        ladder.estimate_rewritten(view, budget, policy, said=moment.said), moment
+    ):
         return None
     is_full = view.units + budget.fixed > _full(budget, moment)
     reason = "tokens" if is_full else "price"

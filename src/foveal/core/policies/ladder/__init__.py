@@ -26,7 +26,7 @@ from foveal.core.policies.ladder.compact import (
     saves_too_little,
     summary_terms,
 )
-from foveal.core.policies.ladder.cut import least_rewritten, plan_cut
+from foveal.core.policies.ladder.cut import estimate_rewritten, plan_cut
 from foveal.core.policies.ladder.drop import (
     force_fit,
     irreducible_units,
@@ -54,11 +54,11 @@ __all__ = [
     "clip_user_messages",
     "covers_reverted_summary",
     "decide_after_overflow",
+    "estimate_rewritten",
     "force_fit",
     "foresee_compaction",
     "irreducible_units",
     "last_resort_steps",
-    "least_rewritten",
     "limit_messages",
     "mask_media",
     "mask_result",

@@ -31,7 +31,14 @@ from foveal.core.compaction.plan import (
 from foveal.core.log.events import Mask
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.compact import summary_terms
-from foveal.core.policies.ladder.mask import hide_result, maskable_results, shorten_arguments, shorten_text
+from foveal.core.policies.ladder.mask import (
+    MIN_HIDDEN_UNITS,
+    hide_result,
+    maskable_results,
+    placeholder_units,
+    shorten_arguments,
+    shorten_text,
+)
 from foveal.core.policies.presets import Policy
 from foveal.core.view.steps import Slot, Step
 from foveal.core.view.view import View
@@ -118,14 +125,15 @@ def _record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
     return int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
 
 
-def least_rewritten(view: View, budget: Budget, policy: Policy) -> int:
-    """Return the units that a provider has to read anew after a cut of results, at least: found without writing the
-    placeholders."""
+def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int) -> int:
+    """Return about how many units a provider has to read anew after a cut of results, without writing the
+    placeholders: most turns only need to know that a cut would cost too much."""
     oldest, saved = None, 0
     for slot in _old_results(view, budget, policy):
         assert slot.result is not None
         oldest = oldest or slot.step
-        saved += slot.result.units(view.meter)
+        units = slot.result.units(view.meter)
+        saved += max(0, units - placeholder_units(units, policy)) if units > MIN_HIDDEN_UNITS else 0
     if oldest is None:
         return view.units
     before = 0
@@ -134,7 +142,8 @@ def least_rewritten(view: View, budget: Budget, policy: Policy) -> int:
             break
         before += view.units_of(step)
     recorded = sum(map(view.units_of, view.summaries))
-    return view.units - saved - recorded - before
+    room = _record_room(budget, policy, hidden=said - view.units + recorded + saved)
+    return view.units - saved - recorded + room - before
 
 
 def _units_of(savings: Sequence[_Saving]) -> int:

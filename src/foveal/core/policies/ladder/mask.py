@@ -30,6 +30,8 @@ MIN_HIDDEN_UNITS: Final = 96
 """Results up to this many units stay when a cut hides others: small ones are often a state, a sum or a verdict."""
 MIN_DIGEST_CHARS: Final = 60
 """Characters that a placeholder says about a hidden result at least: its first value."""
+_FRAME_UNITS: Final = 16
+"""Units of the first line of a short placeholder, and of the message, about."""
 
 
 # ── What may be masked ───────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +136,7 @@ def hide_result(view: View, slot: Slot, policy: Policy) -> tuple[Mask, int] | No
     units = result.replaceable_units(view.meter)
     if units <= MIN_HIDDEN_UNITS:
         return None
-    room = max(MIN_DIGEST_CHARS, _skeleton_chars(units, policy)) if policy.skeleton_share else 0
+    room = _digest_chars(units, policy)
 
     def write() -> str:
         return short_placeholder(
@@ -143,6 +145,11 @@ def hide_result(view: View, slot: Slot, policy: Policy) -> tuple[Mask, int] | No
 
     made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
     return None if made is None else (Mask(target=result.seq, text=made[0]), made[1])
+
+
+def placeholder_units(units: int, policy: Policy) -> int:
+    """Return about how many units the short placeholder of a result of `units` takes."""
+    return _FRAME_UNITS + _digest_chars(units, policy) // CHARS_PER_UNIT
 
 
 def shorten_arguments(view: View, slot: Slot, max_units: int) -> tuple[Mask, int] | None:
@@ -191,6 +198,11 @@ def _masked_arguments(
     text = arguments_placeholder(slot.call, handle=handle(seq), tokens=units, room=room, elsewhere=elsewhere)
     saved = units - view.meter.counter.count(text)
     return (Mask(target=seq, text=text, part=slot.place), saved) if saved >= MIN_SAVED_UNITS else None
+
+
+def _digest_chars(units: int, policy: Policy) -> int:
+    """Return the characters that a placeholder says about a hidden result of `units`."""
+    return max(MIN_DIGEST_CHARS, _skeleton_chars(units, policy)) if policy.skeleton_share else 0
 
 
 def _skeleton_chars(units: int, policy: Policy) -> int:
