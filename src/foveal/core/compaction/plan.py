@@ -48,7 +48,6 @@ MIN_SUMMARY_UNITS: Final = 150
 MIN_SUMMARY_SHARE: Final = 0.08
 """The room that a summary gets however little is left, and the share of all room: the rules of the user are in it,
 and new results can be clipped."""
-
 MIN_FORCED_RANGE_UNITS: Final = 60
 """Units a range must exceed for a record of it to be smaller, when something must go."""
 
@@ -334,6 +333,9 @@ def _first_index(view: View, budget: Budget, terms: RangeTerms, kept: Set[int]) 
     summaries = [index for index, step in enumerate(view.steps) if step.kind == "summary"]
     if not summaries:
         return 0
+    before = view.steps[: summaries[-1]]
+    if any(step.kind == "model" and is_removable(step, kept) for step in before):
+        return 0  # it is the record of a cut, and stands behind the trace
     units = sum(view.units_of(view.steps[index]) for index in summaries)
     is_full = len(summaries) > 1 and units > MAX_SUMMARIES_SHARE * _free_units(view, budget, kept)
     return 0 if is_full or len(summaries) >= terms.max_summaries else summaries[-1] + 1

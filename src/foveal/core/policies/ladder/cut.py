@@ -50,7 +50,7 @@ MAX_NEWEST_SHARE: Final = 0.15
 SLACK_SHARE: Final = 0.2
 """Share of the room by which a request may exceed its goal before steps go: losing the whole cached prefix costs
 more than reading this much."""
-RECORD_SHARE: Final = 0.15
+HIDDEN_SHARE: Final = 0.15
 """Share of all that is hidden that its record may take, if its room allows more: a long record of little would cost
 what the cut saves."""
 
@@ -121,7 +121,7 @@ def plan_cut(
 
 def _record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
     """Return the units that a record may take, if so many are hidden."""
-    share = max(MIN_SUMMARY_UNITS, RECORD_SHARE * hidden)
+    share = max(MIN_SUMMARY_UNITS, HIDDEN_SHARE * hidden)
     return int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
 
 
