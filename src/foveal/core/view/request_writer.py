@@ -3,8 +3,7 @@
 1. Only the steps that have changed since the last request are rendered and joined.
 2. The caller gets copies, so it cannot change what is cached. A copy that the caller has left as it was is given
    again with the next request; the list around the copies is a new one each time.
-3. Up to `MAX_COMPARED` messages, every copy is compared with its original before it is given again. Of a longer
-   request, the first and the last are compared, and some of those between, other ones each time.
+3. Every copy is compared with its original before it is given again: what a caller changed is in no later request.
 4. A caller that changes messages gets new copies of all of them from then on.
 """
 
@@ -19,13 +18,6 @@ from foveal.core.view.steps import ProviderMessage
 from foveal.core.view.view import View
 from foveal.core.wire import Wire
 
-MAX_COMPARED: Final = 256
-"""Copies of a request that are all compared with their originals."""
-_ENDS: Final = 32
-"""Of a longer request, how many at each end are always compared: callers put cache marks there."""
-_BETWEEN: Final = 64
-"""Of a longer request, how many of all are compared beside these, evenly spaced. Reading one that was not used for
-a while takes a microsecond."""
 _BLOCK: Final = 256
 """Messages that are compared at once."""
 _seq = attrgetter("seq")
@@ -44,7 +36,6 @@ class RequestWriter:
         self._copies: list[ProviderMessage] = []
         """What the caller was given for them."""
         self._is_changed_by_caller = False
-        self._round = 0
 
     def write(self, view: View, wire: Wire) -> tuple[list[ProviderMessage], list[list[ProviderMessage]]]:
         """Return the messages, and those of each step, which `core.engine.prefix` compares with the next
@@ -80,14 +71,8 @@ class RequestWriter:
             self._copies[unchanged:] = copy_messages(new)
 
     def _are_as_given(self, count: int) -> bool:
-        """Return whether the first `count` copies are what the caller was given, as far as they are compared."""
-        if count <= MAX_COMPARED:
-            places = [slice(count)]
-        else:
-            apart = count // _BETWEEN
-            self._round = (self._round + 1) % apart
-            places = [slice(_ENDS), slice(count - _ENDS, count), slice(self._round, count, apart)]
-        return all(self._copies[place] == self._messages[place] for place in places)
+        """Return whether the first `count` copies are what the caller was given."""
+        return self._copies[:count] == self._messages[:count]
 
 
 def common_beginning(before: list[Any], now: list[Any]) -> int:
