@@ -394,7 +394,7 @@ def test_a_plan_that_is_run_through_a_shell_is_a_plan() -> None:
         "  ~ - Find the cause",
         "  ~ - Fix the header",
     ]
-    assert section(text, "Commands") == []
+    assert section(text, "Calls") == []
 
 
 @pytest.mark.parametrize(
@@ -598,26 +598,27 @@ def test_a_command_is_listed_once_with_its_latest_outcome() -> None:
         *ran("ls -la", "a b c"),
         *ran("cd /repo && pytest -q tests/test_x.py", "F.\n1 failed, 1 passed in 0.2s\n[exit code: 1]"),
     )
-    assert section(text, "Commands") == [
-        '- pytest -q tests/test_x.py → exit 1 "1 failed, 1 passed in 0.2s", e4'
+    assert section(text, "Calls") == [
+        '- pytest -q tests/test_x.py → exit 1 "1 failed, 1 passed in 0.2s", e4',
+        "- ls -la, e2",
     ]
 
 
 def test_the_count_of_tests_stands_beside_the_status_also_after_lines_with_its_words() -> None:
     for words in ("a case passed", "passed", " passed"):
         text = ledger_of(*ran("pytest", f"{words}\n" * 90 + "91 passed\nexit code: 0"))
-        assert section(text, "Commands") == ['- pytest → exit 0 "91 passed", e0']
+        assert section(text, "Calls") == ['- pytest → exit 0 "91 passed", e0']
 
 
 def test_a_timeout_that_the_agent_reports_is_a_failure() -> None:
     text = ledger_of(*ran("cargo check", "failed in sandbox with execution error: command timed out"))
-    assert section(text, "Commands") == ["- cargo check → failed, e0"]
+    assert section(text, "Calls") == ["- cargo check → failed, e0"]
     assert section(text, "Unresolved")[0] == "- cargo check, e1:"
 
 
 def test_the_status_on_the_last_line_counts() -> None:
     text = ledger_of(*ran("python check.py", "inner exit code: 24\nall fine\n[exit code 0]"))
-    assert section(text, "Commands") == ["- python check.py → exit 0, e0"]
+    assert section(text, "Calls") == ["- python check.py → exit 0, e0"]
     assert section(text, "Unresolved") == []
 
 
@@ -757,7 +758,7 @@ def test_calls_without_a_result_are_listed() -> None:
 def test_a_result_belongs_to_the_latest_call_with_its_id() -> None:
     text = ledger_of(calls("bash", command="make one"), *ran("make two", "exit code: 3"), returned("orphan"))
     assert section(text, "Calls without") == ["- make one, e0"]
-    assert section(text, "Commands") == ["- make two → exit 3, e1"]
+    assert section(text, "Calls") == ["- make two → exit 3, e1"]
 
 
 LONG_REQUEST: Final = "Please read all of it and tell me what the parser does with a header. " * 4
@@ -903,7 +904,7 @@ def test_tool_output_of_one_file_stands_under_one_title() -> None:
         said(LONG_REQUEST * 2),
         *ran("sed -n 1,9p src/shop/cart.py", "total_price"),
         *ran("sed -n 20,29p src/shop/cart.py", "gross_price"),
-        calls("search", pattern="total_price gross_price"),
+        calls("search", pattern="prices"),
         returned("none"),
     )
     assert section(text, "Tool output") == ["- shop/cart.py, e5: gross_price, total_price"]

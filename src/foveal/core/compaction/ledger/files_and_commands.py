@@ -1,7 +1,7 @@
-"""Ledger sections about what the agent did: files and commands.
+"""Ledger sections about what the agent did: files and calls.
 
-`FileHistory` and `CommandHistory` are told of the calls in their order and keep the latest state of each file and
-command, so that a ledger of a longer range continues where the one before it ended.
+`FileHistory` and `CallHistory` are told of the calls in their order and keep the latest state of each file and
+call, so that a ledger of a longer range continues where the one before it ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from foveal.core.compaction.ledger.allocation import Item, Section
 from foveal.core.compaction.ledger.call_outcome import ToolAction, describe_outcome
 from foveal.core.compaction.ledger.call_reader import FileAction, FileKeys, word_set
 from foveal.core.compaction.ledger.sections import (
-    COMMANDS_HEADING,
+    CALLS_HEADING,
     FILES_HEADING,
     FILES_READ_HEADING,
     ITEM_PREFIX,
@@ -206,11 +206,11 @@ def _files_left_out(files: Sequence[TouchedFile], shown: Collection[int], room: 
     return f"+ {len(hidden)} more changed: {', '.join(names)}{more}"
 
 
-# ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Calls ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class CommandRun:
-    """The latest run of a command, with its line once it is needed: most ledgers repeat those of the one before."""
+class LatestCall:
+    """The latest one of equal calls, with its line once it is needed: most ledgers repeat it."""
 
     def __init__(self, action: ToolAction) -> None:
         self._action: ToolAction | None = action
@@ -226,45 +226,48 @@ class CommandRun:
         action = self._action
         assert action is not None, "the line is written before the call is forgotten"
         title = action.facts.title(MAX_CALL_TITLE_CHARS)
-        return f"{ITEM_PREFIX}{title} → {describe_outcome(action)}, {handle(action.seq)}"
+        is_run = action.command is not None and action.command.runs_program
+        outcome = f" → {describe_outcome(action)}" if is_run or action.has_failed else ""
+        return f"{ITEM_PREFIX}{title}{outcome}, {handle(action.seq)}"
 
 
-class CommandHistory:
-    """The latest run of each command that ran a program."""
+class CallHistory:
+    """The latest one of equal calls. Of what an agent continues from, its own calls are the largest part."""
 
     def __init__(self) -> None:
-        self._latest: dict[int, CommandRun] = {}
-        """By the command; the one that ran last is the last one."""
+        self._latest: dict[int, LatestCall] = {}
+        """By the command or the title; the one that was made last is the last one."""
         self._tried: set[int] = set()
-        """All commands."""
-        self._with_text: dict[int, CommandRun] = {}
-        """The latest runs whose calls are not forgotten."""
+        """All calls."""
+        self._with_text: dict[int, LatestCall] = {}
+        """The latest calls whose texts are not forgotten."""
 
     def release_texts(self) -> None:
-        """Forget the calls of all runs; their lines stay."""
+        """Forget the texts of all calls; their lines stay."""
         for run in self._with_text.values():
             run.release_text()
         self._with_text = {}
 
     def add(self, action: ToolAction) -> None:
         command = action.command
-        if command is None:
-            return
-        self._tried.add(command.bare)
-        if command.runs_program:
-            self._latest.pop(command.bare, None)
-            self._latest[command.bare] = self._with_text[command.bare] = CommandRun(action)
+        key = hash(action.facts.title(MAX_CALL_TITLE_CHARS)) if command is None else command.bare
+        self._tried.add(key)
+        self._latest.pop(key, None)
+        changes_file = command is None and any(verb not in ("read", "ran") for _, verb in action.touched)
+        if changes_file or action.facts.is_plan:
+            return  # the file that it changes, or the plan, has a section of its own
+        self._latest[key] = self._with_text[key] = LatestCall(action)
 
-    def newest_first(self, *, later: CommandHistory) -> list[CommandRun]:
-        """Return the runs, without those of commands that ran again later."""
+    def newest_first(self, *, later: CallHistory) -> list[LatestCall]:
+        """Return the calls, without those that were made again later."""
         again = later._tried
         return [run for bare, run in reversed(self._latest.items()) if bare not in again]
 
 
-def commands_section(latest: Sequence[CommandRun]) -> Section:
-    """Return the section of commands, each with its latest outcome; they are newest first."""
+def calls_section(latest: Sequence[LatestCall]) -> Section:
+    """Return the section of calls, one line each; they are newest first."""
     return Section(
-        COMMANDS_HEADING,
+        CALLS_HEADING,
         (Item(slot, run.line) for slot, run in enumerate(latest)),
         1.5,
         left_out=lambda shown: f"+ {len(latest) - len(shown)} more" if len(shown) < len(latest) else "",

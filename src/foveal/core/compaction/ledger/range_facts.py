@@ -28,7 +28,7 @@ from foveal.core.compaction.ledger.event_facts import (
     read_facts,
     read_words,
 )
-from foveal.core.compaction.ledger.files_and_commands import CommandHistory, FileHistory
+from foveal.core.compaction.ledger.files_and_commands import CallHistory, FileHistory
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
 from foveal.core.log.events import Event, ModelSaid, ToolReturned
 from foveal.core.tokens.counter import Counter
@@ -69,7 +69,7 @@ class RangeFacts:
         self.planned: list[tuple[int, ToolCallFacts]] = []
         """Calls of planning tools."""
         self.files: FileHistory = FileHistory(self.keys)
-        self.commands: CommandHistory = CommandHistory()
+        self.commands: CallHistory = CallHistory()
         self.failures: FailureHistory = FailureHistory(self.keys)
         self.by_result: dict[int, ToolAction] = {}
         """Calls by the seq of their result."""

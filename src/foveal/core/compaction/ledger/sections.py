@@ -29,7 +29,7 @@ MAX_CUT_WORD_CHARS: Final = 24
 REQUESTS_HEADING: Final = "The user said, standing rules first:"
 FILES_HEADING: Final = "Files changed, newest first:"
 FILES_READ_HEADING: Final = "Files only read:"
-COMMANDS_HEADING: Final = "Commands run, newest first:"
+CALLS_HEADING: Final = "Calls made, newest first:"
 ERRORS_HEADING: Final = "Unresolved errors, with tool output quoted:"
 PLAN_HEADING: Final = "The agent's latest plan:"
 SAID_HEADING: Final = "The agent said last:"
@@ -39,7 +39,7 @@ SECTION_HEADINGS: Final = (
     REQUESTS_HEADING,
     FILES_HEADING,
     FILES_READ_HEADING,
-    COMMANDS_HEADING,
+    CALLS_HEADING,
     ERRORS_HEADING,
     PLAN_HEADING,
     SAID_HEADING,
