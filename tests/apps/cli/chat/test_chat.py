@@ -480,19 +480,20 @@ def test_a_running_compaction_shows_progress_and_messages_are_queued(project: Ch
 
 
 def test_reductions_are_shown_with_their_undo_commands(project: ChatProject) -> None:
-    text = "".join(f"line {n} of the first file\n" for n in range(2_000))
-    (project.folder / "first.txt").write_text(text)
+    for name in ("first", "second"):
+        text = "".join(f"line {n} of the {name} file\n" for n in range(2_000))
+        (project.folder / f"{name}.txt").write_text(text)
+    first, second = ([("read", {"path": f"{name}.txt"})] for name in ("first", "second"))
     # The model is asked for a summary as well, and its drafts are refused.
-    project.script([("read", {"path": "first.txt"})], "One.", *["Two."] * 12)
+    project.script(first, "One.", second, *["Two."] * 12)
     with project.terminal("--session", "s", "--window", 8000, rows=40) as terminal:
         terminal.see("ctx ")
-        terminal.enter("read it")
-        terminal.see("One.")
-        terminal.enter("and then?")
-        seen = terminal.see("Two.")
+        for words, answer in (("read it", "One."), ("and then?", "Two.")):
+            terminal.enter(words)
+            seen = terminal.see(answer)
     clipped = re.search(r"▪ clipped (e\d+): the model sees [\d,]+ of its [\d,]+ tokens · /expand \1", seen)
     assert clipped
-    assert re.search(r"▪ (masked|summarised|dropped) .*/undo e\d+", seen)
+    assert re.search(r"▪ hid \d+ results? [^▪]*/undo e\d+", seen)
     assert re.search(r"▪ the request has [\d,]+ tokens instead of [\d,]+", seen)
 
 
