@@ -75,7 +75,9 @@ DECIDED_BY_PRESETS: Final = {
     "mask_arguments", "refer",
 }  # fmt: skip
 """Values that `economy` has changed since, or no longer has, or not in mode `confirm`."""
-NEW_FIELDS: Final = {"until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings"}
+NEW_FIELDS: Final = {
+    "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
+}  # fmt: skip
 """Fields of events and reports that this version has added."""
 LEVELS: Final = {"full", "clipped", "masked", "summarised", "dropped", "-"}
 

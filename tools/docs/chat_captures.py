@@ -152,7 +152,7 @@ def take_first_steps() -> Iterator[tuple[str, str, Terminal]]:
                 terminal.see(
                     lambda t, n=number: t.text.count(LANGUAGE_ANSWER) == n and "answering" not in t.text
                 )
-            terminal.see(lambda t: "turns left" in t.bottom)
+            terminal.see(lambda t: "turn" in t.bottom)
             yield "try-reduced", "A reduction in the chat", terminal
             terminal.enter("/why await session.rewind(8)")
             terminal.see("clipped by e15")
@@ -163,7 +163,7 @@ def take_first_steps() -> Iterator[tuple[str, str, Terminal]]:
             terminal.enter("Which method of the session goes back to an earlier event?")
             terminal.see("The method of the session")
             terminal.enter("/why await session.rewind(8)")
-            terminal.see(lambda t: "message 4 of" in t.text and "turns left" in t.bottom)
+            terminal.see(lambda t: "message 4 of" in t.text and "turn" in t.bottom)
             yield "try-undone", "Why a text was hidden, and how it came back", terminal
 
 

@@ -484,8 +484,8 @@ def test_reductions_are_shown_with_their_undo_commands(project: ChatProject) -> 
         text = "".join(f"line {n} of the {name} file\n" for n in range(2_000))
         (project.folder / f"{name}.txt").write_text(text)
     first, second = ([("read", {"path": f"{name}.txt"})] for name in ("first", "second"))
-    # The model is asked for a summary as well, and its drafts are refused.
-    project.script(first, "One.", second, *["Two."] * 12)
+    # The model is asked for a summary in advance as well, and its drafts are refused.
+    project.script(first, "One.", second, second, second, *["Two."] * 12)
     with project.terminal("--session", "s", "--window", 8000, rows=40) as terminal:
         terminal.see("ctx ")
         for words, answer in (("read it", "One."), ("and then?", "Two.")):
