@@ -51,7 +51,7 @@ def test_the_decision_table_names_no_other_policy() -> None:
 
 
 def test_every_stratum_has_figures_of_every_preset() -> None:
-    rows = [row for row in table_under("Figures") if len(row) == 8]
+    rows = [row for row in table_under("Figures") if len(row) == 9]
     shown: dict[str, list[str]] = {}
     stratum = ""
     for pressure, preset, *_ in rows:
