@@ -761,7 +761,7 @@ async def test_compact_asks_a_failed_model_again_and_success_resets_it() -> None
     turn = 0
     while not (await session._writer.refresh()).compaction_health.is_broken:
         turn = await run_turns(session, 1, start=turn)
-    turn = await run_turns(session, 2, start=turn)
+    turn = await run_turns(session, 6, start=turn)
     made = await session.event(await session.compact())
     assert isinstance(made.fact, Compacted)
     assert made.fact.by == "somebody/big"

@@ -212,12 +212,13 @@ async def test_opening_reads_only_what_the_view_needs(tmp_path: Path) -> None:
             self.firsts.append(first)
             return await self.store.read(session, first=first, last=last)
 
+    summarising: Any = {**SMALL, "policy": "handoff"}  # a trace that stays must be read
     async with open_store(tmp_path / "chats.db", durability="normal") as store:
-        session = await Session.open(store, "demo", **SMALL)
+        session = await Session.open(store, "demo", **summarising)
         await run_turns(session, 60)
         last = session.last
         watched = Watched(store)
-        again = await Session.open(watched, "demo", **SMALL)
+        again = await Session.open(watched, "demo", **summarising)
         await again.fit()
         assert min(watched.firsts) > last - 100
 
