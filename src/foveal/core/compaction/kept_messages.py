@@ -54,12 +54,16 @@ def earlier_user_steps(view: View) -> list[Step]:
     return [step for step in view.steps if step.kind == "user" and not step.is_pinned and step is not latest]
 
 
+def own_user_steps(view: View) -> list[Step]:
+    """Return those of them that the user wrote, and the first: what a harness says takes no room of the user's."""
+    users = earlier_user_steps(view)
+    return [step for step in users if step is users[0] or not is_harness_step(step)]
+
+
 def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long: bool = True) -> list[Step]:
     """Return the user messages beside the latest that no summary and no drop hides. Long ones count as they will be
     clipped, unless nothing clips them (`clips_long`)."""
-    users = earlier_user_steps(view)
-    # What a harness says in the user role must not take the room of what the user says.
-    users = [step for step in users if step is users[0] or not is_harness_step(step)]
+    users = own_user_steps(view)
     room = user_room(budget, share)
     if not room or not users:
         return []

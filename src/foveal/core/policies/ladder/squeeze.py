@@ -16,6 +16,7 @@ from foveal.core.compaction.kept_messages import (
     common_size,
     earlier_user_steps,
     max_user_units,
+    own_user_steps,
     room_beside_first,
     user_room,
 )
@@ -84,7 +85,7 @@ def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clip
     """Clip long user messages to one size, if all but the latest exceed their share of the room together. The first
     one, the task, is clipped only if it takes more than `MAX_TASK_SHARE` of the room."""
     room = user_room(budget, policy)
-    users = earlier_user_steps(view) if room else []
+    users = own_user_steps(view) if room else []
     if sum(map(view.units_of, users)) <= room:
         return None
     task = _message_parts(users[0].utterance, view)
