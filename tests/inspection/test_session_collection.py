@@ -19,7 +19,7 @@ from foveal.inspection.session_collection import SessionCollection
 from foveal.inspection.session_source import MAX_ROW_SHARES, SessionMissing, SessionRow
 from foveal.recall.archive import SqliteSource, StoreSource, TranscriptSource
 from foveal.recall.archive.archive_source import session_handle
-from foveal.recall.archive.transcript_source import transcript_handle
+from foveal.recall.archive.transcript_source import HEAD_BYTES, transcript_handle
 from foveal.sessions import Session
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
@@ -274,7 +274,6 @@ async def test_sub_agents_of_claude_code_belong_to_their_session(tmp_path: Path)
     (folder / "agent-a7.meta.json").write_text('{"agentType": "general-purpose"}')  # is no transcript
     sessions = SessionCollection([TranscriptSource(tmp_path)])
     await sessions.rows()  # a file with several conversations lists them once it has been read
-    await asyncio.sleep(0.6)
     rows, _, problems, _ = await sessions.rows()
     assert problems == ()
     parent = transcript_handle(str(path))
@@ -283,6 +282,21 @@ async def test_sub_agents_of_claude_code_belong_to_their_session(tmp_path: Path)
         transcript_handle(str(path), 1): parent,
         transcript_handle(str(folder / "agent-a7.jsonl")): parent,
     }
+
+
+@run
+async def test_sub_agents_in_a_large_file_are_listed_as_soon_as_it_is_open(tmp_path: Path) -> None:
+    """The page of a session asks for the list once, right after it has opened the session."""
+    path = tmp_path / "s-1.jsonl"
+    own = {"uuid": "u1", "sessionId": "s-1", "type": "user"}
+    said = own | {"isSidechain": False, "message": {"role": "user", "content": "x" * 2 * HEAD_BYTES}}
+    asked = {"role": "user", "content": "look around"}
+    begun = own | {"isSidechain": True, "agentId": "a7", "parentUuid": None, "message": asked}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (said, begun)))
+    sessions = SessionCollection([TranscriptSource(tmp_path)])
+    parent, child = transcript_handle(str(path)), transcript_handle(str(path), 1)
+    await sessions.open(parent)
+    assert {row.key: row.origin for row in (await sessions.rows()).rows} == {parent: "", child: parent}
 
 
 @run

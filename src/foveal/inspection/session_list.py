@@ -50,6 +50,7 @@ class SessionList:
         self._handles: dict[tuple[str, str], str] = {}
         """By the names of the source and of the session."""
         self._read_at = -MAX_LIST_AGE_S
+        self._read_divisions: list[int] = []
         self._problems: list[str] = []
         self._run = uuid4().hex[:8]
         """Tells cursors of this list from those of an earlier process."""
@@ -58,8 +59,10 @@ class SessionList:
         """For each session its version, and the number of its last change."""
 
     async def refresh(self) -> None:
-        """List the sources again, unless that was done just now."""
-        if time.monotonic() - self._read_at < MAX_LIST_AGE_S:
+        """List the sources again, unless that was done just now, and no file has turned out to hold further
+        conversations since: the page of a session shows its sub-agents, which are known once it has been read."""
+        divisions = [each.division for each in self._sources if isinstance(each, TranscriptSource)]
+        if divisions == self._read_divisions and time.monotonic() - self._read_at < MAX_LIST_AGE_S:
             return
         found: list[ListedSession] = []
         problems: list[str] = []
@@ -75,7 +78,7 @@ class SessionList:
         for each in found:
             if self._changed.get(each.entry.handle, ((),))[0] != each.entry.version:
                 self.note_change(each.entry)
-        self._read_at, self._problems = time.monotonic(), problems
+        self._read_at, self._read_divisions, self._problems = time.monotonic(), divisions, problems
 
     def __iter__(self) -> Iterator[ListedSession]:
         """Yield the sessions, the most recently active first."""

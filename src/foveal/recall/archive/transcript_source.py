@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from io import BytesIO
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeVar
 
@@ -100,6 +100,8 @@ class TranscriptSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._details: dict[str, tuple[FileVersion, tuple[SessionDetails, ...]]] = {}
+        self._divisions = count(1)
+        self._division = 0
         self._loaded: OrderedDict[str, LoadedFile] = OrderedDict()
         self._failed: dict[str, tuple[FileVersion, str]] = {}
         self._newest: dict[str, tuple[FileVersion, float | None]] = {}
@@ -111,6 +113,11 @@ class TranscriptSource:
     @property
     def problems(self) -> Sequence[str]:
         return [problem for _, problem in self._failed.values()]
+
+    @property
+    def division(self) -> int:
+        """Changes when a file turns out to hold other conversations than `entries` has listed."""
+        return self._division
 
     async def entries(self) -> list[SessionEntry]:
         found = await asyncio.to_thread(self._list_files)
@@ -191,8 +198,7 @@ class TranscriptSource:
             return self._details[path]
         except OSError as problem:
             raise self._failure(path, version, f"{path}: {problem.strerror}") from None
-        self._details[path] = version, tuple(found if is_whole else found[:1])
-        return self._details[path]
+        return self._keep_details(path, version, found if is_whole else found[:1])
 
     def _load(self, path: str) -> LoadedFile:
         """Return the conversations of a file, parsed again if the file has changed."""
@@ -222,9 +228,18 @@ class TranscriptSource:
             raise self._failure(path, version, text) from None
         except OSError as problem:
             raise self._failure(path, version, f"{path}: {problem.strerror}") from None
-        self._details[path] = version, tuple(details)
+        self._keep_details(path, version, details)
         self._failed.pop(path, None)
         return LoadedFile(version, tuple(logs))
+
+    def _keep_details(
+        self, path: str, version: FileVersion, details: Sequence[SessionDetails]
+    ) -> tuple[FileVersion, tuple[SessionDetails, ...]]:
+        listed = self._known_parts(path, version)
+        self._details[path] = version, tuple(details)
+        if len(details) != listed:
+            self._division = next(self._divisions)  # two threads never set the same number
+        return self._details[path]
 
     def _failure(self, path: str, version: FileVersion, problem: str) -> RecallProblem:
         self._failed[path] = version, problem
