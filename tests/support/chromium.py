@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from support.waiting import DEADLINE_S
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Playwright, Request
 
@@ -48,7 +50,7 @@ CHROMIUM_ARGUMENTS: Final = (
     f"--host-resolver-rules=MAP {ATTACKER} 127.0.0.1",
     f"--disable-features={','.join(_DISABLED_FEATURES)}",
 )
-WAIT_MS: Final = 30_000
+WAIT_MS: Final = 1_000 * DEADLINE_S
 """Milliseconds that an element may take, on a busy machine."""
 DESKTOP: Final = (1280, 900)
 _OWN_SCHEMES: Final = ("file", "data", "blob", "about")

@@ -74,7 +74,21 @@ class InspectedPage:
         """Press the button of the open dialog that performs an action."""
         self.page.locator("dialog[open]").get_by_role("button", name=name).click()
 
+    def act(self, area: Locator, name: str) -> None:
+        """Press the first button of an action, confirm it, and wait until the page says what happened. The live
+        stream may show the new event sooner, and the answer draws the buttons again."""
+        status = self.page.locator("#status")
+        before = status.inner_text()
+        area.get_by_role("button", name=name, exact=True).first.click()
+        self.confirm(name)
+        wait_until(lambda: _is_answer(status.inner_text(), before=before))
+
     def forgive(self, *parts: str) -> None:
         """Forget what the browser prints about requests that are meant to fail."""
         complaints = self.watched.complaints
         complaints[:] = [text for text in complaints if not any(part in text for part in parts)]
+
+
+def _is_answer(text: str, *, before: str) -> bool:
+    """Return whether the status line answers an action; the live stream says only how many events are new."""
+    return text not in ("", before) and not re.fullmatch(r"[\d,]+ new events?\.", text)

@@ -16,7 +16,6 @@ from foveal.web.listener import bind
 from support.coding_agent import AGENT_MODEL, AGENT_WINDOW
 from support.inspected_server import InspectedServer
 from support.inspected_sessions import SMALL_SETTINGS, write_store, writer_process
-from support.waiting import wait_until
 
 TITLE = "Orders are shipped twice"
 Serve = Callable[..., InspectedServer]
@@ -44,24 +43,15 @@ def kinds(server: InspectedServer, title: str = TITLE) -> list[str]:
     return [row["kind"] for row in timeline["rows"]]
 
 
-def act(inspected: Any, area: Any, name: str) -> None:
-    """Press the button of an action, confirm it, and wait until the page says what happened."""
-    status = inspected.page.locator("#status")
-    before = status.inner_text()
-    area.get_by_role("button", name=name, exact=True).first.click()
-    inspected.confirm(name)
-    wait_until(lambda: status.inner_text() not in ("", before))
-
-
 def test_each_action_appends_an_event_and_undo_takes_it_back(opener: Any, copied: InspectedServer) -> None:
     inspected = opener(copied, TITLE)
     before = kinds(copied)
     panel = inspected.panel("Reductions")
     panel.get_by_label("Focus (optional)").fill("the customer")
-    act(inspected, panel, "Compact now")
+    inspected.act(panel, "Compact now")
     card = panel.get_by_role("region", name="Reduction at the current point")
     card.get_by_text(f"e{len(before)}", exact=True).first.wait_for()
-    act(inspected, card, "Undo")
+    inspected.act(card, "Undo")
     assert kinds(copied) == [*before, "compacted", "reverted"]
 
 
@@ -73,17 +63,17 @@ def test_messages_are_pinned_dropped_and_expanded(opener: Any, copied: Inspected
     before = [row["kind"] for row in timeline["rows"]]
     inspected = opener(copied, TITLE, f"#message=e{last_result}")
     panel = inspected.open_panel("Message")
-    act(inspected, panel, "Pin")
+    inspected.act(panel, "Pin")
     panel.get_by_role("button", name="Unpin").wait_for()
-    act(inspected, panel, "Unpin")
+    inspected.act(panel, "Unpin")
     panel.get_by_role("button", name="Pin", exact=True).wait_for()
-    act(inspected, panel, "Drop")
+    inspected.act(panel, "Drop")
     inspected.page.locator(".message-level", has_text="Dropped").wait_for()
-    act(inspected, panel, "Undo")
+    inspected.act(panel, "Undo")
     inspected.page.locator(".message-level", has_text="Full").wait_for()
     inspected.page.evaluate("key => { location.hash = `message=${key}`; }", summary["keys"][0])
     inspected.page.locator(".message-level", has_text="Summarised").wait_for()
-    act(inspected, panel, "Expand")
+    inspected.act(panel, "Expand")
     inspected.page.locator(".message-level", has_text="Full").wait_for()
     done = ["pinned", "reverted", "dropped", "reverted", "expanded"]
     assert kinds(copied) == before + done

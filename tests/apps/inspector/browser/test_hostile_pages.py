@@ -157,7 +157,7 @@ def click_through(page: Any) -> None:
         page.keyboard.press("Enter")
     page.locator(".message-text pre, .message-text .empty-state").first.wait_for()
     page.get_by_role("button", name="JSON").click()
-    page.wait_for_timeout(150)
+    page.locator(".message-text > .muted, .message-text > .problem").first.wait_for(state="attached")
 
 
 def test_no_payload_runs_or_loads_on_the_pages(
@@ -242,11 +242,12 @@ def test_a_page_of_another_origin_can_neither_read_nor_act(
         with_token = {**act, "headers": {TOKEN_HEADER: "guess", "Content-Type": "application/json"}}
         assert page.evaluate(attempt, [f"{api}/act?id={key}", with_token]) == "TypeError"
         assert page.evaluate(attempt, [f"{api}/act?id={key}", {**act, "mode": "no-cors"}]) == "TypeError"
-        frame = (
-            "url => { document.body.append(Object.assign(document.createElement('iframe'), { src: url })); }"
-        )
+        frame = """
+        url => new Promise((onload) => {
+          document.body.append(Object.assign(document.createElement("iframe"), { src: url, onload }));
+        })
+        """
         page.evaluate(frame, f"{hostile.address}/inspect/")
-        page.wait_for_timeout(300)
         assert "Sessions" not in (page.frames[-1].content() if len(page.frames) > 1 else "")
     assert hostile.client().get("/inspect/api/timeline", params={"id": keys[0]}).json()["next"] == before
 

@@ -61,6 +61,19 @@ test("a request is found by the event that it could show", () => {
   );
 });
 
+test("an answer that the live stream has overtaken changes nothing", () => {
+  const timeline = new TimelineState(SESSION);
+  const [before, { version }] = [[...timeline.rows], timeline];
+  timeline.append({ id: "s", first: 5, first_request: 2, next: 5 });
+  timeline.append({ id: "s", first: 4, first_request: 2, next: 4 });
+  timeline.append({ id: "s", first: 3, first_request: 1, next: 4, rows: [SESSION.rows[3]] });
+  assert.deepEqual(timeline.rows, before);
+  assert.equal(timeline.requests.length, 2);
+  assert.equal(timeline.version, version);
+  timeline.append({ id: "s", first: 3, first_request: 1, next: 4, rows: [SESSION.rows[3]], generation: 2 });
+  assert.equal(timeline.last, 3);
+});
+
 test("a part that is appended gives the same views as the whole", () => {
   const whole = new TimelineState(SESSION);
   for (let first = 1; first < 5; first += 1) {

@@ -195,11 +195,13 @@ export class TimelineState {
   }
 
   /**
-   * Add a part that begins at `timeline.first`; what was known from there on is replaced.
+   * Add a part that begins at `timeline.first`; what was known from there on is replaced. A part without a new event
+   * changes nothing: the live stream was faster, and may have brought later events too.
    * @param {Timeline} timeline
    * @returns {void}
    */
   append(timeline) {
+    if (this.isOvertaken(timeline)) return;
     const first = timeline.first ?? 0;
     this.cutAt(first, timeline.first_request ?? 0);
     for (const row of timeline.rows ?? []) this.rows.push(completeRow(row));
@@ -211,6 +213,16 @@ export class TimelineState {
     this.order = null;
     this.version += 1;
     this.describe(timeline);
+  }
+
+  /**
+   * Return whether a part of the log has no event that is not known.
+   * @param {Timeline} timeline
+   * @returns {boolean}
+   */
+  isOvertaken({ first = 0, rows = [], generation = 0 }) {
+    const isKnown = rows.every((row) => (row.seq ?? 0) <= this.last);
+    return first > 0 && generation === this.generation && isKnown;
   }
 
   /**
