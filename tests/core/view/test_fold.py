@@ -39,6 +39,7 @@ from foveal.core.view import NO_RESULT, View, advance, effective_events
 from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.fold import effective_rewinds, fold, reductions_for_fork
+from foveal.core.view.steps import ShownMessage
 from support.effort import seconds
 from support.histories import ESTIMATE, describe_view
 
@@ -127,6 +128,17 @@ def test_a_message_is_counted_again_when_its_marks_change() -> None:
     marks = (Mark(part=-1, extra=raw({"cache_control": {"type": "ephemeral", "note": "long " * 60}})),)
     counted, folded_at_once = counted_on_the_way(UserSaid(content="a"), Marked(target=0, marks=marks))
     assert counted == folded_at_once
+
+
+def test_a_part_is_counted_again_when_its_marks_change() -> None:
+    meter, extra = (
+        MessageTokens(ESTIMATE),
+        raw({"cache_control": {"type": "ephemeral", "note": "long " * 60}}),
+    )
+    message = ShownMessage(0, UserSaid(content=(Text(text="a"),)))
+    assert message.part_units(meter, 0) == 1
+    message.mark(1, (Mark(part=0, extra=extra),))
+    assert message.part_units(meter, 0) == 1 + meter.extra_units(extra)
 
 
 def test_two_drops_leave_one_notice_with_the_sum_at_the_first_place() -> None:

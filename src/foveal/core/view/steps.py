@@ -154,6 +154,13 @@ class ShownMessage(Struct, eq=False, gc=False):
         """Return the units that another text would replace: all but the extra fields, which stay."""
         return self.units(meter) - meter.extra_units(self.fact.extra)
 
+    def part_units(self, meter: MessageTokens, place: int) -> int:
+        """Return the units of one part as it is shown."""
+        overlay = self.overlays.get(place) if self.overlays else None
+        if overlay is not None:
+            return meter.text(overlay.owner, self.seq, place, overlay.text)
+        return meter.replaceable_units(self._counted_as, place, self.fact.content)
+
     def referenced_units(self, meter: MessageTokens) -> int:
         """Return the units that references save."""
         saved = 0

@@ -187,15 +187,7 @@ def _message_parts(shown: ShownMessage, view: View) -> Iterator[_TextPart]:
         return
     for place, part in enumerate(content):
         if isinstance(part, Text):
-            yield _TextPart(shown.seq, place, part.text, _part_units(view, shown, place))
-
-
-def _part_units(view: View, shown: ShownMessage, place: int) -> int:
-    """Return the units of one part as it is shown."""
-    overlay = shown.overlays.get(place) if shown.overlays else None
-    if overlay is not None:
-        return view.meter.text(overlay.owner, shown.seq, place, overlay.text)
-    return view.meter.replaceable_units(shown.seq, place, shown.fact.content)
+            yield _TextPart(shown.seq, place, part.text, shown.part_units(view.meter, place))
 
 
 def _is_worth_clipping(text: _TextPart, size: int) -> bool:
