@@ -22,7 +22,7 @@ BOUND: Final = 30.0
 
 SOAK_FACTOR: Final = 40
 """How many times as many examples `make soak` tries, at random."""
-TEST_SHARE: Final = 0.6
+TEST_SHARE: Final = 0.4
 """Which part of the examples `make test` tries: they are the same ones in each run."""
 MIN_EXAMPLES: Final = 10
 

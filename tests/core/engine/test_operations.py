@@ -194,7 +194,7 @@ def test_no_request_exceeds_the_limit_after_many_expansions(policy: Any, window:
         ctx.fit(said[:end])
     ctx.fit([*said, user("and now?")])
     largest, expanded = 0, 0
-    for name in _hidden_steps(ctx.log):
+    for name in _hidden_steps(ctx.log)[:: window // 5_000]:  # each expansion folds the whole log again
         with suppress(ContextOverflow, UnknownHandle):
             ctx.expand(name)
             expanded += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import os
 from base64 import b64decode
 from collections.abc import Iterator
 from itertools import islice
@@ -554,12 +555,16 @@ def test_a_summary_is_requested_at_the_end_of_the_conversation_in_its_dialect(di
 # ── Recorded conversations and speed ────────────────────────────────────────────────────────────────────
 
 
+RECORDED_PER_FILE = 12 if os.environ.get("FOVEAL_SOAK") else 4
+
+
 def recorded() -> Iterator[Any]:
     for file in sorted(DATA.glob("*.jsonl.gz")):
         if file.name.startswith("raw"):
             continue
         with gzip.open(file, "rt", encoding="utf-8") as lines:
-            yield from (pytest.param(line, id=f"{file.name}-{n}") for n, line in enumerate(islice(lines, 12)))
+            read = enumerate(islice(lines, RECORDED_PER_FILE))
+            yield from (pytest.param(line, id=f"{file.name}-{n}") for n, line in read)
 
 
 @pytest.mark.data
