@@ -119,7 +119,8 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
             terminal.see("Allow run: git push origin main?")
             yield "permission", "A question about a command", terminal
             terminal.type("n")
-            terminal.see("Not pushed.")
+            # The figures count the whole answer.
+            terminal.see(lambda t: "Not pushed." in t.text and is_idle(t))
             terminal.resize(COLUMNS, CONTEXT_ROWS)
             terminal.enter("/context")
             terminal.see("recall_read")
@@ -165,6 +166,13 @@ def take_first_steps() -> Iterator[tuple[str, str, Terminal]]:
             terminal.enter("/why await session.rewind(8)")
             terminal.see(lambda t: "message 4 of" in t.text and "turn" in t.bottom)
             yield "try-undone", "Why a text was hidden, and how it came back", terminal
+
+
+def is_idle(terminal: Terminal) -> bool:
+    """Return whether the chat waits for a message: an answer has ended, and the status line counts it."""
+    return (
+        "›" in terminal.lines and "ctx " in terminal.bottom and "answering" not in "\n".join(terminal.lines)
+    )
 
 
 def shows_menu(lines: list[str]) -> bool:
