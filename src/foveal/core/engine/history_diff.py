@@ -167,7 +167,9 @@ class KnownMessages:
         count, recent = len(self), self._recent
         if len(given) < count or given[recent:count] != self._kept[recent:count]:
             return False
-        if not all(self._kept[index] == given[index] for index in self._shown_before):
+        shown = self._shown_before
+        # Thousands of messages: comparing lists takes a fraction of the time of comparing one by one.
+        if list(map(given.__getitem__, shown)) != list(map(self._kept.__getitem__, shown)):
             return False
         start, end = self._next_hidden, min(recent, self._next_hidden + HIDDEN_MESSAGES_PER_CALL)
         self._next_hidden = end if end < recent else 0
