@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 
 from foveal import Context
+from foveal.core.engine.history_diff import KnownMessages
 from foveal.core.engine.origins import Origin
 from foveal.core.log.events import Clipped, Dropped, Rewound
 from foveal.errors import (
@@ -168,6 +169,34 @@ def test_a_sliding_window_of_the_caller_does_not_record_messages_again() -> None
     assert len(ctx.log) < 2 * len(history)
     assert not any(isinstance(event.fact, Rewound) for event in ctx.log)
     assert "line 3 of the file" in ctx.recall("recall_search", {"query": "line 3"})
+
+
+def test_a_replaced_message_is_noticed_wherever_it_is_hidden() -> None:
+    ctx = Context("gpt-4.1", window=2_000, reserve=100)
+    messages = [SYSTEM, *(message for number in range(500) for message in turn(number))]
+    ctx.fit(messages)
+    messages.append({"role": "user", "content": "and now?"})
+    ctx.fit(messages)
+    assert events_of(ctx.log, Rewound) == []
+    hidden = messages.index({"role": "assistant", "content": "answer 100"})
+    messages[hidden] = {"role": "assistant", "content": "another answer"}
+    ctx.fit(messages)
+    assert events_of(ctx.log, Rewound) != []
+
+
+class Incomparable(dict[str, Any]):
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("no comparison")
+
+
+def test_a_message_that_cannot_be_compared_leaves_the_known_ones_as_they_were() -> None:
+    known = KnownMessages()
+    messages: list[Any] = [SYSTEM, *turn(1)]
+    known.add(messages, seq_before=0, seq_last=4)
+    with pytest.raises(ValueError, match="no comparison"):
+        known.is_prefix_of([Incomparable(SYSTEM), *messages[1:], *turn(2)])
+    assert known.newest(len(messages) + 1) == messages
+    assert known.is_prefix_of([*messages, *turn(2)])
 
 
 def test_what_a_sliding_window_left_out_can_come_back() -> None:

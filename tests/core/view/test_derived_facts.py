@@ -76,6 +76,18 @@ def test_a_placeholder_that_saved_too_little_is_not_written_again() -> None:
     assert result.replacement(lambda: "short", view.meter, min_saving=24) is None
 
 
+def test_a_placeholder_with_a_key_is_written_once_for_each_key() -> None:
+    view = one_call()
+    _, result = shown(view, 2)
+    texts = iter(("first", "second"))
+
+    def made(key: tuple[int, int]) -> str | None:
+        found = result.replacement(lambda: next(texts), view.meter, min_saving=1, key=key)
+        return found and found[0]
+
+    assert [made((9, 60)), made((9, 60)), made((9, 80)), made((9, 80))] == ["first"] * 2 + ["second"] * 2
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_decision_changes_nothing_in_the_view(name: str) -> None:
     ctx = context(4_000, "off")

@@ -5,7 +5,8 @@
 1. Messages are recognised by content; an object of a client library equals the dict that it sends.
 2. A message that is still shown is compared with a private copy, so that an edit in place is noticed at once.
 3. For a message that is no longer shown, the caller's own object replaces the copy: comparing it with itself is
-   cheap, and a replaced object is noticed. Of a long history, 1,024 such messages are compared per call, in turns.
+   cheap, and a replaced object is noticed. If the caller makes new objects for every call, 1,024 such messages are
+   compared per call, in turns.
 4. An edited system message replaces the old one. Other fields around the same content, such as cache marks, are
    recorded as `Marked`. After any other edit, the history is new from the edited message on.
 5. A caller that keeps a sliding window leaves out old messages; the rest is recognised, not recorded again.
@@ -40,7 +41,7 @@ from foveal.core.wire import MessageChunk, Wire, is_same_message, plain_json, wi
 from foveal.core.wire.common import encode_json
 
 HIDDEN_MESSAGES_PER_CALL: Final = 1_024
-"""Messages that are no longer shown and are compared in one call."""
+"""Messages that are no longer shown and are compared in one call, if the caller makes new objects for each."""
 
 
 class KnownMessages:
@@ -165,13 +166,30 @@ class KnownMessages:
     def is_prefix_of(self, given: list[Any]) -> bool:
         """Return whether `given` begins with all known messages."""
         count, recent = len(self), self._recent
-        if len(given) < count or given[recent:count] != self._kept[recent:count]:
+        if len(given) < count:
             return False
-        if not all(self._kept[index] == given[index] for index in self._shown_before):
+        if count and given[count - 1] is self._given[count - 1]:
+            return self._begins(given)
+        if given[recent:count] != self._kept[recent:count]:
+            return False
+        shown = self._shown_before
+        if list(map(given.__getitem__, shown)) != list(map(self._kept.__getitem__, shown)):
             return False
         start, end = self._next_hidden, min(recent, self._next_hidden + HIDDEN_MESSAGES_PER_CALL)
         self._next_hidden = end if end < recent else 0
         return given[start:end] == self._kept[start:end]
+
+    def _begins(self, given: list[Any]) -> bool:
+        """Return whether `given`, which is not shorter, begins with all known messages; fast if the hidden ones are
+        the same objects."""
+        # Two lists of one length are compared without a look at objects that are the same. A slice would touch each
+        # of thousands of them, which takes longer than the comparison.
+        count = len(self._kept)
+        try:
+            self._kept += given[count:]
+            return self._kept == given
+        finally:
+            del self._kept[count:]
 
     def release_hidden(self, first: int, last: int, is_shown: Callable[[int], bool]) -> None:
         """Drop the copies of messages whose events lie in `first` to `last` and are not shown any more."""

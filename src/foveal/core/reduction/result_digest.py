@@ -19,7 +19,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise, takewhile
+from itertools import chain, filterfalse, islice, pairwise, takewhile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
@@ -83,7 +83,7 @@ def _lines_digest(head: str, tail: str) -> Iterator[str]:
     if tail:
         # The last line of the head and the first of the tail are cut, unless there is no other.
         lines = [*(lines[:-1] or lines), *tail.split("\n")[1:]]
-    text = _TextLines([line for line in lines if line.strip()], is_whole=not tail)
+    text = _TextLines([line for line in lines if line and not line.isspace()], is_whole=not tail)
     readers: tuple[_Reader, ...] = (_code, _table, _fields, _page)
     found = next(filter(None, (read(text) for read in readers)), None)
     return iter(_sentences(text.lines) if found is None else found)
@@ -147,7 +147,8 @@ _MAX_NESTING: Final = 3
 """Objects inside objects whose values are shown under their path."""
 _MAX_CLOSED_BRACKETS: Final = 50
 _MAX_TAIL_PAIRS: Final = 8
-_JSON_MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
+_JSON_MARK: Final = re.compile(r'(?:[^"\[\]{},]++|"(?:[^"\\]++|\\.)*+"?)*+([\[\]{},]|\Z)', re.DOTALL)
+"""A bracket, a comma or the end, and all that stands before it."""
 _JSON_PAIR: Final = re.compile(
     r'"([^"\\\n]{1,40})"\s{0,8}:\s{0,8}("[^"\\\n]{0,200}"|-?\d[\d.eE+-]{0,30}|true|false)'
 )
@@ -171,8 +172,9 @@ def _parse(head: str, *, is_whole: bool) -> _ParsedJson | None:
     value = _load(head) if is_whole else None
     if value is not None:
         return _ParsedJson(value, is_whole=True)
-    lines = [line for line in head.split("\n") if line.strip()]
-    if len(lines) > 1 and _load(lines[0]) is not None:
+    first, _, rest = head.partition("\n")
+    if rest and not rest.isspace() and _load(first) is not None:
+        lines = [line for line in head.split("\n") if line and not line.isspace()]
         values = [value for line in lines if (value := _load(line)) is not None]
         return _ParsedJson(values, is_whole and len(values) == len(lines))
     # The beginning has enough for a digest, unless a long string stands there.
@@ -189,17 +191,21 @@ def _load(text: str) -> object:
 
 def _closed(text: str) -> str:
     """Return the beginning of JSON up to the last complete value, with its brackets closed."""
-    brackets: list[str] = []
-    end, closing = 0, brackets[:]
+    closing, end, closing_at_end = "", 0, ""
     for mark in _JSON_MARK.finditer(text):
-        kind = mark[0]
+        kind = mark[1]
         if kind in _CLOSING:
-            brackets.append(_CLOSING[kind])
-        elif kind in ("}", "]") and (not brackets or brackets.pop() != kind):
-            return ""  # not JSON
-        if kind in ("}", "]", ",") and 0 < len(brackets) <= _MAX_CLOSED_BRACKETS:
-            end, closing = (mark.start() if kind == "," else mark.end()), brackets[::-1]
-    return text[:end] + "".join(closing)
+            closing = _CLOSING[kind] + closing
+            continue
+        if not kind:
+            break
+        if kind != ",":
+            if closing[:1] != kind:
+                return ""  # not JSON
+            closing = closing[1:]
+        if 0 < len(closing) <= _MAX_CLOSED_BRACKETS:
+            end, closing_at_end = (mark.start(1) if kind == "," else mark.end()), closing
+    return text[:end] + closing_at_end
 
 
 def _json_digest(parsed: _ParsedJson, tail: str) -> Iterator[str]:
@@ -268,7 +274,8 @@ def _prose_strings(
     elif isinstance(value, dict | list) and nesting:
         pairs = value.items() if isinstance(value, dict) else ((name, inner) for inner in value)
         for key, inner in pairs:
-            yield from _prose_strings(inner, key, nesting - 1)
+            if isinstance(inner, dict | list) or _is_prose(inner):
+                yield from _prose_strings(inner, key, nesting - 1)
 
 
 # ── Markup ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -337,9 +344,10 @@ def _code(text: _TextLines) -> Iterable[str] | None:
     sample = [strip_line_number(line) for line in text.lines[:MAX_SAMPLE_LINES]]
     if len(sample) < 3 or sum(map(_is_code, sample)) < _CODE_SHARE * len(sample):
         return None
-    lines = [strip_line_number(line) for line in text.lines]
-    defined = [line for line in lines if _DEFINITION.match(line)]
-    return _packed((_cut(line, _MAX_VALUE_CHARS) for line in defined or lines), "; ")
+    defined = filter(_DEFINITION.match, map(strip_line_number, text.lines))
+    first = next(defined, None)
+    lines = map(strip_line_number, text.lines) if first is None else chain([first], defined)
+    return _packed((_cut(line, _MAX_VALUE_CHARS) for line in lines), "; ")
 
 
 def _is_code(line: str) -> bool:
@@ -358,17 +366,18 @@ _WIDE_GAP: Final = re.compile(r"\s{2,}")
 def _table(text: _TextLines) -> Iterable[str] | None:
     """Return the header, the first and last row and the number of rows; then the lines around the table, and the
     other rows."""
-    lines = [line for line in text.lines if not _RULE.match(line)]
-    if len(lines) < 2:
+    lines = filterfalse(_RULE.match, text.lines)
+    first = list(islice(lines, MAX_SAMPLE_LINES))
+    if len(first) < 2:
         return None
     for split, share in ((_pipe_cells, 0.5), (_tab_cells, 0.5), (_wide_cells, 0.6), (_comma_cells, 0.8)):
-        sample = [split(line) for line in lines[:MAX_SAMPLE_LINES]]
+        sample = list(map(split, first))
         widths = list(map(len, sample))
         width = max(set(widths), key=widths.count)
         if width < 2 or widths.count(width) < max(2 if width > 2 else 3, share * len(sample)):
             continue
         if not _is_listing([row for row in sample if len(row) == width]):
-            return _table_digest([split(line) for line in lines], width, "" if text.is_whole else "+")
+            return _table_digest([*sample, *map(split, lines)], width, "" if text.is_whole else "+")
     return None
 
 
@@ -493,8 +502,10 @@ def _read_field(line: str) -> _Field | None:
     line = line.replace("**", "").replace("\t", " ").lstrip(_MARKS_BEFORE)
     for mark in (": ", " = ", "="):
         key, found, value = line.partition(mark)
+        if not found:
+            continue
         key, value = key.strip(), value.strip()
-        if found and value and len(key) <= _MAX_KEY_CHARS and len(key.split()) <= _MAX_KEY_WORDS:
+        if value and len(key) <= _MAX_KEY_CHARS and len(key.split()) <= _MAX_KEY_WORDS:
             return _Field(key, value) if any(map(str.isalpha, key)) else None
     return None
 
@@ -503,11 +514,13 @@ def _read_field(line: str) -> _Field | None:
 
 _HEADING: Final = re.compile(r"#{1,6} +\S")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=\S)|(?<=[。！？])(?=\S)")
+_ASCII_SENTENCE_END: Final = re.compile(r"\s(?<=[.!?]\s)\s*(?=\S)")
+"""The same in ASCII. It begins with a character, so `re` tries it at blanks only."""
 
 
 def _page(text: _TextLines) -> Iterable[str] | None:
     """Return the headings of a page, each with the first sentence below it, and then its sentences with figures."""
-    starts = [at for at, line in enumerate(text.lines) if _HEADING.match(line)]
+    starts = [at for at, line in enumerate(text.lines) if line[0] == "#" and _HEADING.match(line)]
     if len(starts) < 2 and starts[:1] != [0]:
         return None
     sections = [text.lines[at:end] for at, end in pairwise([*starts, len(text.lines)])]
@@ -520,9 +533,10 @@ def _page(text: _TextLines) -> Iterable[str] | None:
 
 def _sentences(lines: Sequence[str]) -> Iterator[str]:
     """Yield the first sentence, what reports errors, sentences with figures, and the others."""
-    sentences = list(_split_sentences(lines))
-    with_figures = filter(_DIGIT.search, sentences)
-    return _packed(_distinct(chain(sentences[:1], _errors(lines), with_figures, sentences)), " / ")
+    # A caller with little room reads few of them, so each of these splits only what is read.
+    first = islice(_split_sentences(lines), 1)
+    with_figures = filter(_DIGIT.search, _split_sentences(lines))
+    return _packed(_distinct(chain(first, _errors(lines), with_figures, _split_sentences(lines))), " / ")
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:
@@ -538,8 +552,12 @@ def _split_sentences(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         line = line.strip()
         if paragraph and not line[:1].islower():
-            yield from _SENTENCE_END.split(paragraph)
+            yield from _sentences_of(paragraph)
             paragraph = ""
         paragraph = f"{paragraph} {line}" if paragraph else line
     if paragraph:
-        yield from _SENTENCE_END.split(paragraph)
+        yield from _sentences_of(paragraph)
+
+
+def _sentences_of(paragraph: str) -> list[str]:
+    return (_ASCII_SENTENCE_END if paragraph.isascii() else _SENTENCE_END).split(paragraph)

@@ -62,17 +62,14 @@ class RequestWriter:
 
     def _copy(self, unchanged: int, new: list[ProviderMessage]) -> None:
         """Replace the messages behind the `unchanged` ones, and their copies."""
+        del self._messages[unchanged:], self._copies[unchanged:]
         if not self._is_changed_by_caller:
-            self._is_changed_by_caller = not self._are_as_given(unchanged)
-        self._messages[unchanged:] = new
+            self._is_changed_by_caller = self._copies != self._messages
+        self._messages += new
         if self._is_changed_by_caller:
             self._copies = copy_messages(self._messages)
         else:
-            self._copies[unchanged:] = copy_messages(new)
-
-    def _are_as_given(self, count: int) -> bool:
-        """Return whether the first `count` copies are what the caller was given."""
-        return self._copies[:count] == self._messages[:count]
+            self._copies += copy_messages(new)
 
 
 def common_beginning(before: list[Any], now: list[Any]) -> int:

@@ -76,6 +76,8 @@ class ShownMessage(Struct, eq=False, gc=False):
     _names: tuple[str, ...] | None = None
     _has_failed: bool | None = None
     _is_incompressible: bool = False
+    _written: tuple[tuple[int, int], str, int] | None = None
+    """The last placeholder with a key, the key, and its units."""
 
     @property
     def level(self) -> Level:
@@ -237,10 +239,15 @@ class ShownMessage(Struct, eq=False, gc=False):
         return self._has_failed
 
     def replacement(
-        self, write: Callable[[], str], meter: MessageTokens, *, min_saving: int
+        self,
+        write: Callable[[], str],
+        meter: MessageTokens,
+        *,
+        min_saving: int,
+        key: tuple[int, int] | None = None,
     ) -> tuple[str, int] | None:
         """Return the placeholder from `write` and the units that it saves; None when it saves fewer than
-        `min_saving`.
+        `min_saving`. One that depends only on the message as it was said and on a `key` is not written again.
 
         A failed attempt is final: later calls return None without calling `write`. What a placeholder must keep
         depends on the rest of the view, so without this rule an old message whose placeholder becomes a little
@@ -248,8 +255,14 @@ class ShownMessage(Struct, eq=False, gc=False):
         """
         if self._is_incompressible:
             return None
-        text = write()
-        saved = self.replaceable_units(meter) - meter.counter.count(text)
+        if key is None:
+            text = write()
+            units = meter.counter.count(text)
+        else:
+            if self._written is None or self._written[0] != key:
+                self._written = (key, text := write(), meter.counter.count(text))
+            _, text, units = self._written
+        saved = self.replaceable_units(meter) - units
         self._is_incompressible = saved < min_saving
         return None if self._is_incompressible else (text, saved)
 

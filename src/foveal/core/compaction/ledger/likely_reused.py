@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
-from itertools import chain, filterfalse, islice
+from itertools import chain, filterfalse
 from math import log
 from typing import Final, NamedTuple, TypeAlias
 
@@ -42,7 +42,6 @@ from foveal.core.compaction.ledger.sections import (
     quote_line,
 )
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, handle, text_of
-from foveal.core.reduction.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter as TokenCounter
 from foveal.core.view.text_facts import name_candidates, string_values
 
@@ -181,9 +180,9 @@ class ReuseSigns:
         for event, _ in self.results:
             action = self._facts.by_result.get(event.seq)
             if action is None or not (action.touched or action.seq in self._keep):
-                for line in islice(digest_lines(quotable_text(event)), 1):
-                    if len(line) >= MIN_LEDGER_LINE_CHARS:
-                        yield self._origin(event), line
+                line = self._index.digest_of(event)
+                if len(line) >= MIN_LEDGER_LINE_CHARS:
+                    yield self._origin(event), line
 
     def _written_lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
         """Yield the lines that occur in a call and in a result."""

@@ -25,12 +25,14 @@ from foveal.core.compaction.ledger.event_facts import (
     ModelFacts,
     ToolCallFacts,
     UserFacts,
+    quotable_text,
     read_facts,
     read_words,
 )
 from foveal.core.compaction.ledger.files_and_commands import CallHistory, FileHistory
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
 from foveal.core.log.events import Event, ModelSaid, ToolReturned
+from foveal.core.reduction.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter
 
 MAX_RANGES_KEPT: Final = 4
@@ -177,6 +179,7 @@ class LedgerIndex:
         """Start empty, or with what another index has read in events."""
         self._facts: dict[int, EventFacts] = dict(known._facts) if known else {}
         self._words: dict[int, EventWords] = dict(known._words) if known else {}
+        self._digests: dict[int, str] = dict(known._digests) if known else {}
         self._prepared: tuple[int, int] | None = None
         """The seqs of the oldest and the newest event that were prepared, with all between them."""
         self._failed: dict[tuple[int, int], bool] = dict(known._failed) if known else {}
@@ -199,6 +202,15 @@ class LedgerIndex:
             if len(self._words) > MAX_WORDS_KEPT * 5 // 4:
                 self._words = {seq: self._words[seq] for seq in sorted(self._words)[-MAX_WORDS_KEPT:]}
         return words
+
+    def digest_of(self, event: Event) -> str:
+        """Return the most telling line of the digest of a result; "" if it has none."""
+        digest = self._digests.get(event.seq)
+        if digest is None:
+            digest = next(digest_lines(quotable_text(event)), "")
+            self._digests = {} if len(self._digests) >= MAX_WORDS_KEPT else self._digests
+            self._digests[event.seq] = digest
+        return digest
 
     def has_failed(self, seq: int, result: ToolReturned, called_at: int, call: ToolCallFacts) -> bool:
         """Return whether the result at `seq` reports a failure of its call."""
@@ -310,6 +322,7 @@ class LedgerIndex:
         """Forget the events from `seq` on, because other events will get these seqs."""
         self._facts = {known: facts for known, facts in self._facts.items() if known < seq}
         self._words = {known: words for known, words in self._words.items() if known < seq}
+        self._digests = {known: digest for known, digest in self._digests.items() if known < seq}
         if self._prepared is not None and self._prepared[1] >= seq:
             self._prepared = (self._prepared[0], seq - 1) if self._prepared[0] < seq else None
         self._failed = {key: failed for key, failed in self._failed.items() if max(key) < seq}

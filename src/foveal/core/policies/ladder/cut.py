@@ -16,7 +16,8 @@ becomes one event.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.kept_messages import is_harness_step
@@ -63,6 +64,44 @@ class _Saving(NamedTuple):
     saved: int
 
 
+class _HiddenResults:
+    """Old results behind their placeholders, each of which is written when it is asked for."""
+
+    def __init__(self, view: View, policy: Policy, slots: Sequence[Slot], kept: set[int]) -> None:
+        self._view = view
+        self._policy = policy
+        places = {id(step): place for place, step in enumerate(view.steps)}
+        self._slots = [(places[id(slot.step)], slot) for slot in slots]
+        newest_first = sorted(self._slots, key=lambda found: -found[0])
+        hidden = (place for place, slot in newest_first if hide_result(view, slot, policy) is not None)
+        # A loop of calls may need the thinking that it began with, so what stays unchanged begins at a safe place.
+        end = safe_cut(view.steps, next(hidden, -1) + 1, kept)
+        self._slots = [found for found in self._slots if found[0] < end]
+        self._ids = {id(slot) for _, slot in self._slots}
+        results = (slot.result for _, slot in self._slots)
+        self.max_saved: int = sum(result.units(view.meter) for result in results if result is not None)
+        """More units than all placeholders save."""
+
+    def savings(self, gone: Set[int] = frozenset()) -> Iterator[_Saving]:
+        """Yield what hides the results of all steps but those with the `id()`s in `gone`, oldest first."""
+        for place, slot in self._slots:
+            if (
+                id(slot.step) not in gone
+                and (made := hide_result(self._view, slot, self._policy)) is not None
+            ):
+                yield _Saving(place, *made)
+
+    def saved_in(self, step: Step) -> int:
+        """Return the units that the placeholders of one step save."""
+        made = (hide_result(self._view, slot, self._policy) for slot in step.slots if id(slot) in self._ids)
+        return sum(saving[1] for saving in made if saving is not None)
+
+    @cached_property
+    def saved(self) -> int:
+        """The units that all placeholders save."""
+        return _units_of(self.savings())
+
+
 def plan_cut(
     view: View,
     budget: Budget,
@@ -78,35 +117,40 @@ def plan_cut(
     all that was said so far."""
     terms = summary_terms(policy)
     kept = {id(step) for step in kept_steps(view, budget, terms)}
-    places = {id(step): place for place, step in enumerate(view.steps)}
-    savings = [
-        _Saving(places[id(slot.step)], *made)
-        for slot in _old_results(view, budget, policy)
-        if (made := hide_result(view, slot, policy)) is not None
-    ]
-    # A loop of calls may need the thinking that it began with, so what stays unchanged begins at a safe place.
-    end = safe_cut(view.steps, max((saving.place for saving in savings), default=-1) + 1, kept)
-    savings = [saving for saving in savings if saving.place < end]
+    results = _HiddenResults(view, policy, _old_results(view, budget, policy), kept)
     recorded = sum(map(view.units_of, view.summaries))
     before = said - view.units + recorded
-    room = _record_room(budget, policy, hidden=before + _units_of(savings))
-    enough = goal + SLACK_SHARE * budget.hard
-    hides_results = bool(savings)
+
+    def room_with(hidden: int) -> int:
+        """Return the room of the record if so much is hidden beside the results."""
+        least, most = (
+            _record_room(budget, policy, hidden=hidden + saved) for saved in (0, results.max_saved)
+        )
+        return least if least == most else _record_room(budget, policy, hidden=hidden + results.saved)
+
+    def is_above(units: int) -> bool:
+        """Return whether a request of so many units is too large once results are hidden."""
+        enough = goal + SLACK_SHARE * budget.hard
+        least = units - results.max_saved + _record_room(budget, policy, hidden=before)
+        return least > enough or units - results.saved + room_with(before) > enough
+
+    savings: list[_Saving] = []
     removed: list[Step] = []
-    if not only_results and view.units - recorded - _units_of(savings) + room > enough:
+    hidden = before
+    if not only_results and is_above(view.units - recorded):
         newest = _newest_index(view, policy)
         savings += _long_arguments(view, newest)
-        left = view.units - recorded - _units_of(savings)
         # A record of nothing but shortened texts would stand for no message.
-        if left + room > enough or not (hides_results or view.summaries):
+        if is_above(view.units - recorded - _units_of(savings)) or not (results.saved or view.summaries):
             savings += _long_texts(view, newest, kept)
-            room = _record_room(budget, policy, hidden=before + view.units)
-            excess = view.units - recorded - _units_of(savings) + room - goal
-            removed = _oldest(view, kept, savings, excess=excess, end=safe_cut(view.steps, newest, kept))
-            hidden = before + _units_of(savings) + sum(map(view.units_of, removed))
-            room = _record_room(budget, policy, hidden=hidden)
+            most = goal + recorded - _record_room(budget, policy, hidden=before + view.units)
+            end = safe_cut(view.steps, newest, kept)
+            removed = _oldest(view, kept, results, savings, most=most, end=end)
+            hidden += _units_of(savings) + sum(map(view.units_of, removed))
+    room = room_with(hidden)
     gone = {id(step) for step in removed}
     savings = [saving for saving in savings if id(view.steps[saving.place]) not in gone]
+    savings = [*results.savings(gone), *savings]
     removed += [step for step in view.summaries if not step.is_pinned]
     return plan_record(
         view,
@@ -146,7 +190,7 @@ def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int)
     return view.units - saved - recorded + room - before
 
 
-def _units_of(savings: Sequence[_Saving]) -> int:
+def _units_of(savings: Iterable[_Saving]) -> int:
     return sum(saving.saved for saving in savings)
 
 
@@ -200,16 +244,31 @@ def _long_texts(view: View, end: int, kept: set[int]) -> Iterator[_Saving]:
                 yield _Saving(index, mask, units)
 
 
-def _oldest(view: View, kept: set[int], savings: Sequence[_Saving], *, excess: float, end: int) -> list[Step]:
-    """Return the oldest steps before `end` that bring the request to its goal, once `savings` are made."""
+def _oldest(
+    view: View,
+    kept: set[int],
+    results: _HiddenResults,
+    savings: Sequence[_Saving],
+    *,
+    most: float,
+    end: int,
+) -> list[Step]:
+    """Return the oldest steps before `end` that must go if the others take at most `most` units, once results are
+    hidden and `savings` are made."""
     saved: dict[int, int] = {}
     for saving in savings:
         saved[saving.place] = saved.get(saving.place, 0) + saving.saved
-    removed: list[Step] = []
-    for index, step in enumerate(view.steps[:end]):
-        if excess <= 0:
-            break
-        if step.kind != "summary" and is_removable(step, kept):
-            removed.append(step)
-            excess -= view.units_of(step) - saved.get(index, 0)
-    return removed
+    units = 0
+    removable: list[tuple[int, Step]] = []
+    for place, step in enumerate(view.steps):
+        if place < end and step.kind != "summary" and is_removable(step, kept):
+            removable.append((place, step))
+        else:
+            units += view.units_of(step) - saved.get(place, 0) - results.saved_in(step)
+    # The newest first: once there is no room for one, the results of older steps need no placeholder.
+    while removable and units <= most:
+        place, step = removable[-1]
+        units += view.units_of(step) - saved.get(place, 0) - results.saved_in(step)
+        if units <= most:
+            removable.pop()
+    return [step for _, step in removable]

@@ -143,7 +143,8 @@ def hide_result(view: View, slot: Slot, policy: Policy) -> tuple[Mask, int] | No
             text_of(result.fact.content), handle=handle(result.seq), tokens=units, room=room
         )
 
-    made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
+    # Where a planned cut is not made, the next plan asks for the same placeholders.
+    made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS, key=(units, room))
     return None if made is None else (Mask(target=result.seq, text=made[0]), made[1])
 
 
