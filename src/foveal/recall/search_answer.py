@@ -131,7 +131,9 @@ class SearchAnswer:
         if len(text) <= 12 * whole and self._counter.count(text) <= whole:
             return [text], []
         spans = self._choose_spans(text, limit)
-        lines = dict.fromkeys(f"{_line_at(text, start):,}-{_line_at(text, end - 1):,}" for start, end in spans)
+        lines = dict.fromkeys(
+            f"{_line_at(text, start):,}-{_line_at(text, end - 1):,}" for start, end in spans
+        )
         note = f"from lines {', '.join(lines)} of {_line_at(text, len(text)):,}"
         return [text[start:end] for start, end in spans], [note]
 

@@ -42,7 +42,7 @@ from foveal.core.compaction.ledger.sections import (
     quote_line,
 )
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, handle, text_of
-from foveal.core.reduction.result_digest import digest_lines
+from foveal.core.reduction.digest.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter as TokenCounter
 from foveal.core.view.text_facts import name_candidates, string_values
 
