@@ -4,7 +4,7 @@ python -m bench                   run all groups
 python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
                                   compaction ledger dropin survival redaction server adapters inspector peer_recall
                                   surprise coding_agents
-python -m bench surprise --limit 8    replay at most 8 conversations
+python -m bench surprise --limit 8    replay at most 8 conversations; the same for peer_recall
 python -m bench.table             print the stored results as Markdown
 """
 
@@ -28,6 +28,7 @@ GROUPS: Final = (
     "dropin", "survival", "redaction", "server", "adapters", "inspector", "peer_recall",
     "surprise", "coding_agents",
 )  # fmt: skip
+LIMITED_GROUPS: Final = ("peer_recall", "surprise")
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -49,10 +50,10 @@ def main(names: list[str], *, limit: int | None = None) -> None:
 
 
 def _run_group(group: str, limit: int | None) -> list[Row]:
-    """Run one group, and print each row as soon as it is measured; only the group `surprise` uses the limit."""
+    """Run one group, and print each row as soon as it is measured; some replay at most `limit` conversations."""
     progress(f"{group} …")
     rows: list[Row] = []
-    options = {"limit": limit} if group == "surprise" and limit is not None else {}
+    options = {"limit": limit} if group in LIMITED_GROUPS and limit is not None else {}
     for row in importlib.import_module(f"bench.bench_{group}").rows(**options):
         progress("")
         print(_line(group if not rows else "", row), flush=True)
@@ -90,7 +91,7 @@ def _processor() -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="default: all groups")
-    about = "conversations that the group surprise replays at most"
+    about = f"conversations that are replayed at most, by {' and '.join(LIMITED_GROUPS)}"
     parser.add_argument("--limit", type=int, metavar="N", help=about)
     given = parser.parse_args()
     main(given.groups, limit=given.limit)

@@ -4,7 +4,8 @@
 recorded conversations in the folder that `FOVEAL_BENCH_DATA` names, or in `shared/data` beside the checkout.
 
     python -m bench surprise --limit 40       print one row per half, stratum of pressure and candidate
-    python -m bench.bench_surprise --limit 40 print tables in Markdown, with the frontier and the windows
+    python -m bench.bench_surprise --limit 40 --windows 32000 128000
+                                              print tables in Markdown, with the frontier and the windows
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 from bench.bench_peer_recall import data_folder, percent, recall_text, replay_beside_peers
 from bench.bench_redaction import DATA_VARIABLE
 from bench.measure import Row, progress
-from bench.surprise_replay import DEFAULT_LIMIT, HALVES, TARGETS
+from bench.surprise_replay import DEFAULT_LIMIT, HALVES, TARGETS, WINDOWS
 from bench.work import Json
 from foveal.replay.strata import STRATA
 
@@ -112,9 +113,15 @@ def _bits(surprise: float | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.bench_surprise")
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="conversations at most")
-    limit = str(parser.parse_args().limit)
-    results = replay_beside_peers("bench.surprise_replay", "--limit", limit)
-    found = [each for each in results if "missing" not in each]
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, metavar="TOKENS")
+    given = parser.parse_args()
+    windows = map(str, given.windows)
+    results = replay_beside_peers("bench.surprise_replay", "--limit", str(given.limit), "--windows", *windows)
+    print_tables([each for each in results if "missing" not in each])
+
+
+def print_tables(found: Sequence[Json]) -> None:
+    """Print the results of both halves."""
     strata = [name for name, _ in STRATA]
     for half in HALVES:
         some = [each for each in found if each["half"] == half]

@@ -1,6 +1,7 @@
 """Measures surprise on recorded conversations: all presets, the half cut, batches, and the reducers of peers.
 
-    python -m bench.surprise_replay FOLDER --limit 40      prints one JSON object per half, group and candidate
+    python -m bench.surprise_replay FOLDER --limit 40 --windows 32000 128000
+                                              prints one JSON object per half, group and candidate
 
 1. `foveal.replay.surprise` defines surprise. Here the coder is PPMd, which agrees with a language model a little
    better than zstandard; without `pyppmd` it is zstandard, and the objects say so.
@@ -148,21 +149,22 @@ def _with_target(family: str, target: float) -> str:
 
 
 class ReplayWork(NamedTuple):
-    """What one process replays: a conversation in all windows."""
+    """What one process replays: a conversation in some windows."""
 
     recording: Transcript
     half: Half
     common: frozenset[str]
     samples: int
+    windows: tuple[int, ...]
 
 
 def replay_work(work: ReplayWork) -> tuple[Half, list[Trace]]:
-    """Replay one conversation in all windows under all candidates."""
+    """Replay one conversation in its windows under all candidates."""
     be_quiet()
     conversation = recorded_conversation(work.recording)
     is_measured = not conversation.source.startswith(NO_RECALL)
     needs = find_needs(conversation.facts, common=work.common) if is_measured else []
-    settings = [ReplaySetting(model=MODEL, window=window, reserve=RESERVE) for window in WINDOWS]
+    settings = [ReplaySetting(model=MODEL, window=window, reserve=RESERVE) for window in work.windows]
     count_bits: CountBits = ppmd_bits if has_ppmd() else zstandard_bits
     case = ReplayCase(
         conversation,
@@ -179,13 +181,15 @@ def replay_work(work: ReplayWork) -> tuple[Half, list[Trace]]:
     return work.half, [msgspec.structs.replace(trace, losses=[]) for trace in found]
 
 
-def choose_work(recordings: Sequence[Transcript], *, limit: int, samples: int) -> list[ReplayWork]:
+def choose_work(
+    recordings: Sequence[Transcript], *, limit: int, samples: int, windows: Sequence[int] = WINDOWS
+) -> list[ReplayWork]:
     """Return at most `limit` conversations, as many of each half as possible, the longest first."""
     common = common_names(recordings)
     found: list[ReplayWork] = []
     for half in HALVES:
         chosen = select(long_chats(recordings, half=half), limit=(limit + (half == "A")) // 2)
-        found += (ReplayWork(each, half, common, samples) for each in chosen)
+        found += (ReplayWork(each, half, common, samples, tuple(windows)) for each in chosen)
     return sorted(found, key=lambda work: -len(work.recording.facts))
 
 
@@ -248,12 +252,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.surprise_replay")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="conversations at most")
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, metavar="TOKENS")
     parser.add_argument("--samples", type=int, default=DEFAULT_SAMPLES, metavar="N", help="calls of each")
     parser.add_argument("--processes", type=int, default=PROCESSES, metavar="N")
     given = parser.parse_args()
     be_quiet()
     print_missing()
-    work = choose_work(load([given.folder]), limit=given.limit, samples=given.samples)
+    work = choose_work(load([given.folder]), limit=given.limit, samples=given.samples, windows=given.windows)
     for each in results(replay_all(work, processes=given.processes)):
         print(json.dumps(each), flush=True)
     progress("")

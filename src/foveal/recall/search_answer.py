@@ -138,8 +138,8 @@ class SearchAnswer:
         return [text[start:end] for start, end in spans], [note]
 
     def _choose_spans(self, text: str, limit: int) -> list[tuple[int, int]]:
-        """Return the span of `limit` tokens with the best match. If the text has other words of the query elsewhere,
-        these are two spans of half as many tokens."""
+        """Return the span of `limit` tokens with the best match; two of half as many if the text has other words of
+        the query elsewhere."""
         best = self._choose_span(text, self._words, limit)
         is_short = limit < 2 * _MIN_EXCERPT_TOKENS
         if is_short or not missing_terms(text, self._words, start=best[0], end=best[1]):

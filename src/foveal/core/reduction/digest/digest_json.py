@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -29,6 +29,16 @@ _JSON_MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
 _JSON_PAIR: Final = re.compile(
     r'"([^"\\\n]{1,40})"\s{0,8}:\s{0,8}("[^"\\\n]{0,200}"|-?\d[\d.eE+-]{0,30}|true|false)'
 )
+_NAME_KEY: Final = re.compile(
+    r"(?i:^|_|-)(?i:id|key|uuid|name|number|title|path|url)$|[a-z](?:Id|Key|Name|Number)$"
+)
+"""Keys whose values say which thing an object is about."""
+_AMOUNT: Final = re.compile(
+    r"[-+]?[$€£]?(?:\d{1,3}(?:[,' ]\d{3})+|\d{1,9})(?:[.,]\d{1,4})?\s?(?:%|[A-Z]{3}|[€$£])?"
+)
+"""A number that a later question may ask for, and not a longer one, such as a time in seconds since 1970."""
+_MIN_AMOUNT_DIGITS: Final = 3
+"""Fewer digits are a page, a version or a flag more often than an amount."""
 _CLOSING: Final = {"{": "}", "[": "]"}
 
 
@@ -86,7 +96,10 @@ def json_digest(
     parsed: ParsedJson, tail: str, *, digest_text: Callable[[str], Iterator[str]]
 ) -> Iterator[str]:
     """Yield the lines of a digest; `tail` is the end of a long text, `digest_text` reads the long strings."""
-    pieces = _json_pieces(parsed.value, "", _MAX_NESTING, "" if parsed.is_whole else "+")
+    value = parsed.value
+    if tail and isinstance(value, dict):
+        value = {**value, **_last_values(tail), **value}
+    pieces = _json_pieces(value, "", _MAX_NESTING, "" if parsed.is_whole else "+")
     lines = packed(pieces, ", ")
     yield from islice(lines, 1)
     if tail:
@@ -99,6 +112,17 @@ def json_digest(
     yield from lines
 
 
+def _last_values(tail: str) -> dict[str, object]:
+    """Return the plain values of the outermost object that stand behind its last container."""
+    if not tail.endswith("}"):
+        return {}
+    last = tail[:-1].rstrip()
+    behind = last[max(last.rfind("]"), last.rfind("}")) + 1 :]
+    # Without a container in the tail, these are values of an object inside.
+    pairs = _JSON_PAIR.findall(behind) if behind != last else []
+    return {key: value.strip('"') for key, value in pairs}
+
+
 def _json_pieces(value: object, path: str, nesting: int, more: str) -> Iterator[str]:
     """Yield the values of an object or array, each with its path; `more` marks counts that may be too small."""
     if isinstance(value, list):
@@ -108,10 +132,35 @@ def _json_pieces(value: object, path: str, nesting: int, more: str) -> Iterator[
         if value not in (None, ""):
             yield f"{path}: {_brief(value)}" if path else _brief(value)
         return
-    # Plain values before containers: they are the ids and totals, and shorter.
-    for key, inner in sorted(value.items(), key=lambda pair: isinstance(pair[1], dict | list)):
+    for key, inner in _telling_first(value):
         if not _is_prose(inner):
             yield from _json_pieces(inner, f"{path}.{key}" if path else key, nesting - 1, more)
+
+
+def _telling_first(value: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield what an object is called, its amounts, its other plain values, and then its containers."""
+    names = [key for key in value if _NAME_KEY.search(key) and _is_plain(value[key])]
+    name = "id" if "id" in names else next(iter(names), "")
+
+    def place(pair: tuple[str, object]) -> int:
+        key, inner = pair
+        if key == name:
+            return 0
+        if not _is_plain(inner):
+            return 3
+        return 1 if _is_amount(inner) and not _NAME_KEY.search(key) else 2
+
+    return iter(sorted(value.items(), key=place))
+
+
+def _is_amount(value: object) -> bool:
+    if not isinstance(value, str) or not _AMOUNT.fullmatch(value):
+        return False
+    return sum(map(str.isdigit, value)) >= _MIN_AMOUNT_DIGITS
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, dict | list)
 
 
 def _array_pieces(items: Sequence[object], path: str, more: str) -> Iterator[str]:
