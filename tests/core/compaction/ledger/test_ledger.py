@@ -253,6 +253,17 @@ def test_requests_left_out_are_counted_and_named() -> None:
     }
 
 
+@pytest.mark.parametrize("room", range(20, 120, 4))
+def test_user_messages_are_named_before_tool_output_is_quoted(room: int) -> None:
+    facts = [
+        fact
+        for nr in range(7)
+        for fact in (user_said(f"{LONG_REQUEST} {nr}"), *ran("make", "Traceback\nValueError: x\n"))
+    ]
+    text = ledger_of(*facts, room=room, span=(0, -1))
+    assert "more user message" in text or "- e" in text
+
+
 def test_a_long_request_keeps_its_ends_and_its_rules_with_a_count() -> None:
     filler = "and then that, " * 1_000
     request = f"First do this.\n{filler}\nNever touch main.\n{filler}\nNow begin."
