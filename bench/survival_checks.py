@@ -91,9 +91,9 @@ class Coverage:
         facts = (fact for chunk in wire_for(dialect).read(request) for fact in chunk.facts)
         left = Counter(piece for fact in facts for piece in pieces(fact))
         wanted = {event.seq: Counter(pieces(event.fact)) for event in log}
-        # An event that is shown whole chooses first, or a hidden one with the same words would take its words. Of two
-        # equal ones, the request may show only the newer. Ids tell calls and results apart, so events with ids choose
-        # before those that are only a text.
+        # An event that is shown whole chooses first, or a hidden one with the same words would take its words. Of
+        # two equal ones, the request may show only the newer. Ids tell calls and results apart, so events with ids
+        # choose before those that are only a text.
         by_ids = sorted(log, key=lambda event: (not any(id for _, _, id in wanted[event.seq]), -event.seq))
         for event in by_ids:
             if wanted[event.seq] <= left:
