@@ -49,13 +49,14 @@ def stored(group: str) -> Path:
     return RESULTS.with_name(f"{group}.jsonl")
 
 
-def measure(limit: int, windows: Sequence[int]) -> None:
+def measure(limit: int, windows: Sequence[int], minutes: float | None) -> None:
     """Run both groups and store their results."""
     RESULTS.parent.mkdir(exist_ok=True)
-    options = ["--limit", str(limit), "--windows", *map(str, windows)]
+    limited = ["--limit", str(limit)]
+    timed = [] if minutes is None else ["--minutes", str(minutes)]
     for group, module, given in (
-        ("surprise", "bench.surprise_replay", options),
-        ("peer_recall", "bench.peer_replay", []),
+        ("surprise", "bench.surprise_replay", [*limited, *timed, "--windows", *map(str, windows)]),
+        ("peer_recall", "bench.peer_replay", limited),
     ):
         found = replay_beside_peers(module, *given)
         stored(group).write_text("".join(json.dumps(each) + "\n" for each in found))
@@ -235,10 +236,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peer_tables")
     parser.add_argument("--stored", action="store_true", help="write the tables from the last run")
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="conversations at most")
+    parser.add_argument("--minutes", type=float, metavar="N", help="of surprise: begin none after this time")
     parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, metavar="TOKENS")
     given = parser.parse_args()
     if not given.stored:
-        measure(given.limit, given.windows)
+        measure(given.limit, given.windows, given.minutes)
     write_tables()
 
 

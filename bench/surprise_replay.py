@@ -17,13 +17,17 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import partial
+from itertools import islice, takewhile, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -193,25 +197,47 @@ def choose_work(
     return sorted(found, key=lambda work: -len(work.recording.facts))
 
 
-def replay_all(work: Sequence[ReplayWork], *, processes: int) -> dict[Half, dict[str, list[Trace]]]:
-    """Return for each half and candidate the traces of all conversations and windows."""
+def spread_halves(work: Sequence[ReplayWork]) -> list[ReplayWork]:
+    """Return the work in an order of which any beginning is a sample: halves in turn, long and short ones mixed."""
+    halves = ([each for each in work if each.half == half] for half in HALVES)
+    mixed = (sorted(half, key=lambda each: crc32(each.recording.id.encode())) for half in halves)
+    return [each for pair in zip_longest(*mixed) for each in pair if each is not None]
+
+
+def replay_all(
+    work: Sequence[ReplayWork], *, processes: int, minutes: float | None = None
+) -> dict[Half, dict[str, list[Trace]]]:
+    """Return for each half and candidate the traces of all conversations and windows; with `minutes`, of those
+    that begin in this time."""
+    if minutes is not None:
+        work = spread_halves(work)
     traces: dict[Half, dict[str, list[Trace]]] = {half: {} for half in HALVES}
     started = time.monotonic()
-    for done, (half, found) in enumerate(_replayed(work, processes), 1):
+    for done, (half, found) in enumerate(_replayed(work, processes, minutes), 1):
         for trace in found:
             traces[half].setdefault(trace.policy, []).append(trace)
-        minutes = (time.monotonic() - started) / 60
-        progress(f"surprise: {done} of {len(work)} conversations in {minutes:.1f} min …")
+        taken = (time.monotonic() - started) / 60
+        progress(f"surprise: {done} of {len(work)} conversations in {taken:.1f} min …")
     return traces
 
 
-def _replayed(work: Sequence[ReplayWork], processes: int) -> Iterator[tuple[Half, list[Trace]]]:
+def _replayed(
+    work: Sequence[ReplayWork], processes: int, minutes: float | None
+) -> Iterator[tuple[Half, list[Trace]]]:
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    in_time = takewhile(lambda _: time.monotonic() < end, work)
     if processes == 1:
-        yield from map(replay_work, work)
+        yield from map(replay_work, in_time)
         return
     # A forked process would share the event loop of `peer_loops` with the others.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(replay_work, work)
+        running = deque(pool.submit(replay_work, each) for each in islice(in_time, processes))
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                running.remove(each)
+                running.extend(pool.submit(replay_work, more) for more in islice(in_time, 1))
+                yield each.result()
 
 
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,13 +279,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="conversations at most")
     parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, metavar="TOKENS")
+    parser.add_argument("--minutes", type=float, metavar="N", help="begin no conversation after this time")
     parser.add_argument("--samples", type=int, default=DEFAULT_SAMPLES, metavar="N", help="calls of each")
     parser.add_argument("--processes", type=int, default=PROCESSES, metavar="N")
     given = parser.parse_args()
     be_quiet()
     print_missing()
     work = choose_work(load([given.folder]), limit=given.limit, samples=given.samples, windows=given.windows)
-    for each in results(replay_all(work, processes=given.processes)):
+    for each in results(replay_all(work, processes=given.processes, minutes=given.minutes)):
         print(json.dumps(each), flush=True)
     progress("")
 
