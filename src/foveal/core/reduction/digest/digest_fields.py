@@ -18,7 +18,7 @@ from foveal.core.reduction.digest.digest_pieces import (
     packed,
 )
 from foveal.core.reduction.digest.digest_prose import split_sentences
-from foveal.core.reduction.digest.digest_tables import RULE
+from foveal.core.reduction.digest.digest_tables import RULE_LINE
 
 _MAX_KEY_CHARS: Final = 40
 _MAX_KEY_WORDS: Final = 5
@@ -82,7 +82,7 @@ def _records(lines: Sequence[str]) -> list[_FieldRecord]:
     records = [_FieldRecord()]
     for line in lines:
         field, last = _read_field(line), records[-1]
-        if RULE.match(line):
+        if RULE_LINE.match(line):
             if last.fields:
                 records.append(_FieldRecord())
         elif field is None:

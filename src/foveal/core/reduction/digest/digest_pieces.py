@@ -1,4 +1,4 @@
-"""Limits of a digest, and the short pieces of text that its lines are made of."""
+"""Limits of a digest, and the short texts that its lines are made of."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from foveal.core.reduction.digest.digest_pieces import (
     packed,
 )
 
-RULE: Final = re.compile(r"\s*[-=+|:*_─━┼├┤ ]{3,}$")
+RULE_LINE: Final = re.compile(r"\s*[-=+|:*_─━┼├┤ ]{3,}$")
 """A line that only separates others."""
 _MAX_TITLE_LINES: Final = 2
 """Lines above a table that come before it."""
@@ -27,7 +27,7 @@ _WIDE_GAP: Final = re.compile(r"\s{2,}")
 def table_digest(text: TextLines) -> Iterable[str] | None:
     """Return the header, the first and last row and the number of rows; then the lines around the table, and the
     other rows."""
-    lines = [line for line in text.lines if not RULE.match(line)]
+    lines = [line for line in text.lines if not RULE_LINE.match(line)]
     if len(lines) < 2:
         return None
     for split, share in ((_pipe_cells, 0.5), (_tab_cells, 0.5), (_wide_cells, 0.6), (_comma_cells, 0.8)):
