@@ -18,6 +18,7 @@ from typing import Final
 
 from bench.__main__ import RESULTS
 from bench.bench_peer_recall import percent, recall_text, replay_beside_peers
+from bench.bench_surprise import replay_options
 from bench.surprise_replay import DEFAULT_LIMIT, HALVES, TARGETS
 from bench.work import Json
 from foveal.replay.strata import STRATA
@@ -52,20 +53,21 @@ def stored(group: str) -> Path:
 def measure(limit: int, windows: Sequence[int], minutes: float | None) -> None:
     """Run both groups and store their results."""
     RESULTS.parent.mkdir(exist_ok=True)
-    limited = ["--limit", str(limit)]
-    timed = [] if minutes is None else ["--minutes", str(minutes)]
     for group, module, given in (
-        ("surprise", "bench.surprise_replay", [*limited, *timed, "--windows", *map(str, windows)]),
-        ("peer_recall", "bench.peer_replay", limited),
+        ("surprise", "bench.surprise_replay", replay_options(limit, minutes, windows)),
+        ("peer_recall", "bench.peer_replay", ["--limit", str(limit)]),
     ):
-        found = replay_beside_peers(module, *given)
+        found = [
+            {"command": f"python -m bench {group} {' '.join(given)}"},
+            *replay_beside_peers(module, *given),
+        ]
         stored(group).write_text("".join(json.dumps(each) + "\n" for each in found))
 
 
 def results(group: str) -> list[Json]:
-    """Return the stored results of a group, without the packages that are not installed."""
-    lines = stored(group).read_text().splitlines()
-    return [each for each in map(json.loads, lines) if "missing" not in each]
+    """Return the stored results of a group, each with the command that made it."""
+    first, *lines = stored(group).read_text().splitlines()
+    return [{**json.loads(first), **json.loads(line)} for line in lines if '"missing"' not in line]
 
 
 # ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +193,7 @@ def _made_by(found: Sequence[Json]) -> str:
         for each in one
         if each.get("by", "pressure") == "pressure" and each.get("half", SHOWN_HALF) == SHOWN_HALF
     )
-    return f"Made by `python -m bench.peer_tables`. The sample of half {SHOWN_HALF} has {sizes}."
+    return f"Made by `{found[0]['command']}`; half {SHOWN_HALF}: {sizes}."
 
 
 def _first_label(found: Sequence[Json]) -> str:
