@@ -186,19 +186,16 @@ def _windows(found: Sequence[Json]) -> list[str]:
 
 
 def _made_by(found: Sequence[Json]) -> str:
-    """Return a sentence with the command and the size of the sample."""
-    one = [each for each in found if each.get("label", each.get("reducer")) == _first_label(found)]
-    sizes = ", ".join(
-        f"{each['calls']:,} calls of {each['conversations']} conversations at {each['name']}"
+    """Return a sentence with the command and the size of the sample, which is the same for all rows."""
+    label = "label" if "label" in found[0] else "reducer"
+    one = [each for each in found if each[label] == found[0][label] and each.get("by") != "window"]
+    sizes = (
+        f"{half}{each['name']}: {each['conversations']} conversation{'s' * (each['conversations'] != 1)}, "
+        f"{each['calls']:,} calls"
         for each in one
-        if each.get("by", "pressure") == "pressure" and each.get("half", SHOWN_HALF) == SHOWN_HALF
+        for half in [f"half {each['half']}, " if "half" in each else ""]
     )
-    return f"Made by `{found[0]['command']}`; half {SHOWN_HALF}: {sizes}."
-
-
-def _first_label(found: Sequence[Json]) -> str:
-    label: str = found[0].get("label", found[0].get("reducer"))
-    return label
+    return f"Made by `{found[0]['command']}`. The sample: {'; '.join(sizes)}."
 
 
 def _name(label: str) -> str:
@@ -211,7 +208,8 @@ def _at_bill(each: Json | None) -> str:
     if each is None or each["surprise"]["pooled"] is None:
         return "–"
     over = f", {each['over']} over" if each["over"] else ""
-    return f"{each['surprise']['pooled']:.3f} at {percent(each['bill']['pooled'])}{over}"
+    surprise = f"{round(each['surprise']['pooled'], 3) + 0.0:.3f}".replace("-", "−")
+    return f"{surprise} at {percent(each['bill']['pooled'])}{over}"
 
 
 def _far(each: Json) -> str:
