@@ -4,7 +4,7 @@ python -m bench                   run all groups
 python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
                                   compaction ledger dropin survival redaction server adapters inspector peer_recall
                                   surprise coding_agents
-python -m bench surprise --limit 8    replay at most 8 conversations
+python -m bench surprise --limit 8    replay at most 8 conversations; the same for peer_recall
 python -m bench.table             print the stored results as Markdown
 """
 
@@ -28,10 +28,12 @@ GROUPS: Final = (
     "dropin", "survival", "redaction", "server", "adapters", "inspector", "peer_recall",
     "surprise", "coding_agents",
 )  # fmt: skip
+OPTIONS: Final = {"peer_recall": ("limit",), "surprise": ("limit", "minutes", "windows")}
+"""Options of the groups that have some."""
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 
 
-def main(names: list[str], *, limit: int | None = None) -> None:
+def main(names: list[str], **options: Any) -> None:
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
         sys.exit(f"unknown benchmark {unknown[0]!r}; available: {', '.join(GROUPS)}")
@@ -40,7 +42,7 @@ def main(names: list[str], *, limit: int | None = None) -> None:
     )  # so that groups end the processes that they started
     machine = _machine()
     print(f"{machine['python']}, {machine['processor']}, {machine['cores']} cores, load {machine['load']}")
-    rows = [(group, row) for group in names or GROUPS for row in _run_group(group, limit)]
+    rows = [(group, row) for group in names or GROUPS for row in _run_group(group, options)]
     RESULTS.parent.mkdir(exist_ok=True)
     results = {"machine": machine, "rows": [{"group": group, **row.plain()} for group, row in rows]}
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
@@ -48,12 +50,12 @@ def main(names: list[str], *, limit: int | None = None) -> None:
     print(f"\n{verdicts.count('ok')} of {len(verdicts) - verdicts.count('')} targets met; {RESULTS}")
 
 
-def _run_group(group: str, limit: int | None) -> list[Row]:
-    """Run one group, and print each row as soon as it is measured; only the group `surprise` uses the limit."""
+def _run_group(group: str, options: dict[str, Any]) -> list[Row]:
+    """Run one group with the options that it has, and print each row as soon as it is measured."""
     progress(f"{group} …")
     rows: list[Row] = []
-    options = {"limit": limit} if group == "surprise" and limit is not None else {}
-    for row in importlib.import_module(f"bench.bench_{group}").rows(**options):
+    own = {name: options[name] for name in OPTIONS.get(group, ()) if options.get(name) is not None}
+    for row in importlib.import_module(f"bench.bench_{group}").rows(**own):
         progress("")
         print(_line(group if not rows else "", row), flush=True)
         rows.append(row)
@@ -90,7 +92,8 @@ def _processor() -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="default: all groups")
-    about = "conversations that the group surprise replays at most"
-    parser.add_argument("--limit", type=int, metavar="N", help=about)
-    given = parser.parse_args()
-    main(given.groups, limit=given.limit)
+    parser.add_argument("--limit", type=int, metavar="N", help="conversations of peer_recall and surprise")
+    parser.add_argument("--minutes", type=float, metavar="N", help="surprise begins no conversation later")
+    parser.add_argument("--windows", type=int, nargs="+", metavar="TOKENS", help="windows of surprise")
+    given = vars(parser.parse_args())
+    main(given.pop("groups"), **given)

@@ -3,12 +3,13 @@
 `peer_replay` explains the replay. It runs in the environment that `make bench` makes for the peers, on the recorded
 conversations in the folder that `FOVEAL_BENCH_DATA` names, or in `shared/data` beside the checkout.
 
-    python -m bench peer_recall               print one row per stratum of pressure and reducer
+    python -m bench peer_recall --limit 20    print one row per stratum of pressure and reducer
     python -m bench.bench_peer_recall         print the same as a table in Markdown
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -23,12 +24,12 @@ from bench.measure import Row, progress
 from bench.work import Json
 
 
-def rows() -> Iterator[Row]:
+def rows(limit: int | None = None) -> Iterator[Row]:
     if not data_folder().exists():
         yield Row("bill", None, note=f"there are no recorded conversations; name a folder in {DATA_VARIABLE}")
         return
     progress("peer_recall: replaying …")
-    found = replay_beside_peers("bench.peer_replay")
+    found = replay_beside_peers("bench.peer_replay", *_limit_option(limit))
     for missing in (each["missing"] for each in found if "missing" in each):
         yield Row(f"{missing}: not installed", None, note="make bench installs it")
     if any(not each["counter"].startswith("Exact") for each in _by_pressure(found)):
@@ -79,12 +80,19 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
+def _limit_option(limit: int | None) -> list[str]:
+    return [] if limit is None else ["--limit", str(limit)]
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.bench_peer_recall")
+    parser.add_argument("--limit", type=int, metavar="N", help="conversations at most; default: all")
+    limit = parser.parse_args().limit
     heads = (
         "bill | without summaries | highest bill | names / far | lines / far | task | breaks per 100 | over"
     )
     print(f"| pressure | reducer | {heads} |\n|---|---|{'--:|' * 8}")
-    for each in _by_pressure(replay_beside_peers("bench.peer_replay")):
+    for each in _by_pressure(replay_beside_peers("bench.peer_replay", *_limit_option(limit))):
         cells = (
             each["name"],
             each["reducer"],

@@ -4,7 +4,8 @@
 recorded conversations in the folder that `FOVEAL_BENCH_DATA` names, or in `shared/data` beside the checkout.
 
     python -m bench surprise --limit 40       print one row per half, stratum of pressure and candidate
-    python -m bench.bench_surprise --limit 40 print tables in Markdown, with the frontier and the windows
+    python -m bench.bench_surprise --limit 40 --windows 32000 128000
+                                              print tables in Markdown, with the frontier and the windows
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 from bench.bench_peer_recall import data_folder, percent, recall_text, replay_beside_peers
 from bench.bench_redaction import DATA_VARIABLE
 from bench.measure import Row, progress
-from bench.surprise_replay import DEFAULT_LIMIT, HALVES, TARGETS
+from bench.surprise_replay import DEFAULT_LIMIT, HALVES, TARGETS, WINDOWS
 from bench.work import Json
 from foveal.replay.strata import STRATA
 
@@ -52,13 +53,15 @@ RECALLS: Final = (
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rows(limit: int = DEFAULT_LIMIT) -> Iterator[Row]:
+def rows(
+    limit: int = DEFAULT_LIMIT, minutes: float | None = None, windows: Sequence[int] = WINDOWS
+) -> Iterator[Row]:
     if not data_folder().exists():
         note = f"there are no recorded conversations; name a folder in {DATA_VARIABLE}"
         yield Row("surprise", None, "bits/byte", note=note)
         return
     progress("surprise: reading the recordings …")
-    found = replay_beside_peers("bench.surprise_replay", "--limit", str(limit))
+    found = replay_beside_peers("bench.surprise_replay", *replay_options(limit, minutes, windows))
     for missing in (each["missing"] for each in found if "missing" in each):
         yield Row(f"{missing}: not installed", None, note="make bench installs it")
     results = _by_pressure(found)
@@ -70,6 +73,12 @@ def rows(limit: int = DEFAULT_LIMIT) -> Iterator[Row]:
     for each in results:
         if (each["half"], each["label"]) == (GOAL_HALF, "economy"):
             yield from _goal_rows(each)
+
+
+def replay_options(limit: int, minutes: float | None, windows: Sequence[int]) -> list[str]:
+    """Return the options of `bench.surprise_replay`."""
+    timed = [] if minutes is None else ["--minutes", str(minutes)]
+    return ["--limit", str(limit), *timed, "--windows", *map(str, windows)]
 
 
 def _by_pressure(found: Sequence[Json]) -> list[Json]:
@@ -112,9 +121,16 @@ def _bits(surprise: float | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.bench_surprise")
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="conversations at most")
-    limit = str(parser.parse_args().limit)
-    results = replay_beside_peers("bench.surprise_replay", "--limit", limit)
-    found = [each for each in results if "missing" not in each]
+    parser.add_argument("--minutes", type=float, metavar="N", help="begin no conversation later")
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, metavar="TOKENS")
+    given = parser.parse_args()
+    options = replay_options(given.limit, given.minutes, given.windows)
+    results = replay_beside_peers("bench.surprise_replay", *options)
+    print_tables([each for each in results if "missing" not in each])
+
+
+def print_tables(found: Sequence[Json]) -> None:
+    """Print the results of both halves."""
     strata = [name for name, _ in STRATA]
     for half in HALVES:
         some = [each for each in found if each["half"] == half]

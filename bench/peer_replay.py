@@ -1,6 +1,6 @@
 """Replays recorded conversations through the reducers of other packages.
 
-    python -m bench.peer_replay FOLDER      prints one JSON object per reducer and stratum of pressure
+    python -m bench.peer_replay FOLDER --limit 20      prints one JSON object per reducer and stratum of pressure
 
 1. The requests are billed and searched by the code of `foveal replay`. Foveal's policies run in the same process,
    on the same conversations and windows.
@@ -14,10 +14,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import re
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -319,11 +319,17 @@ def be_quiet() -> None:
     logging.disable(logging.CRITICAL)
 
 
-def main(folder: Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.peer_replay")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--limit", type=int, metavar="N", help="conversations at most; default: all")
+    given = parser.parse_args()
     be_quiet()
-    recordings = load([folder])
+    recordings = load([given.folder])
     common = common_names(recordings)
     chosen = long_chats(recordings, half=HALF)
+    if given.limit is not None:
+        chosen = select(chosen, limit=given.limit)
     print_missing()
     largest_first = sorted(chosen, key=lambda each: -len(each.facts))
     traces: dict[str, list[Trace]] = {}
@@ -368,4 +374,4 @@ def _rows(name: str, traces: Sequence[Trace]) -> Iterator[Json]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -1,6 +1,7 @@
 """Measures surprise on recorded conversations: all presets, the half cut, batches, and the reducers of peers.
 
-    python -m bench.surprise_replay FOLDER --limit 40      prints one JSON object per half, group and candidate
+    python -m bench.surprise_replay FOLDER --limit 40 --windows 32000 128000
+                                              prints one JSON object per half, group and candidate
 
 1. `foveal.replay.surprise` defines surprise. Here the coder is PPMd, which agrees with a language model a little
    better than zstandard; without `pyppmd` it is zstandard, and the objects say so.
@@ -16,13 +17,17 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import partial
+from itertools import islice, takewhile, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -148,21 +153,22 @@ def _with_target(family: str, target: float) -> str:
 
 
 class ReplayWork(NamedTuple):
-    """What one process replays: a conversation in all windows."""
+    """What one process replays: a conversation in some windows."""
 
     recording: Transcript
     half: Half
     common: frozenset[str]
     samples: int
+    windows: tuple[int, ...]
 
 
 def replay_work(work: ReplayWork) -> tuple[Half, list[Trace]]:
-    """Replay one conversation in all windows under all candidates."""
+    """Replay one conversation in its windows under all candidates."""
     be_quiet()
     conversation = recorded_conversation(work.recording)
     is_measured = not conversation.source.startswith(NO_RECALL)
     needs = find_needs(conversation.facts, common=work.common) if is_measured else []
-    settings = [ReplaySetting(model=MODEL, window=window, reserve=RESERVE) for window in WINDOWS]
+    settings = [ReplaySetting(model=MODEL, window=window, reserve=RESERVE) for window in work.windows]
     count_bits: CountBits = ppmd_bits if has_ppmd() else zstandard_bits
     case = ReplayCase(
         conversation,
@@ -179,35 +185,59 @@ def replay_work(work: ReplayWork) -> tuple[Half, list[Trace]]:
     return work.half, [msgspec.structs.replace(trace, losses=[]) for trace in found]
 
 
-def choose_work(recordings: Sequence[Transcript], *, limit: int, samples: int) -> list[ReplayWork]:
+def choose_work(
+    recordings: Sequence[Transcript], *, limit: int, samples: int, windows: Sequence[int] = WINDOWS
+) -> list[ReplayWork]:
     """Return at most `limit` conversations, as many of each half as possible, the longest first."""
     common = common_names(recordings)
     found: list[ReplayWork] = []
     for half in HALVES:
         chosen = select(long_chats(recordings, half=half), limit=(limit + (half == "A")) // 2)
-        found += (ReplayWork(each, half, common, samples) for each in chosen)
+        found += (ReplayWork(each, half, common, samples, tuple(windows)) for each in chosen)
     return sorted(found, key=lambda work: -len(work.recording.facts))
 
 
-def replay_all(work: Sequence[ReplayWork], *, processes: int) -> dict[Half, dict[str, list[Trace]]]:
-    """Return for each half and candidate the traces of all conversations and windows."""
+def spread_halves(work: Sequence[ReplayWork]) -> list[ReplayWork]:
+    """Return the work in an order of which any beginning is a sample: halves in turn, long and short ones mixed."""
+    halves = ([each for each in work if each.half == half] for half in HALVES)
+    mixed = (sorted(half, key=lambda each: crc32(each.recording.id.encode())) for half in halves)
+    return [each for pair in zip_longest(*mixed) for each in pair if each is not None]
+
+
+def replay_all(
+    work: Sequence[ReplayWork], *, processes: int, minutes: float | None = None
+) -> dict[Half, dict[str, list[Trace]]]:
+    """Return for each half and candidate the traces of all conversations and windows; with `minutes`, of those
+    that begin in this time."""
+    if minutes is not None:
+        work = spread_halves(work)
     traces: dict[Half, dict[str, list[Trace]]] = {half: {} for half in HALVES}
     started = time.monotonic()
-    for done, (half, found) in enumerate(_replayed(work, processes), 1):
+    for done, (half, found) in enumerate(_replayed(work, processes, minutes), 1):
         for trace in found:
             traces[half].setdefault(trace.policy, []).append(trace)
-        minutes = (time.monotonic() - started) / 60
-        progress(f"surprise: {done} of {len(work)} conversations in {minutes:.1f} min …")
+        taken = (time.monotonic() - started) / 60
+        progress(f"surprise: {done} of {len(work)} conversations in {taken:.1f} min …")
     return traces
 
 
-def _replayed(work: Sequence[ReplayWork], processes: int) -> Iterator[tuple[Half, list[Trace]]]:
+def _replayed(
+    work: Sequence[ReplayWork], processes: int, minutes: float | None
+) -> Iterator[tuple[Half, list[Trace]]]:
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    in_time = takewhile(lambda _: time.monotonic() < end, work)
     if processes == 1:
-        yield from map(replay_work, work)
+        yield from map(replay_work, in_time)
         return
     # A forked process would share the event loop of `peer_loops` with the others.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(replay_work, work)
+        running = deque(pool.submit(replay_work, each) for each in islice(in_time, processes))
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                running.remove(each)
+                running.extend(pool.submit(replay_work, more) for more in islice(in_time, 1))
+                yield each.result()
 
 
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,13 +278,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.surprise_replay")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="conversations at most")
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, metavar="TOKENS")
+    parser.add_argument("--minutes", type=float, metavar="N", help="begin no conversation after this time")
     parser.add_argument("--samples", type=int, default=DEFAULT_SAMPLES, metavar="N", help="calls of each")
     parser.add_argument("--processes", type=int, default=PROCESSES, metavar="N")
     given = parser.parse_args()
     be_quiet()
     print_missing()
-    work = choose_work(load([given.folder]), limit=given.limit, samples=given.samples)
-    for each in results(replay_all(work, processes=given.processes)):
+    work = choose_work(load([given.folder]), limit=given.limit, samples=given.samples, windows=given.windows)
+    for each in results(replay_all(work, processes=given.processes, minutes=given.minutes)):
         print(json.dumps(each), flush=True)
     progress("")
 

@@ -91,13 +91,19 @@ class Coverage:
         facts = (fact for chunk in wire_for(dialect).read(request) for fact in chunk.facts)
         left = Counter(piece for fact in facts for piece in pieces(fact))
         wanted = {event.seq: Counter(pieces(event.fact)) for event in log}
-        # The newest first, and calls by their ids: of two equal results, the request may show only one.
-        for event in reversed(log):
+        # An event that is shown whole chooses first, or a hidden one with the same words would take its words. Of
+        # two equal ones, the request may show only the newer. Ids tell calls and results apart, so events with ids
+        # choose before those that are only a text.
+        by_ids = sorted(log, key=lambda event: (not any(id for _, _, id in wanted[event.seq]), -event.seq))
+        for event in by_ids:
+            if wanted[event.seq] <= left:
+                _take(wanted[event.seq], left)
+        for event in by_ids:
             _take(wanted[event.seq], left)
         without_ids = Counter[Piece]()
         for (kind, text, _), number in left.items():
             without_ids[kind, text, ""] += number
-        for event in reversed(log):  # some dialects change ids
+        for event in by_ids:  # some dialects change ids
             _take_without_ids(wanted[event.seq], without_ids)
         self.shown = {event.seq for event in log if not wanted[event.seq].total()}
         """Events of which every piece is in the request."""
@@ -195,17 +201,29 @@ def room_of(report: Report) -> int:
 
 def share_of(log: Sequence[Event], *, room: int, count: Callable[[str], int]) -> Share:
     """Return what is promised about the user messages of a log. Instructions, the latest user message and the
-    latest utterance cannot be reduced; where they leave too little room, nothing more is promised."""
-
-    def units(events: Sequence[Event]) -> int:
-        return sum(MESSAGE_TOKENS + sum(count(text) for _, text, _ in pieces(event.fact)) for event in events)
-
-    users = user_events(log)
-    fixed = units([event for event in log if isinstance(event.fact, Instructed | Pinned)])
-    fixed += units([event for event in reversed(log) if isinstance(event.fact, ModelSaid)][:1])
-    if units(users) > min(room // KEPT_SHARE, KEPT_TOKENS):
-        return "tight" if fixed + units(users[-1:]) > room * FLOOR_SHARE else "beyond"
-    return "tight" if fixed + units(users) > room * FLOOR_SHARE else "within"
+    latest utterance cannot be reduced; where they leave too little room, nothing more is promised. Nor is it
+    afterwards, because what had to go stays away."""
+    limit = min(room // KEPT_SHARE, KEPT_TOKENS)
+    fixed = users = newest_user = newest_utterance = 0
+    is_tight = False
+    for event in log:
+        said = pieces(event.fact)
+        units = MESSAGE_TOKENS + sum(count(text) for _, text, _ in said)
+        match event.fact:
+            case Instructed() | Pinned():
+                fixed += units
+            case UserSaid() if said:
+                users += units
+                newest_user = units
+            case ModelSaid():
+                newest_utterance = units
+            case _:
+                continue
+        held = users if users <= limit else newest_user
+        is_tight = is_tight or fixed + newest_utterance + held > room * FLOOR_SHARE
+    if is_tight:
+        return "tight"
+    return "within" if users <= limit else "beyond"
 
 
 def kept_faults(coverage: Coverage, users: Sequence[Event], share: Share) -> list[str]:

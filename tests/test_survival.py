@@ -200,6 +200,41 @@ def test_the_notice_of_a_drop_names_ranges_that_recall_reads() -> None:
     assert unaccounted(Coverage(ctx.log, request), ctx.report) == []
 
 
+# ── What the checks read ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_hidden_message_does_not_take_the_words_of_a_shown_one() -> None:
+    steps = [
+        [
+            {"role": "assistant", "content": "Let me look.", "tool_calls": [chat_call(f"c{nr}")]},
+            {"role": "tool", "tool_call_id": f"c{nr}", "content": f"result {nr}"},
+        ]
+        for nr in range(3)
+    ]
+    history = [user("Why?"), *(message for step in steps for message in step)]
+    ctx = Context("gpt-4.1")
+    ctx.fit(history)
+    coverage = Coverage(ctx.log, [history[0], *steps[0]])
+    shown = [
+        event.handle for event in ctx.log if event.seq in coverage.shown and event not in coverage.missing
+    ]
+    assert shown[-3:] == ["e1", "e2", "e3"]
+    assert [event.handle for event in coverage.missing] == ["e4", "e5", "e6", "e7"]
+
+
+def test_what_had_to_go_for_a_long_utterance_is_not_promised_afterwards() -> None:
+    ctx = Context("gpt-4.1")
+    ctx.append(user("Why is it red?"), {"role": "assistant", "content": "word " * 700}, user("Go on."))
+    assert share_of(ctx.log, room=1_000, count=ESTIMATE.count) == "tight"
+    ctx.append({"role": "assistant", "content": "It is paint."}, user("Thanks."))
+    assert share_of(ctx.log, room=1_000, count=ESTIMATE.count) == "tight"
+    assert share_of(ctx.log, room=8_000, count=ESTIMATE.count) == "within"
+
+
+def chat_call(name: str) -> Json:
+    return {"id": name, "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+
+
 # ── 9. Kept ──────────────────────────────────────────────────────────────────────────────────────────────
 
 some = examples(30)

@@ -7,7 +7,7 @@ import random
 from typing import Any, Final
 
 import pytest
-from bench.surprise_replay import candidates, choose_work, ppmd_bits
+from bench.surprise_replay import candidates, choose_work, ppmd_bits, spread_halves
 
 from foveal import replay
 from foveal.apps.cli import main
@@ -284,6 +284,7 @@ def test_the_benchmark_takes_half_of_its_conversations_from_each_half() -> None:
     assert sorted(each.half for each in work) == ["A", "A", "B", "B"]
     assert all(replay.half_of(each.recording) == each.half for each in work)
     assert len(choose_work(recordings, limit=3, samples=2)) == 3
+    assert [each.half for each in spread_halves(work)] == ["A", "B", "A", "B"]
 
 
 def test_the_benchmark_compares_all_presets_and_three_targets_of_each_family() -> None:

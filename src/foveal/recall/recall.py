@@ -319,9 +319,9 @@ async def add_messages(answer: SearchAnswer, library: Library, hits: Sequence[Hi
     for at in range(0, min(len(ranked), MAX_CANDIDATE_MESSAGES), _READ_BATCH_EVENTS):
         batch = dict(ranked[at : min(at + _READ_BATCH_EVENTS, MAX_CANDIDATE_MESSAGES)])
         events = {event.seq: event for event in await library.pick(sorted(batch))}
-        for seq, score in batch.items():
-            if seq in events:
-                answer.add_if_fits(events[seq], score, visible=library.visible(seq))
+        found = [events[seq] for seq in batch if seq in events]
+        for event in sorted(found, key=answer.count_identifiers, reverse=True):
+            answer.add_if_fits(event, batch[event.seq], visible=library.visible(event.seq))
         if answer.is_full:
             break
 

@@ -1,8 +1,9 @@
 """Answer of a recall search: excerpts and order of the messages found.
 
-1. Messages are added by score while there is room; a message that does not fit is skipped.
-2. A short message is quoted whole, a long one where it contains most of the words. Of a message that the model
-   still sees, only a few words are quoted.
+1. Messages are added by score while there is room; a message that does not fit is skipped. Those that contain an
+   identifier of the query come before those with similar ones.
+2. A short message is quoted whole, a long one where it contains most of the words, and where it contains those that
+   are not there. Of a message that the model still sees, only a few words are quoted.
 3. Neighbours are grouped in the order of the log, and the best group comes first.
 """
 
@@ -21,7 +22,14 @@ from foveal.core.wire.event_text import (
     quote_lines,
     search_text,
 )
-from foveal.core.wire.query_match import best_window, next_line_start, query_terms
+from foveal.core.wire.query_match import (
+    best_window,
+    count_identifiers,
+    missing_terms,
+    next_line_start,
+    query_identifiers,
+    query_terms,
+)
 from foveal.ports import Hit
 
 WHOLE_MESSAGE_DIVISOR: Final = 4
@@ -31,6 +39,8 @@ EXCERPT_DIVISOR: Final = 8
 _MIN_EXCERPT_TOKENS: Final = 60
 _VISIBLE_EXCERPT_TOKENS: Final = 30
 _MIN_ROOM_TOKENS: Final = 40
+PART_BREAK: Final = "\n[…]\n"
+"""Stands between two parts of a message."""
 
 
 class FoundMessage(NamedTuple):
@@ -38,6 +48,8 @@ class FoundMessage(NamedTuple):
 
     seq: int
     score: float
+    identifiers: int
+    """Identifiers of the query that the message contains."""
     text: str
     tokens: int
 
@@ -48,6 +60,7 @@ class SearchAnswer:
     def __init__(self, query: str, hits: Iterable[Hit], *, counter: Counter, tokens: int, limit: int) -> None:
         self._query = query
         self._words = query_terms(query)
+        self._identifiers = query_identifiers(query)
         self._matched = {hit.seq for hit in hits}
         self._counter = counter
         self._tokens = tokens
@@ -61,6 +74,10 @@ class SearchAnswer:
         """Whether no further message can be added."""
         return self._room < _MIN_ROOM_TOKENS or len(self._blocks) >= self._limit
 
+    def count_identifiers(self, event: Event) -> int:
+        """Return how many identifiers of the query a message contains."""
+        return count_identifiers(search_text(event.fact), self._identifiers)
+
     def add_if_fits(self, event: Event, score: float, *, visible: bool) -> None:
         """Add the message if it is searchable, not yet in the answer, and fits."""
         text = search_text(event.fact)
@@ -72,7 +89,8 @@ class SearchAnswer:
         if cost <= self._room:
             self._seen.add(text)
             self._room -= cost
-            self._blocks.append(FoundMessage(event.seq, score, block, cost))
+            identifiers = count_identifiers(text, self._identifiers)
+            self._blocks.append(FoundMessage(event.seq, score, identifiers, block, cost))
 
     def text(self) -> str:
         """Return the answer; drops the last messages if the joined text exceeds the tokens."""
@@ -106,21 +124,36 @@ class SearchAnswer:
             )
         notes = [event_title(event), *which, *(["beside a match"] if beside else [])]
         notes += ["already visible to you"] if visible else []
-        return f"[{'; '.join(notes)}]\n{quote_lines(shown)}"
+        return f"[{'; '.join(notes)}]\n{PART_BREAK.join(map(quote_lines, shown))}"
 
-    def _excerpt(self, text: str, *, whole: int, limit: int) -> tuple[str, list[str]]:
-        """Return the whole text, or the most relevant part of it and a note that names its lines."""
+    def _excerpt(self, text: str, *, whole: int, limit: int) -> tuple[list[str], list[str]]:
+        """Return the whole text, or the most relevant parts of it and a note that names their lines."""
         if len(text) <= 12 * whole and self._counter.count(text) <= whole:
-            return text, []
-        start, end = self._choose_span(text, limit)
-        first = text.count("\n", 0, start) + 1
-        last = first + text.count("\n", start, end - 1)
-        lines = text.count("\n", max(start, end - 1)) + last
-        return text[start:end], [f"from lines {first:,}-{last:,} of {lines:,}"]
+            return [text], []
+        spans = self._choose_spans(text, limit)
+        lines = dict.fromkeys(
+            f"{_line_at(text, start):,}-{_line_at(text, end - 1):,}" for start, end in spans
+        )
+        note = f"from lines {', '.join(lines)} of {_line_at(text, len(text)):,}"
+        return [text[start:end] for start, end in spans], [note]
 
-    def _choose_span(self, text: str, limit: int) -> tuple[int, int]:
+    def _choose_spans(self, text: str, limit: int) -> list[tuple[int, int]]:
+        """Return the span of `limit` tokens with the best match; two of half as many if the text has other words of
+        the query elsewhere."""
+        best = self._choose_span(text, self._words, limit)
+        is_short = limit < 2 * _MIN_EXCERPT_TOKENS
+        if is_short or not missing_terms(text, self._words, start=best[0], end=best[1]):
+            return [best]
+        first = self._choose_span(text, self._words, limit // 2)
+        missing = missing_terms(text, self._words, start=first[0], end=first[1])
+        second = self._choose_span(text, missing, limit // 2)
+        if second[0] < first[1] and first[0] < second[1]:
+            return [best]
+        return sorted((first, second))
+
+    def _choose_span(self, text: str, words: frozenset[str], limit: int) -> tuple[int, int]:
         """Return the span of `limit` tokens that has the match after its first quarter, or the end of the text."""
-        look, match = 8 * limit, best_window(text, self._words, width=2 * limit)
+        look, match = 8 * limit, best_window(text, words, width=2 * limit)
         before = self._counter.tail(text[max(0, match - look) : match], limit // 4)
         start = next_line_start(text, match - before, before)
         end = start + self._counter.head(text[start : start + look], limit)
@@ -129,11 +162,26 @@ class SearchAnswer:
         return max(0, len(text) - self._counter.tail(text[-look:], limit)), end
 
     def _groups(self) -> list[list[FoundMessage]]:
-        """Return blocks at most 3 seqs apart as groups, each in the order of the log; the best group first."""
+        """Return blocks at most 3 seqs apart as groups, each in the order of the log; the best group first.
+
+        A message with an identifier of the query is in no group with its neighbours, which have others."""
         groups: list[list[FoundMessage]] = []
-        for block in sorted(self._blocks):
-            if groups and block.seq - groups[-1][-1].seq <= 3:
+        for block in sorted(self._blocks, key=lambda block: (block.identifiers, block.seq)):
+            last = groups[-1][-1] if groups else None
+            if last and last.identifiers == block.identifiers and block.seq - last.seq <= 3:
                 groups[-1].append(block)
             else:
                 groups.append([block])
-        return sorted(groups, key=lambda group: (-max(block.score for block in group), -group[0].seq))
+        return sorted(
+            groups,
+            key=lambda group: (
+                -group[0].identifiers,
+                -max(block.score for block in group),
+                -group[0].seq,
+            ),
+        )
+
+
+def _line_at(text: str, at: int) -> int:
+    """Return the number of the line of a character, counted from 1."""
+    return text.count("\n", 0, at) + 1

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.reduction.result_digest import (
+from foveal.core.reduction.digest.digest_pieces import (
     MAX_DIGEST_LINE_CHARS,
     MAX_DIGEST_LINES,
     MAX_HEAD_CHARS,
     MAX_TAIL_CHARS,
-    digest_lines,
 )
+from foveal.core.reduction.digest.result_digest import digest_lines
 
 ORDER = {
     "id": "ORD-1042",
@@ -105,8 +105,31 @@ def test_a_long_string_inside_json_has_a_digest_of_its_own() -> None:
 def test_the_end_of_long_json_is_quoted() -> None:
     text = json.dumps({"rows": [{"id": i} for i in range(5_000)], "total": 98_765})
     lines = list(digest_lines(text))
-    assert lines[0].startswith("rows: ")
+    assert lines[0].startswith("total: 98765, rows: ")
     assert "total: 98765" in lines[1]
+
+
+def test_values_inside_the_end_of_long_json_are_not_those_of_the_whole() -> None:
+    rows = [{"id": i, "price": 1_000 + i} for i in range(5_000)]
+    assert next(digest_lines(json.dumps({"rows": rows}))).startswith("rows: ")
+    assert next(digest_lines(json.dumps({"rows": {"last": rows, "sum": 98_765}}))).startswith("rows.last: ")
+    assert next(digest_lines(json.dumps(rows))).count("elements, {id: 0, ")
+
+
+@pytest.mark.parametrize(
+    ("value", "first"),
+    [
+        ({"customer": "Ann", "id": "O-7", "total": "1,250.00"}, "id: O-7, total: 1,250.00, customer: Ann"),
+        (
+            {"ok": True, "page": 2, "orderId": 1234567, "sum": 450},
+            "orderId: 1234567, sum: 450, ok: true, page: 2",
+        ),
+        ({"at": 1763400000, "user_id": "u1", "group_id": "g1"}, "user_id: u1, at: 1763400000, group_id: g1"),
+        ({"result": {"note": "new", "amount": 19.5}}, "result.amount: 19.5, result.note: new"),
+    ],
+)
+def test_what_an_object_is_called_and_its_amounts_come_first(value: object, first: str) -> None:
+    assert next(digest_lines(json.dumps(value))) == first
 
 
 def test_the_last_row_of_a_long_table_is_quoted() -> None:

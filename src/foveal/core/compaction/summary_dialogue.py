@@ -15,7 +15,7 @@ The generator returns the fact to record. It never waits, so short drivers run i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Sequence, Set
+from collections.abc import Sequence, Set
 from math import ceil
 from operator import attrgetter
 from typing import Final
@@ -81,7 +81,6 @@ def summary_dialogue(
     instructions: Sequence[str] = (),
     before: Sequence[Event] = (),
     after: Sequence[Event] = (),
-    lines_elsewhere: Container[str] = frozenset(),
     index: LedgerIndex | None = None,
 ) -> Dialogue[CompactionOutcome]:
     """Write the summary of a plan's range.
@@ -89,7 +88,7 @@ def summary_dialogue(
     `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `margin` the share
     of the window by which counts may be too low, `shared_total` the tokens of the conversation's request up to
     the end of the range. What models wrote for `earlier` summaries inside the range is used again. Names in
-    `elsewhere` and `lines_elsewhere` are shown outside of the range. So are the texts `beside` it
+    `elsewhere` are shown outside of the range. So are the texts `beside` it
     (instructions, newer messages), and a summary may use their names as well. Those that can state rules are
     the `instructions` and the messages of the user `before` and `after` the range. The events `after` it may
     also have answered a request or resolved an error inside it. The `index` has what earlier ledgers have read.
@@ -102,9 +101,8 @@ def summary_dialogue(
     # Without a writer, the texts of earlier summaries are used again as they are.
     authors = [fact.by for fact in earlier if fact.chunks] if parts and not writers else []
     work = _SummaryInProgress(
-        plan, inside, parts, known, user, counter, ratio, margin, prompt, after, authors
+        plan, inside, parts, known, user, counter, ratio, margin, prompt, after, authors, index
     )
-    work.use_index(index, lines_elsewhere=lines_elsewhere)
     if work.rules.max_units < MIN_SECTION_UNITS and writers:
         work.tally.note_small_room(plan.room)
     elif writers:
@@ -123,14 +121,13 @@ def ledger_summary(
     ratio: float,
     earlier: Sequence[Compacted] = (),
     elsewhere: Set[str] = frozenset(),
-    lines_elsewhere: Container[str] = frozenset(),
     index: LedgerIndex | None = None,
     has_drops: bool = True,
 ) -> CompactionOutcome:
     """Return the outcome of a plan without a model: the ledger, with what models wrote for `earlier` summaries.
 
-    `events` are the effective events, from any place at or before the range. Names in `elsewhere` and
-    `lines_elsewhere` are shown outside of it. The `index` has what earlier ledgers have read. Where no event is a
+    `events` are the effective events, from any place at or before the range. Names in `elsewhere` are
+    shown outside of it. The `index` has what earlier ledgers have read. Where no event is a
     drop, `has_drops=False` saves the search for drops that the user requested."""
     events = without_requested_drops(events) if has_drops else events
     resolved = resolve_plan(plan, events, index)
@@ -143,7 +140,6 @@ def ledger_summary(
         ratio=ratio,
         earlier=earlier,
         elsewhere=elsewhere,
-        lines_elsewhere=lines_elsewhere,
         after=events[bisect_right(events, resolved.last, key=_seq) :],
         index=index,
     )
@@ -171,6 +167,7 @@ class _SummaryInProgress:
         prompt: str,
         after: Sequence[Event],
         authors: list[str],
+        index: LedgerIndex | None,
     ) -> None:
         self.plan, self.events, self.parts, self.prompt = plan, events, parts, prompt
         self.after = after
@@ -192,12 +189,7 @@ class _SummaryInProgress:
         self.tally = DraftTally()
         self.merged = ""
         self.authors = authors
-        self.index: LedgerIndex | None = None
-        self.lines_elsewhere: Container[str] = frozenset()
-
-    def use_index(self, index: LedgerIndex | None, *, lines_elsewhere: Container[str]) -> None:
-        """Set what the ledger need not read again, and the lines that it need not quote."""
-        self.index, self.lines_elsewhere = index, lines_elsewhere
+        self.index = index
 
     def complete(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
         """Ask one writer for all that is missing; return whether the summary is complete."""
@@ -416,7 +408,6 @@ class _SummaryInProgress:
             sections=sections,
             counter=self.counter,
             elsewhere=self.rules.known.elsewhere,
-            lines_elsewhere=self.lines_elsewhere,
             after=self.after,
             index=self.index,
         )

@@ -7,7 +7,7 @@ not repeat them, and that standing requests and pins stay in force. Sections by 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.ledger.ledger import Ledger
@@ -83,14 +83,13 @@ def compose(
     sections: str,
     counter: Counter,
     elsewhere: Set[str] = frozenset(),
-    lines_elsewhere: Container[str] = frozenset(),
     after: Sequence[Event] = (),
     index: LedgerIndex | None = None,
 ) -> str:
     """Return the summary with a model's sections (or none); "" when it cannot be made small enough.
 
     Requests, changed files and unresolved errors have a share of the text; sections that leave less are cut. Names
-    in `elsewhere` and `lines_elsewhere` are shown outside of the range."""
+    in `elsewhere` are shown outside of the range."""
     max_units = max_text_units(plan)
     header = header_line(plan, by)
     ledger = Ledger(
@@ -103,7 +102,6 @@ def compose(
             room=room,
             counter=counter,
             elsewhere=known,
-            lines_elsewhere=lines_elsewhere,
             span=_NO_SPAN,
             only_needed=only_needed,
         )

@@ -1,4 +1,4 @@
-"""Query terms, and the part of a long text that matches them best."""
+"""Query terms and identifiers, and the parts of a long text that match them best."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """English words of a question that its answer need not contain."""
 _WORD: Final = re.compile(r"[^\W_]{2,}")
 _IDENTIFIER: Final = re.compile(r"\w[^\w\s]\w|_")
+_EXACT: Final = re.compile(r"(?=.{3}).*\d|(?=.{4}).*(?:_|\w[./:@#]\w)", re.DOTALL)
+"""Numbers, ids, names of code and paths. One is never meant when a text has a similar one."""
 _PUNCTUATION: Final = "\"'`.,;:!?()[]{}<>"
 _MAX_SEARCHED_CHARS: Final = 2_000_000
 """Characters of one text that are searched for matches."""
@@ -45,6 +47,26 @@ def query_terms(query: str) -> frozenset[str]:
     return frozenset(sorted(found)[:_MAX_TERMS])
 
 
+def query_identifiers(query: str) -> frozenset[str]:
+    """Return the numbers, ids and names of a query that a text contains as they are, or not at all."""
+    words = (word.strip(_PUNCTUATION) for word in query[:_MAX_QUERY_CHARS].lower().split())
+    return frozenset(sorted(filter(_EXACT.match, words))[:_MAX_TERMS])
+
+
+def count_identifiers(text: str, identifiers: frozenset[str]) -> int:
+    """Return how many of the identifiers stand in a text as whole words."""
+    if not identifiers:
+        return 0
+    # Of two that begin alike, the longer is tried first.
+    either = "|".join(map(re.escape, sorted(identifiers, key=lambda each: (-len(each), each))))
+    found: set[str] = set()
+    for match in re.compile(rf"(?<!\w)(?:{either})(?!\w)", re.I).finditer(text, 0, _MAX_SEARCHED_CHARS):
+        found.add(match.group().lower())
+        if len(found) == len(identifiers):
+            break
+    return len(found & identifiers)
+
+
 def best_window(text: str, terms: frozenset[str], *, width: int) -> int:
     """Return where the `width` characters with the most letters of different terms begin; 0 if no term
     occurs."""
@@ -62,6 +84,12 @@ def best_window(text: str, terms: frozenset[str], *, width: int) -> int:
         if score > best:
             best, start = score, matches[low][0]
     return start
+
+
+def missing_terms(text: str, terms: frozenset[str], *, start: int, end: int) -> frozenset[str]:
+    """Return the terms that a text contains, but not between `start` and `end`."""
+    matches = _matches(text, terms)
+    return frozenset(term for _, term in matches) - {term for at, term in matches if start <= at < end}
 
 
 def _matches(text: str, terms: frozenset[str]) -> list[tuple[int, str]]:

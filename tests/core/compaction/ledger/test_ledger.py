@@ -253,6 +253,17 @@ def test_requests_left_out_are_counted_and_named() -> None:
     }
 
 
+@pytest.mark.parametrize("room", range(20, 120, 4))
+def test_user_messages_are_named_before_tool_output_is_quoted(room: int) -> None:
+    facts = [
+        fact
+        for nr in range(7)
+        for fact in (user_said(f"{LONG_REQUEST} {nr}"), *ran("make", "Traceback\nValueError: x\n"))
+    ]
+    text = ledger_of(*facts, room=room, span=(0, -1))
+    assert "more user message" in text or "- e" in text
+
+
 def test_a_long_request_keeps_its_ends_and_its_rules_with_a_count() -> None:
     filler = "and then that, " * 1_000
     request = f"First do this.\n{filler}\nNever touch main.\n{filler}\nNow begin."
@@ -779,7 +790,7 @@ def test_names_that_the_agent_used_come_first() -> None:
     assert source.startswith("- a.py, e2: parse_header, other_")
 
 
-def test_names_and_lines_that_are_shown_elsewhere_are_not_repeated() -> None:
+def test_names_that_are_shown_elsewhere_are_not_repeated() -> None:
     line = "parse_head(stream, limit=MAX_CHARS)"
     facts = (user_said(LONG_REQUEST), *ran("cat a.py", f"{line}\nread_header"))
     ledger = Ledger(log(*facts))
@@ -791,9 +802,8 @@ def test_names_and_lines_that_are_shown_elsewhere_are_not_repeated() -> None:
         room=2_000,
         counter=ESTIMATE,
         elsewhere=frozenset(["parse_head", "MAX_CHARS", "stream", "read_header"]),
-        lines_elsewhere=frozenset([line]),
     )
-    assert section(beside, "Tool output") == []
+    assert section(beside, "Tool output") == ["- a.py, e2:", f"  | {line}"]
 
 
 def test_a_line_that_the_agent_quoted_is_kept_under_its_source() -> None:

@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Final
 
 from foveal.core.compaction.ledger import agent_messages, files_and_commands, likely_reused, unresolved_errors
@@ -63,13 +63,12 @@ class Ledger:
         room: int,
         counter: Counter,
         elsewhere: Set[str] = frozenset(),
-        lines_elsewhere: Container[str] = frozenset(),
         span: tuple[int, int] | None = None,
         only_needed: bool = False,
     ) -> str:
         """Return the text in at most `room` units of `counter`.
 
-        Names in `elsewhere` and lines in `lines_elsewhere` are shown anyway and are not quoted. The last line names
+        Names in `elsewhere` are shown anyway and are not quoted. The last line names
         the seqs of the `span`, by default the first and last event; an empty one (0, -1) leaves the line out.
         `only_needed` writes nothing but requests, changed files and errors."""
         if room <= 0 or not any(type(event.fact) in DIALOGUE_TYPES for event in self._events):
@@ -80,7 +79,7 @@ class Ledger:
             return ""
         text = _LedgerText(
             self._index, self._events, self._keep, self._after, counter, shortened=self._shortened
-        ).write(left, elsewhere=elsewhere, lines_elsewhere=lines_elsewhere, only_needed=only_needed)
+        ).write(left, elsewhere=elsewhere, only_needed=only_needed)
         return "\n".join(filter(None, (text, last)))
 
 
@@ -104,23 +103,19 @@ class _LedgerText:
         self._keep = keep
         self._counter = counter
 
-    def write(
-        self, room: int, *, elsewhere: Set[str], lines_elsewhere: Container[str], only_needed: bool
-    ) -> str:
+    def write(self, room: int, *, elsewhere: Set[str], only_needed: bool) -> str:
         if only_needed:
             return self._write_sections(room, useful=0, elsewhere=elsewhere)
         useful = int(room * (1 - _EXCERPT_SHARE)) if self._signs.results else room
-        whole = self._write_with_excerpts(room, useful, elsewhere, lines_elsewhere)
+        whole = self._write_with_excerpts(room, useful, elsewhere)
         unused = room - self._sizes.of_text(whole)
         if useful == room or unused <= room * _MAX_LEFT_OVER_SHARE:
             return whole
-        return self._write_with_excerpts(room, min(room, useful + unused), elsewhere, lines_elsewhere)
+        return self._write_with_excerpts(room, min(room, useful + unused), elsewhere)
 
-    def _write_with_excerpts(
-        self, room: int, useful: int, elsewhere: Set[str], lines_elsewhere: Container[str]
-    ) -> str:
+    def _write_with_excerpts(self, room: int, useful: int, elsewhere: Set[str]) -> str:
         text = self._write_sections(room, useful=useful, elsewhere=elsewhere)
-        return self._with_excerpts(text, room, elsewhere=elsewhere, lines_elsewhere=lines_elsewhere)
+        return self._with_excerpts(text, room, elsewhere=elsewhere)
 
     def _write_sections(self, room: int, *, useful: int, elsewhere: Set[str]) -> str:
         return fill_sections(
@@ -149,9 +144,7 @@ class _LedgerText:
             unresolved_errors.open_calls_section(facts.open_calls()),
         )
 
-    def _with_excerpts(
-        self, text: str, room: int, *, elsewhere: Set[str], lines_elsewhere: Container[str]
-    ) -> str:
+    def _with_excerpts(self, text: str, room: int, *, elsewhere: Set[str]) -> str:
         """Return the text with a block of quoted lines and names, if there is room for one."""
         left = room - self._sizes.of_text(text) - 2
         for _ in range(3):
@@ -161,7 +154,6 @@ class _LedgerText:
                 self._signs,
                 text=text,
                 elsewhere=elsewhere,
-                lines_elsewhere=lines_elsewhere,
                 room=left,
                 counter=self._counter,
             )

@@ -17,7 +17,7 @@ Each line stands under the file or call that it comes from. So do names, if seve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import chain, filterfalse
 from math import log
@@ -397,15 +397,13 @@ class _Block:
         counter: TokenCounter,
         *,
         text: str,
-        lines_elsewhere: Container[str],
         lines_room: int,
     ) -> None:
-        """What is in `text` or among the lines elsewhere is not quoted."""
+        """What is in `text` is not quoted."""
         self._signs = signs
         self._counter = counter
         self._text = text
         self._words = frozenset(text.split())
-        self._lines_elsewhere = lines_elsewhere
         self._excerpts: dict[str, _SourceExcerpt] = {}
         self._waiting: Iterator[tuple[_QuoteOrigin, str]] = signs.lines(room=lines_room)
         """Lines that are not added yet, the most valuable first."""
@@ -421,7 +419,7 @@ class _Block:
 
     def _is_shown(self, line: str) -> bool:
         """Return whether a line is shown already."""
-        if hash(line) in self._signs.shown_lines or line in self._lines_elsewhere:
+        if hash(line) in self._signs.shown_lines:
             return True
         # A text that contains the line has each word inside of it. Looking up words takes a fraction of the search.
         return self._words.issuperset(line.split()[1:-1]) and line in self._text
@@ -487,7 +485,6 @@ def write_excerpts(
     *,
     text: str,
     elsewhere: Set[str],
-    lines_elsewhere: Container[str],
     room: int,
     counter: TokenCounter,
 ) -> str:
@@ -498,7 +495,7 @@ def write_excerpts(
     if left <= 0:
         return ""
     for_lines = int(left * LINES_SHARE)
-    block = _Block(signs, counter, text=text, lines_elsewhere=lines_elsewhere, lines_room=for_lines)
+    block = _Block(signs, counter, text=text, lines_room=for_lines)
     left -= block.add_lines(room=for_lines)
     shown = elsewhere | name_candidates(f"{text}\n{block.lines()}")
     names = signs.names(limit=left // _MIN_UNITS_PER_NAME + 1, shown=shown)

@@ -32,7 +32,7 @@ from foveal.core.compaction.ledger.event_facts import (
 from foveal.core.compaction.ledger.files_and_commands import CallHistory, FileHistory
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
 from foveal.core.log.events import Event, ModelSaid, ToolReturned
-from foveal.core.reduction.result_digest import digest_lines
+from foveal.core.reduction.digest.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter
 
 MAX_RANGES_KEPT: Final = 4

@@ -62,6 +62,8 @@ _STRONG_RULE: Final = re.compile(
 _MIN_HANDLES, _MAX_HANDLES = 6, 40
 _UNITS_PER_HANDLE: Final = 15
 """The line about requests left out names one more handle for this much more room."""
+_MIN_LIST_UNITS: Final = 60
+"""In less room that line has only the first and the last handle, so that it stays."""
 _MAX_STATES: Final = 12
 """Visible requests whose state is told, for each state."""
 
@@ -231,13 +233,16 @@ def _left_out(requests: Sequence[Request], shown: Collection[int], room: int) ->
     hidden = sorted(request.event.seq for slot, request in enumerate(requests) if slot not in shown)
     if not hidden:
         return ""
+    what = f"{len(hidden)} more user message{'s' * (len(hidden) > 1)}"
+    if room < _MIN_LIST_UNITS and len(hidden) > 1:
+        return f"+ {what}: between e{hidden[0]} and e{hidden[-1]}"
     limit = max(_MIN_HANDLES, min(_MAX_HANDLES, room // _UNITS_PER_HANDLE))
     # The newest are named one by one, since they are the most likely to be asked for.
     named = hidden if len(hidden) <= limit else hidden[-limit:]
     older = hidden[: len(hidden) - len(named)]
     beyond = f" and {len(older)} more between e{older[0]} and e{older[-1]}" if older else ""
     listed = ", ".join(f"e{seq}" for seq in named)
-    return f"+ {len(hidden)} more user message{'s' * (len(hidden) > 1)}: {listed}{beyond}"
+    return f"+ {what}: {listed}{beyond}"
 
 
 # ── Text of one request ──────────────────────────────────────────────────────────────────────────────────
