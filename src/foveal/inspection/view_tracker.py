@@ -31,6 +31,7 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Pinned,
+    Superseded,
     Text,
     ToolReturned,
     UserSaid,
@@ -141,7 +142,7 @@ class ViewTracker:
                 return [handle(seq), *self._answered(seq)]
             case Instructed() if not fact.aside and fact.replaces is None:
                 return [handle(seq), *self._missing_results()]
-            case Clipped():
+            case Clipped() | Superseded():
                 return [handle(fact.target)]
             case Masked():
                 return list(dict.fromkeys(handle(mask.target) for mask in fact.masks))
