@@ -290,7 +290,7 @@ async def _export_messages(session: LiveSession, dialect: Dialect, end: int) -> 
     yield b"]" if messages else b"[]"
 
 
-# ── Append, compact, undo, drop, pin, supersede ───────────────────────────────────────────────────────────────────────────
+# ── Append, compact, undo, drop, pin, supersede ───────────────────────────────────────────────────────────
 
 
 async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
