@@ -779,9 +779,10 @@ class Session:
         return await self._manual.agree()
 
     async def undo(self, name: str | int | None = None) -> str:
-        """Take back a reduction, an expansion, a pin, a `supersede` or a rewind, whatever came after it.
+        """Take back a reduction, an expansion, a pin, a `supersede` or a rewind.
 
-        The messages of a rewind return to their places, before what was said since.
+        It does not matter what came after it. The messages of a rewind return to their places, before what was said
+        since.
 
         Args:
             name: The handle or seq of the event that recorded it. None takes back the newest reduction,

@@ -588,8 +588,8 @@ def test_a_message_is_superseded_until_undo(client: httpx.Client) -> None:
     assert recorded.status_code == 200
     fact = client.get(f"{session}/events/{recorded.json()['handle']}").json()["event"]["fact"]
     assert fact == {"kind": "superseded", "target": int(old[1:]), "by": int(new[1:])}
-    shown = client.get(f"{session}/export?format=openai").json()
-    assert shown[0]["content"] == f"Never push.\n[foveal: replaced by {new}]"
+    shown = client.get(f"{session}/export?to=openai").json()
+    assert shown[-2]["content"] == f"Never push.\n[foveal: replaced by {new}]"
     problem(client.post(f"{session}/supersede", json={"handle": new, "by": old}), 400)
     problem(client.post(f"{session}/supersede", json={"handle": old, "by": "e999"}), 404)
     assert client.post(f"{session}/undo", json={}).json()["kind"] == "superseded"
