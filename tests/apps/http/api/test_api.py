@@ -590,7 +590,7 @@ def test_a_message_is_superseded_until_undo(client: httpx.Client) -> None:
     assert fact == {"kind": "superseded", "target": int(old[1:]), "by": int(new[1:])}
     shown = client.get(f"{session}/export?to=openai").json()
     assert shown[-2]["content"] == f"Never push.\n[foveal: replaced by {new}]"
-    problem(client.post(f"{session}/supersede", json={"handle": new, "by": old}), 400)
+    problem(client.post(f"{session}/supersede", json={"handle": new, "by": old}), 422)
     problem(client.post(f"{session}/supersede", json={"handle": old, "by": "e999"}), 404)
     assert client.post(f"{session}/undo", json={}).json()["kind"] == "superseded"
 

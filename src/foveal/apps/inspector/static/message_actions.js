@@ -448,7 +448,7 @@ function supersedeOf(app, key, change) {
     title: `Which later message replaces ${key}?`,
     sentences: [
       `${key} no longer holds. A line at its end names the later message, wherever ${key} is shown; pinned, it stays pinned.`,
-      `The provider reads everything behind it again. ${UNDO_HINT}`,
+      "The provider reads everything behind it again. You can take it back with Holds again; the log keeps everything.",
     ],
     field: () =>
       el(
