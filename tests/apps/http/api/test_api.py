@@ -591,7 +591,7 @@ def test_a_message_is_superseded_until_undo(client: httpx.Client) -> None:
     shown = client.get(f"{session}/export?to=openai").json()
     assert shown[-2]["content"] == f"Never push.\n[foveal: replaced by {new}]"
     problem(client.post(f"{session}/supersede", json={"handle": new, "by": old}), 422)
-    problem(client.post(f"{session}/supersede", json={"handle": old, "by": "e999"}), 404)
+    problem(client.post(f"{session}/supersede", json={"handle": old, "by": "e999"}), 422)
     assert client.post(f"{session}/undo", json={}).json()["kind"] == "superseded"
 
 
