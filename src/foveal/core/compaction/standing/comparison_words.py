@@ -154,11 +154,12 @@ CONDITIONS: Final = """
     without, unless, until, before, after, if, when, while, except, once, as long as, provided, only if
     but only
     apart from, besides, for now, during
-    ohne, außer, bis, bevor, wenn, sobald, nachdem, solange, falls, während, vor, nach
+    ohne, außer, bis, bevor, wenn, sobald, nachdem, solange, falls, während
     sans, sauf, avant, après, si, quand, lorsque, tant que, jusqu'à, pendant, à condition
     sin, excepto, salvo, hasta, antes, después, si, cuando, mientras, siempre que
-    sem, exceto, salvo, até, antes, depois, se, quando, enquanto, desde que
-    без, кроме, пока, до, если, когда, после, перед
+    sem, exceto, salvo, até, antes, depois, quando, enquanto, desde que, se os, se as, se o, se a, se você
+    se for, se não
+    без, кроме, пока, если, когда, после, перед
 """
 """Phrases that begin a condition."""
 
@@ -179,7 +180,7 @@ BEING: Final = words_of(
     """
     is are be will has have costs cost takes called named it's that's equals runs lives uses starts ends
     expires stays closes opens we've i've we're i'm appelle ist sind hat haben habe kostet heißt heisst
-    beträgt liegt läuft beginnt endet gilt wird est sont a ai ont avons coûte s'appelle sera es son tiene
+    beträgt liegt läuft beginnt endet gilt wird est sont ai ont avons coûte s'appelle sera es son tiene
     tengo tenemos cuesta llama está será vence é são tem tenho temos custa chama fica есть будет стоит
     зовут составляет это называется
     """
@@ -212,7 +213,8 @@ EMPTY: Final = words_of(
     gente я мы ты вы он она они меня мне нас нам тебя тебе вас вам мой моя моё мое мои наш наша наше наши
     твой в во на с со к ко о об обо по за от из у для и или а но что чтобы это этот эта эти то так же бы
     ли есть будет был была было были используй используйте использовать правило пожалуйста всё все также
-    тоже говорил сказал сказала клиент напрямую
+    тоже говорил сказал сказала клиент напрямую про делай делать
+    hacer haz haga hagas haces hace fazer faça faças faz faire fais faites fait mache mach machen tun
     """
 )
 """Words without content of their own."""
@@ -256,7 +258,8 @@ CHOICES: Final = """
     arabic hindi
     swedish ukrainian mandarin deutsch englisch französisch spanisch portugiesisch russisch chinesisch
     japanisch
-    italienisch anglais français allemand espagnol portugais russe chinois japonais italien inglés francés
+    italienisch spanische deutsche englische französische russische chinesische japanische portugiesische
+    italienische anglais français allemand espagnol portugais russe chinois japonais italien inglés francés
     alemán
     español portugués ruso chino japonés italiano inglês francês alemão espanhol português russo chinês
     japonês
@@ -314,13 +317,13 @@ UNSPACED_REVOKING: Final = re.compile(
     "|忘れて(?:ください)?|なかったことに|取り消し(?:ます|てください)?|取り消|無視して(?:ください)?|無効(?:です)?"
 )
 UNSPACED_INSTEAD_OF: Final = re.compile(
-    "(?:不是|而不是|而非|代替|不再用|不用)(?P<after>[\\w]{1,12})|(?P<before>[\\w]{1,12})(?:ではなく|じゃなくて|の代わりに)"
+    "(?:不是|而不是|而非|代替|不再用)(?P<after>[\\w]{1,12})|(?P<before>[\\w]{1,12})(?:ではなく|じゃなくて|の代わりに)"
 )
 UNSPACED_CONDITION: Final = re.compile(
-    "除非|如果|之前|以前|之后|没有|除了|的时候|なしに|なしで|までは|場合|前に|後に|たら|なければ|以外"
+    r"除非|如果|[\u3400-\u9fff]{1,4}(?:之前|以前|前|之后)|没有|除了|的时候|なしに|なしで|までは|場合|前に|後に|たら|なければ|以外"
 )
 UNSPACED_EMPTY: Final = re.compile(
-    "我们|你们|我|你|您|的|了|是|在|到|为|為|和|与|也|都|请|把|用|要|会|有|就|上|里|中|给|对|这|那|说|关于|规则|回答时|那条|这条|之前|刚才|使用|について|ルール|ください|下さい|"
+    "我们|你们|我|你|您|的|了|是|在|到|为|為|和|与|也|都|请|把|用|要|会|有|就|上|里|中|给|对|这|那|说|关于|规则|的话|话|回答时|那条|这条|之前|刚才|使用|について|ルール|ください|下さい|"
     "私|使って|使い|使用|こと|"
     "[\u3040-\u309f]+"
 )

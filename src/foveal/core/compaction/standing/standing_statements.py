@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from foveal.core.compaction.ledger.pasted_text import is_pasted_line, pasted_spans
 from foveal.core.compaction.standing import statement_words as tables
+from foveal.core.compaction.standing.comparison_words import UNSPACED_CHOICE
 from foveal.core.compaction.standing.replaced_statements import Statement, find_replaced
 from foveal.core.compaction.standing.standing_rules import find_rules
 from foveal.core.compaction.standing.statement_reader import CHOICE_CLASSES
@@ -39,6 +40,8 @@ _MAX_ANSWER_START_CHARS: Final = 200
 """Characters of the longest sentence that is an answer by its first word, after a question."""
 _MAX_REOPENING_CHARS: Final = 600
 """Characters of a message that are searched for words that reopen a request."""
+_MAX_BARE_WORDS: Final = 5
+"""Words of the longest statement without a verb that begins with its noun: "Port 8080"."""
 _MAX_LABEL_WORDS: Final = 9
 """Words of the longest statement without a verb: "Budget 5,000 EUR"."""
 
@@ -81,9 +84,21 @@ _STYLE_ORDERS: Final = words_of(
 )
 """Verbs of orders that last if they name a choice: "answer in French", "use tabs"."""
 _SUBJECTS: Final = words_of(tables.SUBJECTS.replace(",", " "))
-_REVISES, _OPENS, _NOT_REVISED, _PERMITS, _NOW, _IS, _NOUN, _DECIDES, _WISHES, _NO_FACT, _DATE = (
-    1 << place for place in range(11)
-)
+(
+    _REVISES,
+    _OPENS,
+    _NOT_REVISED,
+    _PERMITS,
+    _NOW,
+    _IS,
+    _NOUN,
+    _DECIDES,
+    _WISHES,
+    _NO_FACT,
+    _DATE,
+    _OPENS_PERMISSION,
+) = (1 << place for place in range(12))
+_AT_OPENING: Final = _OPENS | _OPENS_PERMISSION
 
 
 def _marks() -> Mapping[str, tuple[tuple[str, int], ...]]:
@@ -99,6 +114,7 @@ def _marks() -> Mapping[str, tuple[tuple[str, int], ...]]:
         (tables.KEY_NOUNS, _NOUN),
         (tables.DECISIONS, _DECIDES),
         (tables.POLITE_WISHES, _WISHES),
+        (tables.PERMISSION_OPENINGS, _OPENS_PERMISSION),
         (tables.NOT_FACTS, _NO_FACT),
         (",".join(tables.MONTHS_AND_DAYS), _DATE),
     ):
@@ -111,6 +127,7 @@ _MARKS: Final = _marks()
 _MARKED: Final = frozenset(_MARKS)
 _ANSWERS: Final = phrases_by_first_word(tables.ANSWERS)
 _NO_ANSWERS: Final = phrases_by_first_word(tables.NO_ANSWERS)
+_KEY_NOUNS: Final = phrases_by_first_word(tables.KEY_NOUNS).keys()
 _REOPENINGS: Final = phrases_by_first_word(tables.REOPENINGS)
 
 
@@ -233,7 +250,7 @@ def _kind(sentence: str) -> Literal["correction", "fact"] | None:
     marks = 0
     for word in known:
         for phrase, mark in _MARKS[word]:
-            if tail.startswith(phrase) if mark == _OPENS else phrase in padded:
+            if tail.startswith(phrase) if mark & _AT_OPENING else phrase in padded:
                 marks |= mark
     if _corrects(sentence, words[opening], marks, asks=asks):
         return "correction"
@@ -257,7 +274,7 @@ def _corrects(sentence: str, first: str, marks: int, *, asks: bool) -> bool:
         or first in ("now", "jetzt", "maintenant", "ahora", "agora", "сейчас")
     ):
         return False
-    return bool(marks & _PERMITS) or bool(marks & _IS and _VALUE.search(sentence))
+    return bool(marks & _PERMITS) or bool(marks & (_IS | _NOUN) and _VALUE.search(sentence))
 
 
 def _states(sentence: str, words: list[str], opening: int, marks: int, *, asks: bool) -> bool:
@@ -265,15 +282,16 @@ def _states(sentence: str, words: list[str], opening: int, marks: int, *, asks: 
         return bool(marks & _WISHES)
     if marks & _NO_FACT:
         return False
-    if marks & _DECIDES:
+    if marks & (_DECIDES | _OPENS_PERMISSION):
         return True
     if not marks & (_IS | _NOUN | _DATE) and words[opening] not in _PEOPLE:
         return False
     if not marks & _DATE and not _VALUE.search(sentence):
         return False
-    if marks & _NOUN and (marks & _IS or (len(words) <= _MAX_LABEL_WORDS and _LABEL.search(sentence))):
-        return True
     first = words[opening]
+    is_label = len(words) <= _MAX_LABEL_WORDS and _LABEL.search(sentence)
+    if marks & _NOUN and (marks & _IS or is_label or (first in _KEY_NOUNS and len(words) <= _MAX_BARE_WORDS)):
+        return True
     if first in _PEOPLE:
         return True
     is_subject = first in _SUBJECTS or first.capitalize() in sentence[: len(first) + 1]
@@ -288,7 +306,9 @@ def _unspaced_kind(sentence: str, *, asks: bool) -> Literal["correction", "fact"
         return "correction"
     if len(sentence) > _MAX_STATEMENT_CHARS or tables.UNSPACED_NOT_FACT.search(sentence):
         return None
-    if tables.UNSPACED_WISH.search(sentence):
+    if tables.UNSPACED_WISH.search(sentence) or (
+        not asks and UNSPACED_CHOICE.search(sentence) and tables.UNSPACED_STYLE.search(sentence)
+    ):
         return "fact"
     if asks or tables.UNSPACED_COMMAND.search(body):
         return None

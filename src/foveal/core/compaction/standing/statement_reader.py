@@ -36,6 +36,11 @@ _GERMAN: Final = words_of(
     du
     """
 )
+_PORTUGUESE: Final = words_of("é não nao você do dos da das em os ou são na nas foi pode agora sempre")
+_GERMAN_NEEDS: Final = words_of("muss musst müssen müsst brauchst brauchen brauche")
+"""With a negation these end an obligation: "du musst nicht"."""
+_GERMAN_PARTICLES: Final = words_of("aus an ab auf ein mit zu um vor nach hoch hin her zurück weg durch")
+"""Parts of verbs that stand at the end: "führe den Linter aus"."""
 _NOT_PERMITTED_BY: Final = words_of(
     """
     i it that which he she they who this
@@ -60,6 +65,7 @@ _STEM_CHARS: Final = 5
 _ORDINAL: Final = ("st", "nd", "rd", "th", "er", "º", "ª", "го", "е")
 _SHORT_DURATIONS: Final = frozenset(["s", "ms", "h", "min", "mins", "sec", "d"])
 _HAN_OR_KATAKANA: Final = re.compile(r"[\u30a0-\u30ff\u3400-\u9fff]+")
+_UNSPACED_ORDINAL: Final = re.compile(r"第\s?\d+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 
 _FORBIDS, _RELEASES, _PERMITS, _REQUIRES, _CHANGES, _REVOKES, _INSTEAD_OF, _CONDITION, _REASON = (
@@ -153,6 +159,8 @@ def stem(word: str) -> str:
         if word.endswith(suffix) and len(word) - len(suffix) >= _MIN_STEM_CHARS:
             word = word[: -len(suffix)]
             break
+    if word.endswith(("gu", "qu")):
+        word = word[:-1]  # "apague" and "apagar"
     return word[: 4 if "\u0400" <= word[0] <= "\u052f" else _STEM_CHARS]
 
 
@@ -165,7 +173,8 @@ class _SpacedReader:
         self._words = [token.lower() for token in self._originals]
         self._asks = "?" in self._words
         self._joins_with_but = not _BUT.isdisjoint(self._words)
-        self._has_names = _GERMAN.isdisjoint(self._words)
+        self._is_german = not _GERMAN.isdisjoint(self._words)
+        self._is_portuguese = not _PORTUGUESE.isdisjoint(self._words)
         self._marks = 0
         self._bucket = 0
         self._subject: list[str] = []
@@ -179,6 +188,8 @@ class _SpacedReader:
         at = 0
         while at < len(self._words):
             at += self._step(at)
+        if self._is_german:
+            self._join_german_verb()
         subject = {*self._subject}
         values: dict[ValueKind, set[str]] = {}
         has_later = any(place > self._verb_at for place, _, _ in self._values)
@@ -200,16 +211,24 @@ class _SpacedReader:
             verb=self._first,
         )
 
+    def _join_german_verb(self) -> None:
+        """Join the verb with its particle at the end, and read "musst nicht" as the end of an obligation."""
+        if self._marks & _FORBIDS and not _GERMAN_NEEDS.isdisjoint(self._words):
+            self._marks |= _RELEASES
+        ends = [word for word in self._words[-2:] if word in _GERMAN_PARTICLES]
+        if ends and self._subject and self._first == self._subject[0]:
+            verb = next(word for word in self._words if stem(word) == self._first)
+            self._subject[0] = stem(ends[-1] + verb)
+
     def _step(self, at: int) -> int:
         """Read the word or phrase at a place and return the number of its words."""
         word = self._words[at]
         if word in _CLAUSE_MARKS:
-            if not self._marks & _REVOKES or self._bucket:  # what follows "forget X," is something else
-                self._bucket = 0
-            else:
-                self._bucket = _REASON
+            # What follows "forget X," is something else.
+            names_topic = self._marks & _REVOKES and (self._subject or self._values)
+            self._bucket = _REASON if names_topic else 0
             return 1
-        if word in _BUT:
+        if word in _BUT and not (word == "mais" and self._is_portuguese):
             self._bucket = 0
             return 1
         if (kind := self._value_kind(at, word)) is not None:
@@ -235,13 +254,15 @@ class _SpacedReader:
             marks &= ~_INSTEAD_OF
         if self._bucket in (_CONDITION, _REASON):
             return True
+        if marks & _CONDITION and any(next_word[0].isdigit() for next_word in self._words[at + 1 : at + 4]):
+            marks &= ~_CONDITION  # "until 14 March" is a value
         if marks & (_CONDITION | _REASON):
             self._bucket = marks & (_CONDITION | _REASON)
         self._marks |= marks & ~_REASON
         return True
 
     def _add_word(self, at: int, word: str) -> None:
-        if word in tables.CONJUNCTIONS:
+        if word in tables.CONJUNCTIONS and not (word == "o" and self._is_portuguese):
             self._is_compound = self._is_compound or self._bucket == 0
             return
         if word in tables.BEING and self._bucket == 0 and self._verb_at < 0 and at:
@@ -280,7 +301,9 @@ class _SpacedReader:
             return "code"
         original = self._originals[at]
         is_name = original[0].isupper() and at > 0 and self._words[at - 1] not in _CLAUSE_MARKS
-        return "name" if is_name and self._has_names and word not in tables.EMPTY and len(word) > 1 else None
+        return (
+            "name" if is_name and not self._is_german and word not in tables.EMPTY and len(word) > 1 else None
+        )
 
     def _near_digit(self, at: int) -> bool:
         return any(
@@ -349,7 +372,8 @@ def _read_unspaced(text: str) -> ComparedStatement:
         if without != rest:
             marks |= mark
             rest = without
-    identifiers: set[str] = set()
+    identifiers = {*_UNSPACED_ORDINAL.findall(rest)}
+    rest = _UNSPACED_ORDINAL.sub(" ", rest)
     for pattern, kind in ((tables.UNSPACED_DATE, "when"), (tables.UNSPACED_NUMBER, "amount")):
         for match in pattern.finditer(rest):
             values.setdefault(kind, set()).add(match[0])

@@ -240,6 +240,15 @@ DECISIONS: Final = """
 """
 """Phrases of decisions, lasting wishes and names, which state a fact without a value too."""
 
+PERMISSION_OPENINGS: Final = """
+    you may, you can also, you're allowed, you are allowed, you can delete, you can push, you can commit
+    you can use
+    you can change, you can edit, you can merge, you can deploy, you can spend, you can ignore, feel free
+    du darfst, sie dürfen, ihr dürft, du kannst gern, du kannst gerne, du kannst auch, tu peux, vous pouvez
+    puedes, podéis, se puede, você pode, vocês podem, podes, можешь, можете, можно
+"""
+"""Phrases that permit at the beginning of a sentence."""
+
 POLITE_WISHES: Final = """
     you make sure, you please make sure, you ensure, you please ensure, you see to it, you keep
     you please keep
@@ -342,11 +351,13 @@ UNSPACED_REVISION: Final = re.compile(
     "|더 이상|대신|바뀌었|변경|취소|사실은|이제"
 )
 UNSPACED_WISH: Final = re.compile(
-    "希望|最好|尽量|盡量|能不能确保|能否确保|能不能保证|能否保证|我喜欢|我喜歡|我想要|偏好|倾向|就好了|我们决定|我們決定|决定用|决定|決定"
+    "^(?:你|您|你们)可以|希望|最好|尽量|盡量|能不能确保|能否确保|能不能保证|能否保证|我喜欢|我喜歡|我想要|偏好|倾向|就好了|我们决定|我們決定|决定用|决定|決定"
     "|我叫|名叫|名字|我住|我在.{1,12}工作|能.{0,4}保证|可以.{0,4}确保|能.{0,4}注意"
     "|ていただけると|てもらえると|と助かり|と嬉し|とうれし|てほしい|て欲しい|が好き|好みは|が望まし|に決め|ことにし|と呼|といいます|という名前"
     "|名前は|住んでい|働いてい|ようにしていただけ|ようにしてもらえ|たいと思"
 )
+UNSPACED_STYLE: Final = re.compile("用|使|回答|答え|翻译|訳|写|書|说|話|回复|返答")
+"""Orders that last if they name a choice."""
 UNSPACED_STATE: Final = re.compile(
     "是|为|為|叫|在|有|定|共|住|发货|發貨|[：:]|です|だ。|である|ます|は|が|에서|입니다|은|는"
 )
