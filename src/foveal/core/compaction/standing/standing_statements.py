@@ -42,12 +42,11 @@ _MAX_REOPENING_CHARS: Final = 600
 """Characters of a message that are searched for words that reopen a request."""
 _LONG_TEXT_CHARS: Final = 1_500
 """Characters from which on a text is a specification or a report: few of its sentences are the user's facts."""
-_MAX_BARE_WORDS: Final = 5
-"""Words of the longest statement without a verb that begins with its noun: "Port 8080"."""
 _MAX_LABEL_WORDS: Final = 9
 """Words of the longest statement without a verb: "Budget 5,000 EUR"."""
 
 _BREAK: Final = re.compile(r"[.!?]+[\"')\]]*(?=\s)|[。！？；]+|\n")
+_DIGIT: Final = re.compile(r"\d")
 _CORRECTION_LABEL: Final = re.compile(
     r"(?:update|correction|edit|korrektur|corrección|correção|поправка)\s*:", re.IGNORECASE
 )
@@ -79,6 +78,13 @@ _INTERJECTIONS: Final = words_of(
 _AT_ONCE: Final = words_of("now jetzt maintenant ahora agora сейчас")
 """Words that begin an order: "now run the tests"."""
 _POINTING: Final = words_of("this that it there issue problem output he she they everything all")
+_WEAK_SUBJECTS: Final = words_of("this that it it's there one a an das es ce c'est il esto este isso это")
+"""Words that begin a fact only with a number."""
+_MODALS: Final = (
+    "can", "could", "would", "will", "might", "kann", "könn", "würd", "wär", "acht", "pour", "peux", "pouv",
+    "serait", "pod", "pued", "sería", "seria", "quer", "мог", "мож", "было", "не",
+)  # fmt: skip
+"""Beginnings of the words with which a polite question begins."""
 _NO_SUBJECT: Final = words_of(
     """
     how whether what why when where which if who understand verify check run add fix let's let see look find create
@@ -149,8 +155,10 @@ _MARKS: Final = _marks()
 _MARKED: Final = frozenset(_MARKS)
 _ANSWERS: Final = phrases_by_first_word(tables.ANSWERS)
 _NO_ANSWERS: Final = phrases_by_first_word(tables.NO_ANSWERS)
-_BE_WORDS: Final = phrases_by_first_word(tables.BE_WORDS).keys()
-_KEY_NOUNS: Final = phrases_by_first_word(tables.KEY_NOUNS).keys()
+_BE_WORDS: Final = frozenset(
+    word for word, phrases in phrases_by_first_word(tables.BE_WORDS).items() if f" {word} " in phrases
+)
+_KEY_NOUNS: Final = frozenset(phrases_by_first_word(tables.KEY_NOUNS))
 _REOPENINGS: Final = phrases_by_first_word(tables.REOPENINGS)
 
 
@@ -345,21 +353,30 @@ def _corrects(read: _Read) -> bool:
 def _states(read: _Read, *, is_long: bool) -> bool:
     """Return whether a sentence states a fact or a lasting wish."""
     if read.asks:
-        return read.has(_WISHES)
+        return read.has(_WISHES) and any(word.startswith(_MODALS) for word in read.words[:4])
     if read.has(_NO_FACT):
         return False
     if read.has(_DECIDES | _MAY):
         return True
-    if read.first in _NO_SUBJECT or not (read.has(_DATE) or _VALUE.search(read.text)):
+    if read.first in _NO_SUBJECT:
         return False
-    if read.has(_NOUN):
-        is_label = len(read.words) <= _MAX_LABEL_WORDS and _LABEL.search(read.text)
-        is_bare = len(read.words) <= _MAX_BARE_WORDS and read.first in _KEY_NOUNS
-        if read.has(_IS) or is_label or is_bare:
-            return True
-    if is_long:
+    has_number = read.has(_DATE) or _DIGIT.search(read.text) is not None
+    if not has_number and (read.first in _WEAK_SUBJECTS or not _VALUE.search(read.text)):
+        return False
+    if read.has(_NOUN) and ((has_number and read.first in _KEY_NOUNS) or _is_label(read)):
+        return True
+    if is_long and not (read.has(_NOUN) and has_number):
         return False
     return read.first in _PEOPLE or (read.has(_IS) and (read.first in _SUBJECTS or read.second in _BE_WORDS))
+
+
+def _is_label(read: _Read) -> bool:
+    """Return whether a sentence is a noun and its value, without a verb: "User ID: 12"."""
+    found = _LABEL.search(read.text) if len(read.words) <= _MAX_LABEL_WORDS else None
+    return (
+        found is not None
+        and _KEY_NOUNS.isdisjoint(_WORD.findall(read.text[: found.start()].lower())) is False
+    )
 
 
 def _unspaced_kind(sentence: str, *, asks: bool) -> Literal["correction", "fact"] | None:

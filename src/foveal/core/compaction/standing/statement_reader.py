@@ -42,13 +42,13 @@ _GERMAN_NEEDS: Final = words_of("muss musst müssen müsst brauchst brauchen bra
 _GERMAN_PARTICLES: Final = words_of("aus an ab auf ein mit zu um vor nach hoch hin her zurück weg durch")
 """Parts of verbs that stand at the end: "führe den Linter aus"."""
 _WEAKLY_REVOKING: Final = words_of(
-    "drop lift cancel strike scratch withdraw ignore disregard ignoriere ignorier annule ignorez ignora cancela cancele"
-    " descarta отмени отменяю игнорируй aufgehoben"
+    "drop lift cancel strike scratch withdraw ignore disregard ignoriere ignorier annule ignorez ignora cancela"
+    " cancele descarta отмени отменяю игнорируй aufgehoben"
 )
 """Verbs that revoke only beside the word "rule": "drop the table" is an order."""
 _RULE_WORDS: Final = words_of(
-    "rule rules said earlier previous instruction instructions regel regeln gesagt anweisung règle règles dit consigne"
-    " regla reglas dije instrucción regra regras disse instrução правило правила говорил сказал"
+    "rule rules said earlier previous instruction instructions regel regeln gesagt anweisung règle règles dit"
+    " consigne regla reglas dije instrucción regra regras disse instrução правило правила говорил сказал"
 )
 _BEFORE_ORDERS: Final = words_of(
     "please ok okay so and well bitte und ok s'il plaît et y por favor e и пожалуйста no yes just actually then"

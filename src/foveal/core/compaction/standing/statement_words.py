@@ -191,9 +191,9 @@ SUBJECTS: Final = """
 """Words with which a statement begins."""
 
 KEY_NOUNS: Final = """
-    deadline, budget, limit, due date, date, price, cost, fee, rent, salary, port, host, hostname, server
+    deadline, budget, limit, due date, date, price, fee, rent, salary, port, host, hostname, server
     address
-    version, email, e-mail, phone, number, name, username, user id, id, code, zip, zip code, meeting
+    version, email, e-mail, phone, number, name, username, user id, zip, zip code, meeting
     appointment
     launch, release, release date, timeout, quota, size, birthday, wedding, flight, schedule, target, goal
     start date, end date, owner, customer, client, region, timezone, time zone, currency, language, rate
@@ -255,7 +255,6 @@ DECISIONS: Final = """
 
 PERMISSION_OPENINGS: Final = """
     you may, you can also, you're allowed, you are allowed, you can delete, you can push, you can commit
-    you can use
     you can change, you can edit, you can merge, you can deploy, you can spend, you can ignore, feel free
     du darfst, sie dürfen, ihr dürft, du kannst gern, du kannst gerne, du kannst auch, tu peux, vous pouvez
     puedes, podéis, se puede, você pode, vocês podem, podes, можешь, можете, можно
@@ -291,7 +290,8 @@ NOT_FACTS: Final = """
     i'd like you
     i would like you, you to, i think you, i was wondering, i'm wondering, i wonder, i'm looking for
     i'm trying to
-    can you, could you, let me, here is, here's, here are, below is, following, the following, lines, line
+    having trouble, can you, could you, let me, here is, here's, here are, below is, following, the following
+    lines, line
     fehler, fehlgeschlagen, danke, hier ist, erreur, merci, voici, gracias, aquí está, obrigado, obrigada
     aqui está
     ошибка, ошибку, спасибо, вот
@@ -304,6 +304,7 @@ NOT_FACTS: Final = """
     really upset, reproduce, bug report, expected, i've reset, i reset, i restarted, i've restarted
     i went ahead
     i've disconnected, i don't know, immer noch, toujours pas, todavía, ainda não, всё ещё
+    i don't remember, i can't remember, your task is, i haven't
 """
 """Phrases of reports, thanks and introductions, which state no fact."""
 
