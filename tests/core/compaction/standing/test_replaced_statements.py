@@ -170,6 +170,10 @@ UNRELATED: Final = """
     Never log passwords. / You can log user names now.
     Tests need 5 minutes. / Builds need 7 minutes now.
     Only edit files in src. / Now edit the readme.
+    You can push to docs-5 now. / You can push to docs-6 now.
+    Notify Ada of every release. / From now on also notify Eva of every release.
+    The meeting is on Monday. / There is also a meeting on Tuesday now.
+    Du darfst Ada fragen. / Du darfst jetzt auch Eva fragen.
     Never delete the cache without asking me. / Delete the old cache folder now.
     Lösche nie Dateien in src. / Lösche nie Dateien in docs.
     Lösche nie Dateien in src. / Du darfst jetzt Dateien in docs löschen.

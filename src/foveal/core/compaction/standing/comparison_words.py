@@ -172,10 +172,18 @@ REASONS: Final = """
 
 CONJUNCTIONS: Final = words_of(
     """
-    and or nor oder und ou et y o e u или и & also sowie
+    and or nor oder und ou et y o e u или и & sowie
     """
 )
 
+ADDITIONS: Final = words_of(
+    """
+    also too additionally another plus besides auch zusätzlich außerdem aussi également además también também
+    ainda
+    além также тоже ещё еще
+    """
+)
+"""Words of statements that add to the earlier ones."""
 BEING: Final = words_of(
     """
     is are be will has have costs cost takes called named it's that's equals runs lives uses starts ends
@@ -328,4 +336,5 @@ UNSPACED_EMPTY: Final = re.compile(
     "[\u3040-\u309f]+"
 )
 UNSPACED_BEING: Final = re.compile("是|为|為|叫|は|が")
+UNSPACED_ADDITION: Final = re.compile("也|还要|還要|另外|以及|さらに|もまた|追加で|加えて")
 UNSPACED_AND: Final = re.compile("和|或|以及|并|也|と|や|または|および")

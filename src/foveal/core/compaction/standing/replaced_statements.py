@@ -14,10 +14,15 @@ that may be an exception to the earlier one, or covers only a part of it, replac
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from foveal.core.compaction.standing.statement_reader import ComparedStatement, ValueKind, read_statement
+from foveal.core.compaction.standing.statement_reader import (
+    ComparedStatement,
+    Polarity,
+    ValueKind,
+    read_statement,
+)
 
 StatementKey: TypeAlias = tuple[int, int]
 """The number of a message and the start of a sentence in it."""
@@ -26,6 +31,14 @@ MAX_STATEMENTS_PER_WORD: Final = 8
 """Earlier statements with a word that are compared: the newest ones."""
 _MAX_RATIO: Final = 10
 """How many times as large a new amount may be if the sentence does not name the thing: "we have 7,500 now"."""
+_TURNED: Final[Mapping[Polarity, tuple[Polarity, ...]]] = {
+    "permits": ("forbids",),
+    "forbids": ("permits", "requires"),
+    "releases": ("requires",),
+    "requires": ("forbids", "releases"),
+    "": (),
+}
+"""What each kind of statement turns into its opposite."""
 _KINDS_OF_ONE_VALUE: Final = ("amount", "duration", "when")
 
 
@@ -55,8 +68,8 @@ def find_replaced(statements: Sequence[Statement]) -> dict[StatementKey, Stateme
     replaced: dict[StatementKey, StatementKey] = {}
     for statement in statements:
         later = _Known(statement, read_statement(statement.text))
-        for earlier in _replaced_by(later, index):
-            index.remove(earlier)
+        for place, earlier in _replaced_by(later, index):
+            index.remove(place)
             replaced[earlier.statement[:2]] = statement[:2]
         index.add(later)
     for key in reversed(replaced):  # the newest first, so that a chain is followed in one step
@@ -64,54 +77,59 @@ def find_replaced(statements: Sequence[Statement]) -> dict[StatementKey, Stateme
     return replaced
 
 
+_Candidates: TypeAlias = list[tuple[int, _Known]]
+"""Earlier statements, each with its place."""
+
+
 class _Index:
     """The statements that count, by their words and by the kinds of their values."""
 
     def __init__(self) -> None:
-        self._by_word: defaultdict[str, deque[_Known]] = defaultdict(
+        self._known: list[_Known] = []
+        self._removed: set[int] = set()
+        self._by_word: defaultdict[str, deque[int]] = defaultdict(
             lambda: deque(maxlen=MAX_STATEMENTS_PER_WORD)
         )
-        self._removed: set[StatementKey] = set()
-        self.newest: _Known | None = None
 
     def add(self, known: _Known) -> None:
         for word in known.compared.content:
-            self._by_word[word].append(known)
+            self._by_word[word].append(len(self._known))
         for kind in known.compared.values:
-            self._by_word[f"\n{kind}"].append(known)
-        self.newest = known
+            self._by_word[f"\n{kind}"].append(len(self._known))
+        self._known.append(known)
 
-    def remove(self, known: _Known) -> None:
-        self._removed.add(known.statement[:2])
+    def remove(self, place: int) -> None:
+        self._removed.add(place)
 
-    def with_words(self, words: frozenset[str]) -> list[_Known]:
-        """Return the newest statements with one of the words, the newest first."""
-        found = {known.statement[:2]: known for word in words for known in self._by_word.get(word, ())}
-        return [found[key] for key in sorted(found, reverse=True) if key not in self._removed]
+    def with_words(self, words: Iterable[str]) -> _Candidates:
+        """Return the newest statements with one of the words."""
+        places = {place for word in words for place in self._by_word.get(word, ())}
+        return [(place, self._known[place]) for place in places if place not in self._removed]
 
-    def with_kind(self, kind: ValueKind) -> list[_Known]:
+    def with_kind(self, kind: ValueKind) -> _Candidates:
         """Return the newest statements with a value of a kind."""
-        return self.with_words(frozenset([f"\n{kind}"]))
+        return self.with_words((f"\n{kind}",))
 
 
-def _replaced_by(later: _Known, index: _Index) -> Iterator[_Known]:
-    """Yield the earlier statements that a later one replaces."""
+def _replaced_by(later: _Known, index: _Index) -> _Candidates:
+    """Return the earlier statements that a later one replaces."""
     compared = later.compared
     candidates = index.with_words(compared.content | compared.replaced)
     if compared.revokes:
-        yield from _revoked(compared, candidates)
-        return
-    surely = [known for known in candidates if _is_replaced(known, later)]
-    yield from surely
-    if not surely and compared.changes:
-        yield from _only_candidate(later, candidates, index)
+        return _revoked(compared, candidates)
+    if compared.adds:
+        return []
+    surely = [found for found in candidates if _is_replaced(found[1], later)]
+    if surely or not compared.changes:
+        return surely
+    return _only_candidate(later, candidates, index)
 
 
-def _revoked(later: ComparedStatement, candidates: list[_Known]) -> list[_Known]:
+def _revoked(later: ComparedStatement, candidates: _Candidates) -> _Candidates:
     """Return the statements that a revocation names."""
     topic = later.content
-    named = [known for known in candidates if topic and topic <= known.compared.content]
-    is_clear = len(topic) > 1 or len({known.compared.content for known in named}) == 1
+    named = [found for found in candidates if topic and topic <= found[1].compared.content]
+    is_clear = len(topic) > 1 or len({known.compared.content for _, known in named}) == 1
     return named if is_clear else []
 
 
@@ -119,15 +137,15 @@ def _is_replaced(earlier: _Known, later: _Known) -> bool:
     old, new = earlier.compared, later.compared
     if old.revokes:
         return False
-    return (
-        _has_other_value(earlier, later) or _turns(old, new, kind=earlier.statement.kind) or _names(old, new)
-    )
+    if old.subject == new.subject and _has_other_value(earlier, later):
+        return True
+    return _turns(old, new, kind=earlier.statement.kind) or (bool(new.replaced) and _names(old, new))
 
 
 def _has_other_value(earlier: _Known, later: _Known) -> bool:
     """Return whether a statement gives another value to the same thing."""
     old, new = earlier.compared, later.compared
-    if not old.values or old.values.keys() != new.values.keys() or old.subject != new.subject:
+    if not old.values or old.values.keys() != new.values.keys():
         return False
     if not old.subject or old.values == new.values or old.is_compound or not _have_same_sense(old, new):
         return False
@@ -141,20 +159,18 @@ def _has_other_value(earlier: _Known, later: _Known) -> bool:
 
 
 def _have_same_sense(old: ComparedStatement, new: ComparedStatement) -> bool:
-    if old.polarity == new.polarity == "forbids":
+    if old.polarity == new.polarity and new.polarity in ("forbids", "permits"):
         return all(kind in _KINDS_OF_ONE_VALUE for kind in new.values)
     return old.polarity == new.polarity or {old.polarity, new.polarity} <= {"", "requires", "permits"}
 
 
 def _turns(old: ComparedStatement, new: ComparedStatement, *, kind: str) -> bool:
     """Return whether a statement permits, forbids or releases what the earlier one did not."""
-    turned = (
-        (new.polarity == "permits" and old.polarity == "forbids")
-        or (new.polarity == "forbids" and old.polarity in ("permits", "requires"))
-        or (new.polarity == "forbids" and old.polarity == "" and (new.changes and kind != "fact"))
-        or (new.polarity == "releases" and old.polarity in ("requires", "") and kind != "fact")
-        or (new.polarity == "requires" and old.polarity in ("forbids", "releases"))
-    )
+    turned = old.polarity in _TURNED[new.polarity]
+    if old.polarity == "":
+        turned = kind != "fact" and (
+            new.polarity == "releases" or (new.polarity == "forbids" and new.changes)
+        )
     if not turned or new.has_condition:
         return False
     before, after = old.content, new.content
@@ -166,28 +182,25 @@ def _turns(old: ComparedStatement, new: ComparedStatement, *, kind: str) -> bool
 def _names(old: ComparedStatement, new: ComparedStatement) -> bool:
     """Return whether a statement names the earlier one as what no longer counts: "spaces instead of tabs"."""
     content = old.content
-    if not new.replaced or old.polarity == "forbids":
+    if old.polarity == "forbids":
         return False
     return bool(content & new.replaced) and content <= new.replaced | new.content
 
 
-def _only_candidate(later: _Known, candidates: list[_Known], index: _Index) -> list[_Known]:
+def _only_candidate(later: _Known, candidates: _Candidates, index: _Index) -> _Candidates:
     """Return the one earlier statement that a change without its full subject can mean, if there is only one."""
     new = later.compared
     if new.polarity == "forbids" or new.has_condition:
         return []
     if new.values and not new.subject:
-        (kind, *others) = new.values
-        found = (
-            []
-            if others or kind == "name"
-            else [known for known in index.with_kind(kind) if _may_be_meant(known.compared, new, kind)]
-        )
+        kind, *others = new.values
+        known = [] if others or kind == "name" else index.with_kind(kind)
+        found = [each for each in known if _may_be_meant(each[1].compared, new, kind)]
     elif new.values:
-        found = [known for known in candidates if _is_narrower(known.compared, new)]
+        found = [each for each in candidates if _is_narrower(each[1].compared, new)]
     else:
-        found = [known for known in candidates if _differs_in_one_word(known.compared, new)]
-    return found if len({(each.compared.subject, *each.compared.values) for each in found}) == 1 else []
+        found = [each for each in candidates if _differs_in_one_word(each[1].compared, new)]
+    return found if len({(each.compared.subject, *each.compared.values) for _, each in found}) == 1 else []
 
 
 def _may_be_meant(old: ComparedStatement, new: ComparedStatement, kind: ValueKind) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain, pairwise
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from foveal.core.compaction.ledger.pasted_text import is_pasted_line, pasted_spans
@@ -28,16 +29,20 @@ __all__ = ["Sentence", "Statement", "StatementKind", "find_replaced", "find_sent
 
 StatementKind: TypeAlias = Literal["rule", "correction", "fact"]
 
-MAX_STATEMENT_CHARS_READ: Final = 8_000
+MAX_STATEMENT_CHARS_READ: Final = 6_000
 """Characters of one text that are searched for corrections and facts, at its two ends."""
 MAX_STATEMENTS_PER_TEXT: Final = 20
 """Corrections and facts of one text."""
+_MAX_SENTENCES_READ: Final = 50
+"""Sentences that are read at each end of a text."""
 _MAX_STATEMENT_CHARS: Final = 300
 """Characters of the longest sentence that states a fact. Of a longer correction this much is taken."""
 _MAX_ANSWER_CHARS: Final = 40
 """Characters of the longest message that is a choice by its length alone, after a question."""
 _MAX_ANSWER_START_CHARS: Final = 200
 """Characters of the longest sentence that is an answer by its first word, after a question."""
+_LINE_CHARS: Final = 500
+"""Characters before and after a statement that are read to recognise a pasted line."""
 _MAX_REOPENING_CHARS: Final = 600
 """Characters of a message that are searched for words that reopen a request."""
 _LONG_TEXT_CHARS: Final = 1_500
@@ -45,7 +50,7 @@ _LONG_TEXT_CHARS: Final = 1_500
 _MAX_LABEL_WORDS: Final = 9
 """Words of the longest statement without a verb: "Budget 5,000 EUR"."""
 
-_BREAK: Final = re.compile(r"[.!?]+[\"')\]]*(?=\s)|[。！？；]+|\n")
+_BREAK: Final = re.compile(r"[.!?][\"')\]]?(?=\s)|[。！？；]|\n\s*")
 _DIGIT: Final = re.compile(r"\d")
 _CORRECTION_LABEL: Final = re.compile(
     r"(?:update|correction|edit|korrektur|corrección|correção|поправка)\s*:", re.IGNORECASE
@@ -60,10 +65,9 @@ _ABBREVIATIONS: Final = (
 _AFTER_ORDINAL: Final = re.compile(r"\s+(\w+)")
 _LEAD: Final = re.compile(r"\s*(?:[-*•>#]+\s+|\d{1,2}[.)]\s+|\([a-z\d]\)\s+)?")
 _WORD: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-_VALUE: Final = re.compile(
-    r"\d|(?<=[^\W\d_A-Z][ ,])[A-ZÀ-ÞА-Я][\w-]+|[^\W_][@][^\W_]|[a-z0-9-]\.[a-z]{2,}\b|[a-z]_[a-z]"
-)
-"""A number, a name inside the sentence, an address, a host or a file."""
+_NAME: Final = re.compile(r"[ ,][A-ZÀ-ÞА-Я][\w-]")
+_ADDRESS: Final = re.compile(r"[^\W_][@][^\W_]|[a-z0-9-]\.[a-z]{2,}\b|[a-z]_[a-z]")
+_ADDRESS_MARKS: Final = (".", "@", "_")
 _LABEL: Final = re.compile(r"[:=—–]|\s-\s")
 _QUESTION_MARKS: Final = ("?", "？", "؟")
 
@@ -125,34 +129,57 @@ _SUBJECTS: Final = words_of(tables.SUBJECTS.replace(",", " "))
     _AGAIN,
     _IS_NOW,
 ) = (1 << place for place in range(14))
-_AT_OPENING: Final = _OPENS | _MAY
 
 
-def _marks() -> Mapping[str, tuple[tuple[str, int], ...]]:
-    """Return the phrases of all tables with what they mark, by their first word."""
-    marks: dict[str, tuple[tuple[str, int], ...]] = {}
-    for table, mark in (
-        (tables.REVISIONS, _REVISES),
-        (tables.REVISION_OPENINGS, _OPENS),
-        (tables.NOT_REVISIONS, _NOT_REVISED),
-        (tables.PERMISSIONS, _PERMITS),
-        (tables.NOW_WORDS, _NOW),
-        (tables.AGAIN_WORDS, _AGAIN),
-        (tables.BE_WORDS, _IS),
-        (tables.KEY_NOUNS, _NOUN),
-        (tables.DECISIONS, _DECIDES),
-        (tables.POLITE_WISHES, _WISHES),
-        (tables.PERMISSION_OPENINGS, _MAY),
-        (tables.NOT_FACTS, _NO_FACT),
-        (",".join(tables.MONTHS_AND_DAYS), _DATE),
-    ):
+_TABLES: Final = (
+    (tables.REVISIONS, _REVISES),
+    (tables.NOT_REVISIONS, _NOT_REVISED),
+    (tables.PERMISSIONS, _PERMITS),
+    (tables.NOW_WORDS, _NOW),
+    (tables.AGAIN_WORDS, _AGAIN),
+    (tables.BE_WORDS, _IS),
+    (tables.KEY_NOUNS, _NOUN),
+    (tables.DECISIONS, _DECIDES),
+    (tables.POLITE_WISHES, _WISHES),
+    (tables.NOT_FACTS, _NO_FACT),
+    (",".join(tables.MONTHS_AND_DAYS), _DATE),
+)
+_OPENING_TABLES: Final = ((tables.REVISION_OPENINGS, _OPENS), (tables.PERMISSION_OPENINGS, _MAY))
+
+
+def _marks_of_words() -> dict[str, int]:
+    """Return what single words mark."""
+    marks: dict[str, int] = {}
+    for table, mark in _TABLES:
         for first, phrases in phrases_by_first_word(table).items():
-            marks[first] = (*marks.get(first, ()), *((phrase, mark) for phrase in phrases))
+            if f" {first} " in phrases:
+                marks[first] = marks.get(first, 0) | mark
     return marks
 
 
-_MARKS: Final = _marks()
-_MARKED: Final = frozenset(_MARKS)
+def _marks_of_pairs() -> dict[tuple[str, str], list[tuple[str, int]]]:
+    """Return the longer phrases with what they mark, by their first two words."""
+    marks: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for table, mark in _TABLES:
+        for phrase in chain.from_iterable(phrases_by_first_word(table).values()):
+            first, *rest = phrase.split()
+            if rest:
+                marks.setdefault((first, rest[0]), []).append((phrase, mark))
+    return marks
+
+
+def _marks_of_openings() -> dict[str, list[tuple[str, int]]]:
+    """Return the phrases that count at the beginning of a sentence, by their first word."""
+    marks: dict[str, list[tuple[str, int]]] = {}
+    for table, mark in _OPENING_TABLES:
+        for first, phrases in phrases_by_first_word(table).items():
+            marks.setdefault(first, []).extend((phrase, mark) for phrase in phrases)
+    return marks
+
+
+_WORD_MARKS: Final = _marks_of_words()
+_PAIR_MARKS: Final = _marks_of_pairs()
+_OPENING_MARKS: Final = _marks_of_openings()
 _ANSWERS: Final = phrases_by_first_word(tables.ANSWERS)
 _NO_ANSWERS: Final = phrases_by_first_word(tables.NO_ANSWERS)
 _BE_WORDS: Final = frozenset(
@@ -222,7 +249,7 @@ def _beside(text: str, rules: list[Sentence], *, follows_question: bool) -> list
             continue
         if pasted is None:
             pasted = pasted_spans(text)
-        if is_pasted_line(text, start) or any(low <= start < high for low, high in pasted):
+        if _is_pasted(text, start) or any(low <= start < high for low, high in pasted):
             continue
         found.append(Sentence(start, min(end, start + _MAX_STATEMENT_CHARS), kind))
         if len(found) == MAX_STATEMENTS_PER_TEXT:
@@ -230,18 +257,25 @@ def _beside(text: str, rules: list[Sentence], *, follows_question: bool) -> list
     return found
 
 
+def _is_pasted(text: str, start: int) -> bool:
+    low = max(0, start - _LINE_CHARS)
+    return is_pasted_line(text[low : start + _LINE_CHARS], start - low)
+
+
 def _sentences(text: str) -> Iterator[tuple[int, int]]:
     """Yield the bounds of the sentences at the two ends of a text."""
     half = MAX_STATEMENT_CHARS_READ // 2
     size = len(text)
     for low, high in ((0, size),) if size <= 2 * half else ((0, half), (size - half, size)):
-        start = low
+        start, count = low, 0
         for found in _BREAK.finditer(text, low, high):
             end = found.end()
             if text[found.start()] == "." and _continues(text, found.start() + 1):
                 continue
             yield from _bounds(text, start, end)
-            start = end
+            start, count = end, count + 1
+            if count == _MAX_SENTENCES_READ:
+                break
         yield from _bounds(text, start, high)
 
 
@@ -257,7 +291,7 @@ def _bounds(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     found = _LEAD.match(text, start, end)
     if found:
         start = found.end()
-    if text[end - 1 : end] == "\n":
+    while end > start and text[end - 1].isspace():
         end -= 1
     if end > start:
         yield start, end
@@ -306,22 +340,35 @@ def _kind(sentence: str, *, is_long: bool) -> Literal["correction", "fact"] | No
 
 
 def _read(sentence: str, words: list[str], *, asks: bool) -> _Read:
-    opening = next((place for place, word in enumerate(words) if word not in _INTERJECTIONS), 0)
-    second = words[opening + 1] if opening + 1 < len(words) else ""
+    opening = 0
+    if words[0] in _INTERJECTIONS:
+        opening = next((place for place, word in enumerate(words) if word not in _INTERJECTIONS), 0)
+    first, second = words[opening], words[opening + 1] if opening + 1 < len(words) else ""
     marks = 0
-    known = _MARKED.intersection(words)
-    if known:
-        padded = f" {' '.join(words)} "
-        tail = padded if not opening else f" {' '.join(words[opening:])} "
-        for word in known:
-            for phrase, mark in _MARKS[word]:
-                if tail.startswith(phrase) if mark & _AT_OPENING else phrase in padded:
-                    marks |= mark
-        if marks & _NOW and tables.IS_NOW.search(padded):
-            marks |= _IS_NOW
-        if " any more " in padded and any(map(_NEGATES, words)):
-            marks |= _REVISES
-    return _Read(sentence, words, words[opening], second, marks, asks)
+    for word in _WORD_MARKS.keys() & words:
+        marks |= _WORD_MARKS[word]
+    padded = f" {' '.join(words)} "
+    for pair in _PAIR_MARKS.keys() & pairwise(words):
+        for phrase, mark in _PAIR_MARKS[pair]:
+            if phrase in padded:
+                marks |= mark
+    for phrase, mark in _OPENING_MARKS.get(first, ()):
+        if f" {' '.join(words[opening : opening + 5])} ".startswith(phrase):
+            marks |= mark
+    if marks & _NOW and tables.IS_NOW.search(padded):
+        marks |= _IS_NOW
+    if " any more " in padded and any(map(_NEGATES, words)):
+        marks |= _REVISES
+    return _Read(sentence, words, first, second, marks, asks)
+
+
+def _has_value(sentence: str) -> bool:
+    """Return whether a sentence has a number, a name after its first word, an address, a host or a file."""
+    if _DIGIT.search(sentence):
+        return True
+    if any(mark in sentence for mark in _ADDRESS_MARKS) and _ADDRESS.search(sentence):
+        return True
+    return any(sentence[found.start() - 1].islower() for found in _NAME.finditer(sentence, 1))
 
 
 def _orders_style(read: _Read) -> bool:
@@ -347,7 +394,7 @@ def _corrects(read: _Read) -> bool:
         return True
     if read.has(_IS_NOW) and read.first not in _POINTING:
         return True
-    return read.has(_NOW) and read.has(_IS | _NOUN) and _VALUE.search(read.text) is not None
+    return read.has(_NOW) and read.has(_IS | _NOUN) and _has_value(read.text)
 
 
 def _states(read: _Read, *, is_long: bool) -> bool:
@@ -361,7 +408,7 @@ def _states(read: _Read, *, is_long: bool) -> bool:
     if read.first in _NO_SUBJECT:
         return False
     has_number = read.has(_DATE) or _DIGIT.search(read.text) is not None
-    if not has_number and (read.first in _WEAK_SUBJECTS or not _VALUE.search(read.text)):
+    if not has_number and (read.first in _WEAK_SUBJECTS or not _has_value(read.text)):
         return False
     if read.has(_NOUN) and ((has_number and read.first in _KEY_NOUNS) or _is_label(read)):
         return True
@@ -393,7 +440,7 @@ def _unspaced_kind(sentence: str, *, asks: bool) -> Literal["correction", "fact"
         return "fact"
     if asks or tables.UNSPACED_COMMAND.search(body):
         return None
-    return "fact" if _VALUE.search(sentence) and tables.UNSPACED_STATE.search(sentence) else None
+    return "fact" if _has_value(sentence) and tables.UNSPACED_STATE.search(sentence) else None
 
 
 def _is_answer(text: str, start: int, end: int) -> bool:

@@ -78,6 +78,7 @@ _ORDINAL: Final = ("st", "nd", "rd", "th", "er", "º", "ª", "го", "е")
 _SHORT_DURATIONS: Final = frozenset(["s", "ms", "h", "min", "mins", "sec", "d"])
 _HAN_OR_KATAKANA: Final = re.compile(r"[\u30a0-\u30ff\u3400-\u9fff]+")
 _UNSPACED_ORDINAL: Final = re.compile(r"第\s?\d+")
+_CODE: Final = re.compile(r"[.@/_:\d]")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 
 _FORBIDS, _RELEASES, _PERMITS, _REQUIRES, _CHANGES, _REVOKES, _INSTEAD_OF, _CONDITION, _REASON = (
@@ -92,6 +93,8 @@ class ComparedStatement(NamedTuple):
     """Its words without values, conditions and reasons."""
     values: Mapping[ValueKind, frozenset[str]]
     """Its values by kind."""
+    content: frozenset[str]
+    """Its words and values."""
     replaced: frozenset[str]
     """Words and values that it says no longer count: "tabs" of "spaces instead of tabs"."""
     polarity: Polarity
@@ -102,15 +105,12 @@ class ComparedStatement(NamedTuple):
     has_condition: bool
     is_compound: bool
     """Whether it joins several things: "push or delete"."""
+    adds: bool
+    """Whether it adds to what was said before: "also notify Ada"."""
     has_verb: bool
     """Whether it says what something is: "the deadline is …"."""
     verb: str
     """Its first word, shortened: the verb of an order."""
-
-    @property
-    def content(self) -> frozenset[str]:
-        """Its words and values."""
-        return self.subject.union(*self.values.values()) if self.values else self.subject
 
 
 def _phrases() -> Mapping[str, tuple[tuple[tuple[str, ...], int], ...]]:
@@ -176,6 +176,20 @@ def stem(word: str) -> str:
     return word[: 4 if "\u0400" <= word[0] <= "\u052f" else _STEM_CHARS]
 
 
+@lru_cache(maxsize=8_192)
+def _kind_of_word(word: str) -> ValueKind:
+    """Return what a word is by itself: the kind of a value, `month`, `day`, `unit`, or ""."""
+    if word in tables.MONTHS:
+        return "month"
+    if word in tables.DAYS:
+        return "day"
+    if word in tables.UNITS or word in tables.DURATIONS:
+        return "unit"
+    if _CODE.search(word):
+        return "code"
+    return CHOICE_CLASSES.get(word, "")
+
+
 class _SpacedReader:
     """Reads one statement in a language that writes with blanks, word by word."""
 
@@ -183,6 +197,7 @@ class _SpacedReader:
         tokens = [token.replace("’", "'") for token in _TOKEN.findall(text)]
         self._originals = [*_split_elisions(tokens)]
         self._words = [token.lower() for token in self._originals]
+        self._has_digit = any(token[0].isdigit() for token in self._words)
         self._asks = "?" in self._words
         self._joins_with_but = not _BUT.isdisjoint(self._words)
         self._is_german = not _GERMAN.isdisjoint(self._words)
@@ -213,12 +228,14 @@ class _SpacedReader:
         return ComparedStatement(
             subject=frozenset(subject),
             values={kind: frozenset(found) for kind, found in values.items()},
+            content=frozenset(subject.union(*values.values())),
             replaced=frozenset(self._replaced),
             polarity=_polarity(self._marks),
             changes=bool(self._marks & _CHANGES) or bool(self._replaced),
             revokes=bool(self._marks & _REVOKES),
             has_condition=bool(self._marks & _CONDITION),
             is_compound=self._is_compound,
+            adds=not tables.ADDITIONS.isdisjoint(self._words),
             has_verb=self._verb_at >= 0,
             verb=self._first,
         )
@@ -307,26 +324,26 @@ class _SpacedReader:
         """Return the kind of a value, "" for a unit of one, and None for any other word."""
         if word[0].isdigit():
             return self._number_kind(at, word)
-        if word in tables.MONTHS:
-            return "when" if self._near_digit(at) or len(word) > 5 else None
-        if word in tables.DAYS:
-            return "when" if len(word) > 4 else "" if self._near_digit(at) else None
-        if word in tables.UNITS or word in tables.DURATIONS:
-            return "" if self._near_digit(at) else None
-        if (choice := CHOICE_CLASSES.get(word)) is not None:
-            return choice
-        if any(mark in word for mark in ".@/_:") or any(map(str.isdigit, word)):
-            return "code"
-        original = self._originals[at]
-        is_name = original[0].isupper() and at > 0 and self._words[at - 1] not in _CLAUSE_MARKS
-        return (
-            "name" if is_name and not self._is_german and word not in tables.EMPTY and len(word) > 1 else None
-        )
+        kind = _kind_of_word(word)
+        if kind in ("month", "day", "unit"):
+            return self._kind_near_digit(at, word, kind)
+        if kind:
+            return kind
+        if at == 0 or self._is_german or not self._originals[at][0].isupper():
+            return None
+        is_name = self._words[at - 1] not in _CLAUSE_MARKS and word not in tables.EMPTY and len(word) > 1
+        return "name" if is_name else None
 
-    def _near_digit(self, at: int) -> bool:
-        return any(
-            token[0].isdigit() for token in self._words[max(0, at - 3) : at + 3] if token not in _CLAUSE_MARKS
+    def _kind_near_digit(self, at: int, word: str, kind: str) -> ValueKind | None:
+        """Return the kind of a word that may be a part of a date or an amount: "may" is one beside a number."""
+        is_near = self._has_digit and any(
+            token[0].isdigit() for token in self._words[max(0, at - 3) : at + 3]
         )
+        if kind == "unit":
+            return "" if is_near else None
+        if kind == "month":
+            return "when" if is_near or len(word) > 5 else None
+        return "when" if len(word) > 4 else "" if is_near else None
 
     def _number_kind(self, at: int, word: str) -> ValueKind:
         ending = word.lstrip("0123456789.,:/-")
@@ -335,18 +352,15 @@ class _SpacedReader:
             return "duration"
         if ending in ("am", "pm"):
             return "when"
-        if ending and ending not in (*_ORDINAL, "k", "m"):
+        if ending and ending not in _ORDINAL and ending not in ("k", "m"):
             return "code"
         if ":" in digits or digits.count("-") == 2 or digits.count("/") == 2:
             return "when"
-        around = [*self._words[max(0, at - 3) : at], *self._words[at + 1 : at + 4]]
-        if any(each in tables.MONTHS for each in around) or ending in _ORDINAL:
+        around = self._words[max(0, at - 3) : at + 4]
+        if ending in _ORDINAL or not tables.MONTHS.isdisjoint(around):
             return "when"
-        if any(each in tables.DURATIONS for each in self._words[at + 1 : at + 2]):
-            return "duration"
-        if any(each in tables.DAYS for each in self._words[at + 1 : at + 2]):
-            return "when"
-        return "amount"
+        after = self._words[at + 1] if at + 1 < len(self._words) else ""
+        return "duration" if after in tables.DURATIONS else "when" if after in tables.DAYS else "amount"
 
 
 def _polarity(marks: int) -> Polarity:
@@ -400,12 +414,14 @@ def _read_unspaced(text: str) -> ComparedStatement:
     return ComparedStatement(
         subject=frozenset(subject),
         values={kind: frozenset(each) for kind, each in values.items()},
+        content=frozenset(subject.union(*values.values())),
         replaced=frozenset(replaced),
         polarity=_polarity(marks),
         changes=bool(marks & _CHANGES) or bool(replaced),
         revokes=bool(marks & _REVOKES),
         has_condition=bool(marks & _CONDITION),
         is_compound=tables.UNSPACED_AND.search(text) is not None,
+        adds=tables.UNSPACED_ADDITION.search(text) is not None,
         has_verb=verb is not None,
         verb="",
     )
