@@ -178,8 +178,7 @@ CONJUNCTIONS: Final = words_of(
 
 ADDITIONS: Final = words_of(
     """
-    also too additionally another plus besides auch zusätzlich außerdem aussi également además también também
-    ainda
+    also too additionally another besides auch zusätzlich außerdem aussi également además también também
     além также тоже ещё еще
     """
 )

@@ -13,7 +13,7 @@ that is taken for a statement by mistake stays visible for longer, while one tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain, pairwise
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -34,7 +34,7 @@ MAX_STATEMENT_CHARS_READ: Final = 6_000
 MAX_STATEMENTS_PER_TEXT: Final = 20
 """Corrections and facts of one text."""
 _MAX_SENTENCES_READ: Final = 50
-"""Sentences that are read at each end of a text."""
+"""Sentences that are read at each end of a text: at most this many."""
 _MAX_STATEMENT_CHARS: Final = 300
 """Characters of the longest sentence that states a fact. Of a longer correction this much is taken."""
 _MAX_ANSWER_CHARS: Final = 40
@@ -67,6 +67,7 @@ _LEAD: Final = re.compile(r"\s*(?:[-*•>#]+\s+|\d{1,2}[.)]\s+|\([a-z\d]\)\s+)?"
 _WORD: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _NAME: Final = re.compile(r"[ ,][A-ZÀ-ÞА-Я][\w-]")
 _ADDRESS: Final = re.compile(r"[^\W_][@][^\W_]|[a-z0-9-]\.[a-z]{2,}\b|[a-z]_[a-z]")
+_LATIN: Final = re.compile(r"[A-Za-z]{2}")
 _ADDRESS_MARKS: Final = (".", "@", "_")
 _LABEL: Final = re.compile(r"[:=—–]|\s-\s")
 _QUESTION_MARKS: Final = ("?", "？", "؟")
@@ -262,21 +263,23 @@ def _is_pasted(text: str, start: int) -> bool:
     return is_pasted_line(text[low : start + _LINE_CHARS], start - low)
 
 
-def _sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the sentences at the two ends of a text."""
+def _sentences(text: str) -> list[tuple[int, int]]:
+    """Return the bounds of the sentences at the two ends of a text."""
     half = MAX_STATEMENT_CHARS_READ // 2
     size = len(text)
+    bounds: list[tuple[int, int]] = []
     for low, high in ((0, size),) if size <= 2 * half else ((0, half), (size - half, size)):
-        start, count = low, 0
+        start = low
         for found in _BREAK.finditer(text, low, high):
             end = found.end()
             if text[found.start()] == "." and _continues(text, found.start() + 1):
                 continue
-            yield from _bounds(text, start, end)
-            start, count = end, count + 1
-            if count == _MAX_SENTENCES_READ:
-                break
-        yield from _bounds(text, start, high)
+            bounds.append((start, end))
+            start = end
+        bounds.append((start, high))
+    if len(bounds) > 2 * _MAX_SENTENCES_READ:
+        bounds = bounds[:_MAX_SENTENCES_READ] + bounds[-_MAX_SENTENCES_READ:]
+    return [stripped for start, end in bounds if (stripped := _strip(text, start, end)) is not None]
 
 
 def _continues(text: str, end: int) -> bool:
@@ -287,14 +290,14 @@ def _continues(text: str, end: int) -> bool:
     return text.endswith(_ABBREVIATIONS, max(0, end - 7), end)
 
 
-def _bounds(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _strip(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return the bounds without blanks and the mark of a list, None if nothing is left."""
     found = _LEAD.match(text, start, end)
     if found:
         start = found.end()
     while end > start and text[end - 1].isspace():
         end -= 1
-    if end > start:
-        yield start, end
+    return (start, end) if end > start else None
 
 
 class _Read(NamedTuple):
@@ -440,7 +443,8 @@ def _unspaced_kind(sentence: str, *, asks: bool) -> Literal["correction", "fact"
         return "fact"
     if asks or tables.UNSPACED_COMMAND.search(body):
         return None
-    return "fact" if _has_value(sentence) and tables.UNSPACED_STATE.search(sentence) else None
+    has_value = _LATIN.search(sentence) is not None or _has_value(sentence)
+    return "fact" if has_value and tables.UNSPACED_STATE.search(sentence) else None
 
 
 def _is_answer(text: str, start: int, end: int) -> bool:

@@ -78,6 +78,7 @@ _ORDINAL: Final = ("st", "nd", "rd", "th", "er", "º", "ª", "го", "е")
 _SHORT_DURATIONS: Final = frozenset(["s", "ms", "h", "min", "mins", "sec", "d"])
 _HAN_OR_KATAKANA: Final = re.compile(r"[\u30a0-\u30ff\u3400-\u9fff]+")
 _UNSPACED_ORDINAL: Final = re.compile(r"第\s?\d+")
+_DIGIT: Final = re.compile(r"\d")
 _CODE: Final = re.compile(r"[.@/_:\d]")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 
@@ -194,10 +195,11 @@ class _SpacedReader:
     """Reads one statement in a language that writes with blanks, word by word."""
 
     def __init__(self, text: str) -> None:
-        tokens = [token.replace("’", "'") for token in _TOKEN.findall(text)]
-        self._originals = [*_split_elisions(tokens)]
+        text = text.replace("’", "'")
+        tokens = _TOKEN.findall(text)
+        self._originals = [*_split_elisions(tokens)] if "'" in text else tokens
         self._words = [token.lower() for token in self._originals]
-        self._has_digit = any(token[0].isdigit() for token in self._words)
+        self._has_digit = _DIGIT.search(text) is not None
         self._asks = "?" in self._words
         self._joins_with_but = not _BUT.isdisjoint(self._words)
         self._is_german = not _GERMAN.isdisjoint(self._words)
@@ -219,7 +221,7 @@ class _SpacedReader:
             self._join_german_verb()
         subject = {*self._subject}
         values: dict[ValueKind, set[str]] = {}
-        has_later = any(place > self._verb_at for place, _, _ in self._values)
+        has_later = bool(self._values) and self._values[-1][0] > self._verb_at
         for place, kind, value in self._values:
             if place < self._verb_at and has_later:
                 subject.add(value)
