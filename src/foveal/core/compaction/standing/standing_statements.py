@@ -82,6 +82,14 @@ _INTERJECTIONS: Final = words_of(
 )
 _AT_ONCE: Final = words_of("now jetzt maintenant ahora agora сейчас")
 """Words that begin an order: "now run the tests"."""
+_NO_WORDS: Final = words_of("no nope nein non não нет")
+_ANSWERS_NO: Final = re.compile(
+    r"\b(?:no|nope|nein|non|não|нет)(?:\s*[,.!;:—–-]|\s+(?:i|it|that|this|the|we|you|they|use|keep|don't|wait|need)\b)",
+    re.IGNORECASE,
+)
+"""A "no" that answers: "no errors" does not."""
+_TELLING: Final = words_of("i i've it it's we've")
+"""Words that begin a report: "I used clay instead of wood"."""
 _POINTING: Final = words_of("this that it there issue problem output he she they everything all")
 _WEAK_SUBJECTS: Final = words_of("this that it it's there one a an das es ce c'est il esto este isso это")
 """Words that begin a fact only with a number."""
@@ -365,12 +373,15 @@ def _read(sentence: str, words: list[str], *, asks: bool) -> _Read:
     return _Read(sentence, words, first, second, marks, asks)
 
 
-def _has_value(sentence: str) -> bool:
-    """Return whether a sentence has a number, a name after its first word, an address, a host or a file."""
+def _has_number(sentence: str) -> bool:
+    """Return whether a sentence has a number, an address, a host or a file."""
     if _DIGIT.search(sentence):
         return True
-    if any(mark in sentence for mark in _ADDRESS_MARKS) and _ADDRESS.search(sentence):
-        return True
+    return any(mark in sentence for mark in _ADDRESS_MARKS) and _ADDRESS.search(sentence) is not None
+
+
+def _has_name(sentence: str) -> bool:
+    """Return whether a sentence has a name after its first word."""
     return any(sentence[found.start() - 1].islower() for found in _NAME.finditer(sentence, 1))
 
 
@@ -385,19 +396,21 @@ def _corrects(read: _Read) -> bool:
         return True
     if read.has(_NOT_REVISED):
         return False
+    if read.first in _NO_WORDS and not _ANSWERS_NO.search(read.text):
+        return False
     if read.has(_OPENS):
         return not read.asks or (read.has(_REVISES) and read.first != "instead")
-    if read.asks:
+    if read.asks or read.first in _NO_SUBJECT:
         return False
     if read.has(_REVISES):
-        return True
+        return not (read.first in _TELLING and "instead of" in read.text)
     if read.has(_NO_FACT) or read.first in _AT_ONCE:
         return False
     if read.has(_PERMITS) and read.has(_NOW | _AGAIN):
         return True
     if read.has(_IS_NOW) and read.first not in _POINTING:
         return True
-    return read.has(_NOW) and read.has(_IS | _NOUN) and _has_value(read.text)
+    return read.has(_NOW) and read.has(_IS | _NOUN) and (read.has(_NOUN | _DATE) or _has_number(read.text))
 
 
 def _states(read: _Read, *, is_long: bool) -> bool:
@@ -410,14 +423,17 @@ def _states(read: _Read, *, is_long: bool) -> bool:
         return True
     if read.first in _NO_SUBJECT:
         return False
-    has_number = read.has(_DATE) or _DIGIT.search(read.text) is not None
-    if not has_number and (read.first in _WEAK_SUBJECTS or not _has_value(read.text)):
+    has_number = read.has(_DATE) or _has_number(read.text)
+    if not has_number and (read.first in _WEAK_SUBJECTS or not _has_name(read.text)):
         return False
     if read.has(_NOUN) and ((has_number and read.first in _KEY_NOUNS) or _is_label(read)):
         return True
     if is_long and not (read.has(_NOUN) and has_number):
         return False
-    return read.first in _PEOPLE or (read.has(_IS) and (read.first in _SUBJECTS or read.second in _BE_WORDS))
+    if read.first in _PEOPLE:
+        return True
+    is_known = has_number or read.has(_NOUN)
+    return read.has(_IS) and (read.second in _BE_WORDS or (is_known and read.first in _SUBJECTS))
 
 
 def _is_label(read: _Read) -> bool:
@@ -443,7 +459,7 @@ def _unspaced_kind(sentence: str, *, asks: bool) -> Literal["correction", "fact"
         return "fact"
     if asks or tables.UNSPACED_COMMAND.search(body):
         return None
-    has_value = _LATIN.search(sentence) is not None or _has_value(sentence)
+    has_value = _LATIN.search(sentence) is not None or _has_number(sentence)
     return "fact" if has_value and tables.UNSPACED_STATE.search(sentence) else None
 
 
@@ -454,7 +470,7 @@ def _is_answer(text: str, start: int, end: int) -> bool:
         return False
     lowered = sentence[:_MAX_ANSWER_START_CHARS].lower().replace("’", "'")
     words = _WORD.findall(lowered)
-    if _begins_with(words, _NO_ANSWERS):
+    if _begins_with(words, _NO_ANSWERS) or sentence.endswith(":") or {*words[:1]} & _NO_SUBJECT:
         return False
     if len(text) <= _MAX_ANSWER_CHARS and words and sentence[0] not in _SYMBOLS:
         return True

@@ -29,24 +29,22 @@ def phrases_by_first_word(table: str) -> Mapping[str, tuple[str, ...]]:
 REVISIONS: Final = """
     no longer, anymore, never mind, nevermind, scrap that, scrap the, scrap my, scratch that
     strike that
-    forget what i said, forget what i told, forget about the, forget about my, forget the, forget my
-    forget that
+    forget what i said, forget what i told
     ignore my earlier, ignore my previous, ignore my last, ignore what i said, ignore the earlier
     ignore the previous, disregard, on second thought, on second thoughts, on reflection, i meant
     i actually meant
     changed my mind, moved to, moved from, been moved, changed to
     changed from
     has changed, have changed, been changed, was changed, switched to, switched from, is switching to
-    postponed, rescheduled, pushed back to, brought forward, been extended, been raised, been lowered
+    pushed back to, brought forward, been extended, been raised, been lowered
     been cut to
     been increased, been reduced, went up to, went down to, increased to, reduced to, raised to, lowered to
     now called, was wrong, i was mistaken
-    my mistake, i misspoke, i take that back, take back what, doesn't apply, does not apply, no need to
+    i misspoke, i take that back, take back what, doesn't apply, does not apply, no need to
     you needn't, you can ignore, is lifted, been lifted, rule is off, is off the table, revoke, i revoke
-    withdraw my, overrule, replaces what, supersedes, rather than, instead of, instead
-    but rather
-    not what i meant, not what i asked, not what i said, let's not, revert to, go back to, going back to
-    i've decided, turns out, it turns out, i made a mistake, new plan, new deadline, new budget, also allowed
+    withdraw my, replaces what, supersedes, instead
+    not what i meant, not what i asked, not what i said, let's not
+    i've decided, i made a mistake, new plan, new deadline, new budget, also allowed
     doch nicht, nicht mehr, stattdessen, vergiss was, vergiss die, vergiss das, vergiss den, vergiss meine
     ignoriere meine, ignoriere was, ignorier, ich meinte, ich habe mich vertan, ich habe mich geirrt
     mein fehler
@@ -85,19 +83,23 @@ REVISIONS: Final = """
     на самом деле, лучше, вместо этого, вместо, отмена, отменяется, отменяю, отменили, снова можно
     снова можешь
     планы изменились, теперь у нас, теперь это, теперь зовут, отныне
+    been rescheduled, was rescheduled, is rescheduled, rescheduled to, rescheduled for, been postponed
+    was postponed
+    is postponed, postponed to, postponed until, let's go back to
 """
 """Phrases that revise or revoke what was said before, anywhere in a sentence."""
 
 REVISION_OPENINGS: Final = """
-    actually, correction, make it, make that, sorry i meant, i mean, let me correct, scrap, forget
+    actually, correction, make it, make that, sorry i meant, let me correct, scrap, forget
     rather
-    strike, wait no, no wait, nope, no, now you can, now you may, from now on, hold on, instead, wait
+    strike, wait no, no wait, nope, no, now you can, now you may, from now on, instead
     korrektur, nein, nee, doch, vielmehr, eigentlich, ach nein, moment, jetzt darfst, jetzt kannst, ab jetzt
     correction, non, en fait, finalement, plutôt, en réalité, maintenant tu peux, maintenant vous pouvez
     corrección, en realidad, mejor, perdón, olvida, ahora puedes, ahora podéis, espera
     correção, não, na verdade, melhor, esquece, esqueça, agora você pode, agora pode, espera, desculpa
     исправление, поправка, нет, вообще-то, точнее, вернее, забудь, теперь, лучше, стоп
     change of plan, change of plans
+    go back to, revert to, turns out, it turns out, my mistake
 """
 """Phrases that do so at the beginning of a sentence."""
 
@@ -117,6 +119,7 @@ NOT_REVISIONS: Final = """
     months now, years now, year now, month now, weeks now, days now, hours now, just now, now that, until now
     by now
     even now, till now, for the moment, no signal, no service
+    another question, something else, was wondering, also wondering, anything has changed, see how, cannot be
 """
 """Phrases that revise nothing, though they begin like those above."""
 
@@ -305,6 +308,13 @@ NOT_FACTS: Final = """
     i went ahead
     i've disconnected, i don't know, immer noch, toujours pas, todavía, ainda não, всё ещё
     i don't remember, i can't remember, your task is, i haven't
+    i'd like to know, i'm interested in, interested in learning, i'm curious, also curious, i'm excited
+    i can't believe
+    i'm glad, i had no idea, looking forward, appreciate the help, i appreciate, i'd love to know
+    like to learn
+    like to explore, learn more, know more, i know i, it's sad, i'm skeptical, i noticed you, as you
+    particularly interested
+    also interested, step-by-step, i now see, i followed
 """
 """Phrases of reports, thanks and introductions, which state no fact."""
 
