@@ -21,7 +21,7 @@ from foveal.core.compaction.kept_messages import (
     user_room,
 )
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
-from foveal.core.compaction.ledger.standing_rules import find_rules
+from foveal.core.compaction.standing.standing_rules import find_rules
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments
