@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -45,6 +45,7 @@ ProviderMessage = dict[str, Any]
 """A message of a dialect: what goes into the JSON request."""
 StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
 
+T = TypeVar("T")
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
 
 
@@ -76,6 +77,7 @@ class ShownMessage(Struct, eq=False, gc=False):
     _names: tuple[str, ...] | None = None
     _has_failed: bool | None = None
     _is_incompressible: bool = False
+    _read: dict[Callable[[str], Any], Any] | None = None
 
     @property
     def level(self) -> Level:
@@ -219,6 +221,15 @@ class ShownMessage(Struct, eq=False, gc=False):
             elif place not in overlays and isinstance(part, Call):
                 texts.extend(string_values(part.arguments))
         return texts
+
+    def read_text(self, read: Callable[[str], T]) -> T:
+        """Return what a pure function says about the text as it was said; it is asked once."""
+        if self._read is None:
+            self._read = {}
+        if read not in self._read:
+            self._read[read] = read(text_of(self.fact.content))
+        found: T = self._read[read]
+        return found
 
     def has_failed(self) -> bool:
         """Return whether this is a result that reports a failure, whatever is shown of it."""

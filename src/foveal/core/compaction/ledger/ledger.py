@@ -129,7 +129,11 @@ class _LedgerText:
 
     def _sections(self, room: int, elsewhere: Set[str]) -> Sequence[Section]:
         facts, later, keep = self._facts, self._later, self._keep
-        requests = collect_requests(facts.requests, answered_at=max(facts.answered_at, later.answered_at))
+        requests = collect_requests(
+            facts.requests,
+            answered_at=max(facts.answered_at, later.answered_at),
+            later=later.requests,
+        )
         files, files_read = files_and_commands.file_sections(
             [file for file in facts.files.newest_first() if file.last not in keep],
             elsewhere=elsewhere,
