@@ -31,7 +31,7 @@ from foveal.core.compaction.carried_record import (
 )
 from foveal.core.compaction.kept_messages import MAX_TASK_SHARE
 from foveal.core.compaction.ledger.ledger import write_ledger
-from foveal.core.compaction.ledger.standing_rules import find_rules, states_rule
+from foveal.core.compaction.standing.standing_rules import find_rules, states_rule
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import seq_of
 from foveal.core.engine.settings import EngineSettings

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from foveal.core.compaction import claim_words
-from foveal.core.compaction.ledger.standing_rules import find_rules
+from foveal.core.compaction.standing.standing_rules import find_rules
 
 MAX_CACHED_TEXTS: Final = 512
 """Texts whose rules are cached: each compaction reads most messages of the one before again."""
@@ -36,7 +36,7 @@ _SENTENCE: Final = re.compile(r".+?(?:[.!?;]+(?=\s)\s*|[。！？；]+|$)")
 _CLAUSE_END: Final = re.compile(r"[,;:.!?]+(?:\s+|$)|[。，！？；：、\n]+\s*")
 
 
-class Statement(NamedTuple):
+class ComparableClause(NamedTuple):
     """A sentence or a clause in comparable form."""
 
     words: tuple[str, ...]
@@ -64,7 +64,7 @@ def lower(text: str) -> str:
     return text.lower().replace("’", "'")
 
 
-def read_statement(text: str) -> Statement:
+def read_statement(text: str) -> ComparableClause:
     lowered, unspaced, is_negated = lower(text), [], False
     whole = lowered
     if not lowered.isascii():
@@ -79,7 +79,7 @@ def read_statement(text: str) -> Statement:
     first = min(firsts, key=whole.find, default="")
     words += [run[place : place + 2] for run in unspaced for place in range(len(run) - 1)]
     content = frozenset(filter(None, words))
-    return Statement(tuple(words), content, spaced, first, is_negated or any(map(_negates, spaced)))
+    return ComparableClause(tuple(words), content, spaced, first, is_negated or any(map(_negates, spaced)))
 
 
 def split_clauses(text: str) -> Iterator[str]:
@@ -87,19 +87,19 @@ def split_clauses(text: str) -> Iterator[str]:
     return filter(None, _CLAUSE_END.split(lower(text)))
 
 
-def agrees(clause: str, statement: Statement) -> bool:
+def agrees(clause: str, statement: ComparableClause) -> bool:
     """Return whether a clause of the user, in lower case, forbids nothing: "I do not mind" permits."""
     return not statement.is_negated or claim_words.NOT_FORBIDDING.search(clause) is not None
 
 
 @lru_cache(maxsize=MAX_CACHED_TEXTS)
-def rules_of(text: str) -> tuple[Statement, ...]:
+def rules_of(text: str) -> tuple[ComparableClause, ...]:
     """Return the clauses of the sentences of a text that may state a rule."""
     sentences = (text[start:end] for start, end in find_rules(text))
     return tuple(rule for sentence in sentences for rule in _rules_of_sentence(sentence))
 
 
-def _rules_of_sentence(sentence: str) -> Iterator[Statement]:
+def _rules_of_sentence(sentence: str) -> Iterator[ComparableClause]:
     for clause in split_clauses(sentence):
         statement = read_statement(clause)
         if not statement.is_negated:
@@ -109,7 +109,7 @@ def _rules_of_sentence(sentence: str) -> Iterator[Statement]:
             yield from _prohibitions(clause)
 
 
-def _prohibitions(clause: str) -> Iterator[Statement]:
+def _prohibitions(clause: str) -> Iterator[ComparableClause]:
     """Yield what a clause with a negation forbids: all of it up to its condition, then each alternative."""
     found = claim_words.CONDITION.search(clause)
     forbidden = clause[: found.start()] if found else clause
@@ -117,7 +117,7 @@ def _prohibitions(clause: str) -> Iterator[Statement]:
         forbidden = clause
     forbids, is_conditional = not claim_words.DESCRIPTION.search(clause), forbidden != clause
 
-    def read(part: str) -> Statement:
+    def read(part: str) -> ComparableClause:
         # "not allowed to push" forbids to push, not to allow.
         return read_statement(claim_words.ALLOWED.sub(" ", part))._replace(
             is_negated=True, forbids=forbids, is_conditional=is_conditional
@@ -143,7 +143,7 @@ def word_beginning(word: str) -> str:
     return word[:3] if "\u0400" <= word[0] <= "\u052f" else word[:4]
 
 
-def speaks_of(statement: Statement, rule: Statement) -> bool:
+def speaks_of(statement: ComparableClause, rule: ComparableClause) -> bool:
     """Return whether a sentence has most words of a rule, or a rule most of its, no further apart than there."""
     shared = statement.content & rule.content
     if len(shared) < 2:
@@ -157,7 +157,7 @@ def speaks_of(statement: Statement, rule: Statement) -> bool:
     return _span(statement, shared) <= _span(rule, shared) + MAX_WORDS_BETWEEN
 
 
-def orders_like(statement: Statement, rule: Statement) -> bool:
+def orders_like(statement: ComparableClause, rule: ComparableClause) -> bool:
     """Return whether a sentence begins with the verb of a rule, as an order and not as a report."""
     verb = statement.first
     if verb == rule.first:
@@ -166,7 +166,7 @@ def orders_like(statement: Statement, rule: Statement) -> bool:
     return is_form and not claim_words.NOT_AN_ORDER.search(verb)
 
 
-def reports(statement: Statement, lowered: str, rule: Statement) -> bool:
+def reports(statement: ComparableClause, lowered: str, rule: ComparableClause) -> bool:
     """Return whether a sentence tells of the past, by words that the rule does not have."""
     own = (word for word in statement.spaced if word not in rule.spaced)
     return any(map(claim_words.PAST.search, own)) or (
@@ -180,6 +180,6 @@ def _negates(word: str) -> bool:
     return word in claim_words.NEGATIONS or word.endswith("n't") or word.startswith(beginnings)
 
 
-def _span(statement: Statement, shared: frozenset[str]) -> int:
+def _span(statement: ComparableClause, shared: frozenset[str]) -> int:
     places = [statement.words.index(word) for word in shared]
     return max(places) - min(places)

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from foveal.core.compaction import claim_words
 from foveal.core.compaction.statements import (
     USE_BEGINNING,
-    Statement,
+    ComparableClause,
     agrees,
     lower,
     orders_like,
@@ -62,7 +62,7 @@ class _Source(NamedTuple):
     """All its words."""
     agreed: frozenset[str]
     """The words of the clauses that forbid nothing."""
-    clauses: tuple[Statement, ...]
+    clauses: tuple[ComparableClause, ...]
 
 
 class UserStatements:
@@ -98,9 +98,9 @@ class UserStatements:
                 yield asked
 
     @cached_property
-    def _rules(self) -> dict[str, dict[int, Statement]]:
+    def _rules(self) -> dict[str, dict[int, ComparableClause]]:
         """The clauses that may state a rule, each under every word that it has."""
-        by_word: dict[str, dict[int, Statement]] = defaultdict(dict)
+        by_word: dict[str, dict[int, ComparableClause]] = defaultdict(dict)
         rules = dict.fromkeys(rule for text in self.texts for rule in rules_of(text))
         for number, rule in enumerate(rules):
             for word in rule.content:
@@ -150,7 +150,7 @@ class UserStatements:
             for source in self._sources
         )
 
-    def _turns_rule_round(self, statement: Statement, lowered: str) -> bool:
+    def _turns_rule_round(self, statement: ComparableClause, lowered: str) -> bool:
         """Return whether a sentence orders or permits what the user forbade, or forbids what the user ordered."""
         near = {number: rule for word in statement.content for number, rule in self._near(word)}
         opposed = [rule for rule in near.values() if rule.is_negated != statement.is_negated]
@@ -158,17 +158,17 @@ class UserStatements:
             statement
         )
 
-    def _near(self, word: str) -> Iterable[tuple[int, Statement]]:
+    def _near(self, word: str) -> Iterable[tuple[int, ComparableClause]]:
         return self._rules[word].items() if word in self._rules else ()
 
-    def _says_the_same(self, statement: Statement) -> bool:
+    def _says_the_same(self, statement: ComparableClause) -> bool:
         """Return whether the user, or a question that the user affirmed, has said it with this polarity."""
         clauses = (clause for source in self._sources for clause in source.clauses)
         same = (clause for clause in clauses if clause.is_negated == statement.is_negated)
         return any(speaks_of(statement, clause) or clause.content == statement.content for clause in same)
 
 
-def _contradicts(statement: Statement, lowered: str, rule: Statement) -> bool:
+def _contradicts(statement: ComparableClause, lowered: str, rule: ComparableClause) -> bool:
     """Return whether a sentence has the words of a rule of the other polarity, and more than reports them."""
     if rule.is_conditional and claim_words.RESTRICTION.search(lowered):
         return False
@@ -180,7 +180,7 @@ def _contradicts(statement: Statement, lowered: str, rule: Statement) -> bool:
     return is_plain and not reports(statement, lowered, rule)
 
 
-def _permits_object(statement: Statement, lowered: str, rule: Statement) -> bool:
+def _permits_object(statement: ComparableClause, lowered: str, rule: ComparableClause) -> bool:
     """Return whether a sentence consists of the object of a prohibition, or permits it: "sudo is allowed"."""
     if statement.content == rule.content:
         return not reports(statement, lowered, rule)

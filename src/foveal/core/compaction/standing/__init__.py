@@ -1,0 +1,1 @@
+"""What the user said that still holds: rules, corrections and facts."""

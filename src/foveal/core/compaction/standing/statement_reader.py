@@ -1,0 +1,403 @@
+"""Reads a statement of the user into a form that can be compared with another.
+
+1. Words are compared by their first letters without common endings. Words of languages that write without blanks
+   are compared by pairs of characters.
+2. Values are numbers, dates, names, addresses, languages and other choices; each has a kind. A value before the
+   verb is part of the thing: "chapter 2 has 30 pages".
+3. Words of a condition ("without me"), of a reason ("because …") and of what no longer counts ("instead of tabs")
+   are kept apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from foveal.core.compaction.standing import comparison_words as tables
+from foveal.core.compaction.standing.statement_words import words_of
+
+Polarity: TypeAlias = Literal["forbids", "releases", "permits", "requires", ""]
+ValueKind: TypeAlias = str
+"""`amount`, `duration`, `when`, `code`, `name`, or a class of choices."""
+
+MAX_COMPARED_STATEMENT_CHARS: Final = 400
+"""Characters of a statement that are compared."""
+
+_TOKEN: Final = re.compile(
+    r"\d+(?:[.,:/-]\d+)*[^\W\d_]*|[^\W\d_](?:[\w'’]|[-.@/:](?=[^\W_]))*|[,;:()=?!.—–€$£¥%&]"
+)
+_CLAUSE_MARKS: Final = frozenset(",;:()?!.—–")
+_BUT: Final = frozenset(["but", "sondern", "mais", "sino", "mas", "но"])
+_GERMAN: Final = words_of(
+    """
+    der die das den dem ist sind ein eine einen nicht wir ich und auf nach bitte mein meine unser unsere
+    du
+    """
+)
+_PORTUGUESE: Final = words_of("é não nao você do dos da das em os ou são na nas foi pode agora sempre")
+_GERMAN_NEEDS: Final = words_of("muss musst müssen müsst brauchst brauchen brauche")
+"""With a negation these end an obligation: "du musst nicht"."""
+_GERMAN_PARTICLES: Final = words_of("aus an ab auf ein mit zu um vor nach hoch hin her zurück weg durch")
+"""Parts of verbs that stand at the end: "führe den Linter aus"."""
+_NOT_PERMITTED_BY: Final = words_of(
+    """
+    i it that which he she they who this
+    """
+)
+_ELIDED: Final = frozenset("ldnjsmtc")
+_SUFFIXES: Final = tuple(
+    sorted(
+        words_of(
+            """
+            ing ed es s e en er est ern n t te st ung ungen ion ions tion ment y ies ez ons ent é ée és ées ait
+            ant ir re ar as an a o os amos emos ando iendo ado ada ida ido ão ões ou em ть ти й ь и ы а я у ю е о
+            ов ей ам ах ой ом ить ать ять ете ите йте ешь ишь ет ит ют ят
+            """
+        ),
+        key=len,
+        reverse=True,
+    )
+)
+_MIN_STEM_CHARS: Final = 3
+_STEM_CHARS: Final = 5
+_ORDINAL: Final = ("st", "nd", "rd", "th", "er", "º", "ª", "го", "е")
+_SHORT_DURATIONS: Final = frozenset(["s", "ms", "h", "min", "mins", "sec", "d"])
+_HAN_OR_KATAKANA: Final = re.compile(r"[\u30a0-\u30ff\u3400-\u9fff]+")
+_UNSPACED_ORDINAL: Final = re.compile(r"第\s?\d+")
+_UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+
+_FORBIDS, _RELEASES, _PERMITS, _REQUIRES, _CHANGES, _REVOKES, _INSTEAD_OF, _CONDITION, _REASON = (
+    1 << place for place in range(9)
+)
+
+
+class ComparedStatement(NamedTuple):
+    """A statement in comparable form."""
+
+    subject: frozenset[str]
+    """Its words without values, conditions and reasons."""
+    values: Mapping[ValueKind, frozenset[str]]
+    """Its values by kind."""
+    replaced: frozenset[str]
+    """Words and values that it says no longer count: "tabs" of "spaces instead of tabs"."""
+    polarity: Polarity
+    changes: bool
+    """Whether it says that something changed: "now", "instead", "moved to"."""
+    revokes: bool
+    """Whether it revokes what it names: "forget what I said about tabs"."""
+    has_condition: bool
+    is_compound: bool
+    """Whether it joins several things: "push or delete"."""
+    has_verb: bool
+    """Whether it says what something is: "the deadline is …"."""
+    verb: str
+    """Its first word, shortened: the verb of an order."""
+
+    @property
+    def content(self) -> frozenset[str]:
+        """Its words and values."""
+        return self.subject.union(*self.values.values()) if self.values else self.subject
+
+
+def _phrases() -> Mapping[str, tuple[tuple[tuple[str, ...], int], ...]]:
+    """Return the phrases of all tables with their marks by their first word, the longest first."""
+    marks: dict[tuple[str, ...], int] = {}
+    for table, mark in (
+        (tables.FORBIDDING, _FORBIDS),
+        (tables.RELEASING, _RELEASES),
+        (tables.PERMITTING, _PERMITS),
+        (tables.REQUIRING, _REQUIRES),
+        (tables.CHANGING, _CHANGES),
+        (tables.REVOKING, _REVOKES),
+        (tables.INSTEAD_OF, _INSTEAD_OF),
+        (tables.CONDITIONS, _CONDITION),
+        (tables.REASONS, _REASON),
+    ):
+        for phrase in (phrase.strip() for line in table.split("\n") for phrase in line.split(",")):
+            if phrase:
+                words = tuple(_split_elisions(phrase.split()))
+                marks[words] = marks.get(words, 0) | mark
+    phrases: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    for words, mark in marks.items():
+        phrases.setdefault(words[0], []).append((words, mark))
+    return {first: tuple(sorted(each, key=lambda found: -len(found[0]))) for first, each in phrases.items()}
+
+
+def _split_elisions(words: list[str]) -> Iterator[str]:
+    """Yield the words, "n'utilise" as "n'" and "utilise"."""
+    for word in words:
+        if word[1:2] == "'" and word[0] in _ELIDED and len(word) > 3:
+            yield word[:2]
+            yield word[2:]
+        else:
+            yield word
+
+
+_PHRASES: Final = _phrases()
+CHOICE_CLASSES: Final = {
+    word: f"choice {number}"
+    for number, words in enumerate(tables.CHOICES.split("|"))
+    for word in words.split()
+}
+"""Words of which one replaces another, such as names of languages, with their class."""
+
+
+def read_statement(text: str) -> ComparedStatement:
+    """Return a statement in comparable form."""
+    text = text[:MAX_COMPARED_STATEMENT_CHARS]
+    if not text.isascii() and _UNSPACED.search(text):
+        return _read_unspaced(text)
+    return _SpacedReader(text).read()
+
+
+@lru_cache(maxsize=8_192)
+def stem(word: str) -> str:
+    """Return what the forms of a word share, roughly."""
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= _MIN_STEM_CHARS:
+            word = word[: -len(suffix)]
+            break
+    if word.endswith(("gu", "qu")):
+        word = word[:-1]  # "apague" and "apagar"
+    return word[: 4 if "\u0400" <= word[0] <= "\u052f" else _STEM_CHARS]
+
+
+class _SpacedReader:
+    """Reads one statement in a language that writes with blanks, word by word."""
+
+    def __init__(self, text: str) -> None:
+        tokens = [token.replace("’", "'") for token in _TOKEN.findall(text)]
+        self._originals = [*_split_elisions(tokens)]
+        self._words = [token.lower() for token in self._originals]
+        self._asks = "?" in self._words
+        self._joins_with_but = not _BUT.isdisjoint(self._words)
+        self._is_german = not _GERMAN.isdisjoint(self._words)
+        self._is_portuguese = not _PORTUGUESE.isdisjoint(self._words)
+        self._marks = 0
+        self._bucket = 0
+        self._subject: list[str] = []
+        self._replaced: list[str] = []
+        self._values: list[tuple[int, ValueKind, str]] = []
+        self._verb_at = -1
+        self._first = ""
+        self._is_compound = False
+
+    def read(self) -> ComparedStatement:
+        at = 0
+        while at < len(self._words):
+            at += self._step(at)
+        if self._is_german:
+            self._join_german_verb()
+        subject = {*self._subject}
+        values: dict[ValueKind, set[str]] = {}
+        has_later = any(place > self._verb_at for place, _, _ in self._values)
+        for place, kind, value in self._values:
+            if place < self._verb_at and has_later:
+                subject.add(value)
+            else:
+                values.setdefault(kind, set()).add(value)
+        return ComparedStatement(
+            subject=frozenset(subject),
+            values={kind: frozenset(found) for kind, found in values.items()},
+            replaced=frozenset(self._replaced),
+            polarity=_polarity(self._marks),
+            changes=bool(self._marks & _CHANGES) or bool(self._replaced),
+            revokes=bool(self._marks & _REVOKES),
+            has_condition=bool(self._marks & _CONDITION),
+            is_compound=self._is_compound,
+            has_verb=self._verb_at >= 0,
+            verb=self._first,
+        )
+
+    def _join_german_verb(self) -> None:
+        """Join the verb with its particle at the end, and read "musst nicht" as the end of an obligation."""
+        if self._marks & _FORBIDS and not _GERMAN_NEEDS.isdisjoint(self._words):
+            self._marks |= _RELEASES
+        ends = [word for word in self._words[-2:] if word in _GERMAN_PARTICLES]
+        if ends and self._subject and self._first == self._subject[0]:
+            verb = next(word for word in self._words if stem(word) == self._first)
+            self._subject[0] = stem(ends[-1] + verb)
+
+    def _step(self, at: int) -> int:
+        """Read the word or phrase at a place and return the number of its words."""
+        word = self._words[at]
+        if word in _CLAUSE_MARKS:
+            # What follows "forget X," is something else.
+            names_topic = self._marks & _REVOKES and (self._subject or self._values)
+            self._bucket = _REASON if names_topic else 0
+            return 1
+        if word in _BUT and not (word == "mais" and self._is_portuguese):
+            self._bucket = 0
+            return 1
+        if (kind := self._value_kind(at, word)) is not None:
+            self._add_value(at, word, kind)
+            return 1
+        for phrase, marks in _PHRASES.get(word, ()):
+            if len(phrase) == 1 or tuple(self._words[at : at + len(phrase)]) == phrase:
+                if self._mark(at, word, marks):
+                    return len(phrase)
+                break
+        self._add_word(at, word)
+        return 1
+
+    def _mark(self, at: int, word: str, marks: int) -> bool:
+        if marks & _PERMITS and (self._asks or (at and self._words[at - 1] in _NOT_PERMITTED_BY)):
+            marks &= ~_PERMITS
+        if marks & _INSTEAD_OF:
+            is_instead = not marks & _FORBIDS or (at and self._words[at - 1] == ",") or self._joins_with_but
+            if is_instead:
+                self._bucket = _INSTEAD_OF
+                self._marks |= _CHANGES
+                return True
+            marks &= ~_INSTEAD_OF
+        if self._bucket in (_CONDITION, _REASON):
+            return True
+        if marks & _CONDITION and any(next_word[0].isdigit() for next_word in self._words[at + 1 : at + 4]):
+            marks &= ~_CONDITION  # "until 14 March" is a value
+        if marks & (_CONDITION | _REASON):
+            self._bucket = marks & (_CONDITION | _REASON)
+        self._marks |= marks & ~_REASON
+        return True
+
+    def _add_word(self, at: int, word: str) -> None:
+        if word in tables.CONJUNCTIONS and not (word == "o" and self._is_portuguese):
+            self._is_compound = self._is_compound or self._bucket == 0
+            return
+        if word in tables.BEING and self._bucket == 0 and self._verb_at < 0 and at:
+            self._verb_at = at
+        if not self._first and word not in _CLAUSE_MARKS:
+            self._first = stem(word)
+        if word in tables.EMPTY or word in tables.BEING or len(word) < 2 or word in _CLAUSE_MARKS:
+            return
+        self._put(stem(word))
+
+    def _put(self, word: str) -> None:
+        if self._bucket == 0:
+            self._subject.append(word)
+        elif self._bucket == _INSTEAD_OF:
+            self._replaced.append(word)
+
+    def _add_value(self, at: int, word: str, kind: ValueKind) -> None:
+        if self._bucket == _INSTEAD_OF:
+            self._replaced.append(word)
+        elif self._bucket == 0 and kind:
+            self._values.append((at, kind, word))
+
+    def _value_kind(self, at: int, word: str) -> ValueKind | None:
+        """Return the kind of a value, "" for a unit of one, and None for any other word."""
+        if word[0].isdigit():
+            return self._number_kind(at, word)
+        if word in tables.MONTHS:
+            return "when" if self._near_digit(at) or len(word) > 5 else None
+        if word in tables.DAYS:
+            return "when" if len(word) > 4 else "" if self._near_digit(at) else None
+        if word in tables.UNITS or word in tables.DURATIONS:
+            return "" if self._near_digit(at) else None
+        if (choice := CHOICE_CLASSES.get(word)) is not None:
+            return choice
+        if any(mark in word for mark in ".@/_:") or any(map(str.isdigit, word)):
+            return "code"
+        original = self._originals[at]
+        is_name = original[0].isupper() and at > 0 and self._words[at - 1] not in _CLAUSE_MARKS
+        return (
+            "name" if is_name and not self._is_german and word not in tables.EMPTY and len(word) > 1 else None
+        )
+
+    def _near_digit(self, at: int) -> bool:
+        return any(
+            token[0].isdigit() for token in self._words[max(0, at - 3) : at + 3] if token not in _CLAUSE_MARKS
+        )
+
+    def _number_kind(self, at: int, word: str) -> ValueKind:
+        ending = word.lstrip("0123456789.,:/-")
+        digits = word[: len(word) - len(ending)]
+        if ending in _SHORT_DURATIONS:
+            return "duration"
+        if ending in ("am", "pm"):
+            return "when"
+        if ending and ending not in (*_ORDINAL, "k", "m"):
+            return "code"
+        if ":" in digits or digits.count("-") == 2 or digits.count("/") == 2:
+            return "when"
+        around = [*self._words[max(0, at - 3) : at], *self._words[at + 1 : at + 4]]
+        if any(each in tables.MONTHS for each in around) or ending in _ORDINAL:
+            return "when"
+        if any(each in tables.DURATIONS for each in self._words[at + 1 : at + 2]):
+            return "duration"
+        if any(each in tables.DAYS for each in self._words[at + 1 : at + 2]):
+            return "when"
+        return "amount"
+
+
+def _polarity(marks: int) -> Polarity:
+    if marks & _RELEASES:
+        return "releases"
+    if marks & _FORBIDS:
+        return "forbids"
+    if marks & _PERMITS:
+        return "permits"
+    return "requires" if marks & _REQUIRES else ""
+
+
+def _read_unspaced(text: str) -> ComparedStatement:
+    """Read a statement in Chinese or Japanese."""
+    values: dict[ValueKind, set[str]] = {}
+    replaced: set[str] = set()
+    found = tables.UNSPACED_INSTEAD_OF.search(text)
+    if found:
+        replaced.update(_unspaced_words(found["after"] or found["before"]))
+    verb = tables.UNSPACED_BEING.search(text)
+    for match in tables.UNSPACED_CHOICE.finditer(text):
+        value = match[0]
+        if found and found.start() <= match.start() < found.end():
+            replaced.add(value)
+        else:
+            values.setdefault(f"choice {match.lastgroup}", set()).add(value)
+    rest = tables.UNSPACED_CHOICE.sub(
+        " ", text if not found else text[: found.start()] + " " + text[found.end() :]
+    )
+    marks = 0
+    for pattern, mark in (
+        (tables.UNSPACED_REVOKING, _REVOKES),
+        (tables.UNSPACED_RELEASING, _RELEASES),
+        (tables.UNSPACED_PERMITTING, _PERMITS),
+        (tables.UNSPACED_CHANGING, _CHANGES),
+        (tables.UNSPACED_FORBIDDING, _FORBIDS),
+        (tables.UNSPACED_REQUIRING, _REQUIRES),
+        (tables.UNSPACED_CONDITION, _CONDITION),
+    ):
+        without = pattern.sub(" ", rest)
+        if without != rest:
+            marks |= mark
+            rest = without
+    identifiers = {*_UNSPACED_ORDINAL.findall(rest)}
+    rest = _UNSPACED_ORDINAL.sub(" ", rest)
+    for pattern, kind in ((tables.UNSPACED_DATE, "when"), (tables.UNSPACED_NUMBER, "amount")):
+        for match in pattern.finditer(rest):
+            values.setdefault(kind, set()).add(match[0])
+        rest = pattern.sub(" ", rest)
+    subject = identifiers | {*_unspaced_words(rest)}
+    return ComparedStatement(
+        subject=frozenset(subject),
+        values={kind: frozenset(each) for kind, each in values.items()},
+        replaced=frozenset(replaced),
+        polarity=_polarity(marks),
+        changes=bool(marks & _CHANGES) or bool(replaced),
+        revokes=bool(marks & _REVOKES),
+        has_condition=bool(marks & _CONDITION),
+        is_compound=tables.UNSPACED_AND.search(text) is not None,
+        has_verb=verb is not None,
+        verb="",
+    )
+
+
+def _unspaced_words(text: str) -> Iterator[str]:
+    """Yield the words in Latin letters, and the pairs of characters of the others."""
+    rest = tables.UNSPACED_EMPTY.sub(" ", text)
+    for run in _HAN_OR_KATAKANA.findall(rest):
+        yield from (run[place : place + 2] for place in range(max(1, len(run) - 1)))
+    for word in _TOKEN.findall(_HAN_OR_KATAKANA.sub(" ", rest)):
+        if word[0].isalnum() and not _UNSPACED.match(word):
+            yield stem(word.lower())
