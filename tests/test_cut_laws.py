@@ -59,6 +59,7 @@ from support.histories import (
     long_text,
     make_script,
     render_log,
+    supersede_some,
     user,
     wire_bytes,
     write_script,
@@ -94,8 +95,10 @@ policies, windows = st.sampled_from(POLICIES), st.sampled_from(WINDOWS)
 
 
 def requests(ctx: Context, story: ScriptedHistory) -> Iterator[int]:
-    """Run a conversation, and yield after each request how many events there were before it."""
+    """Run a conversation in which some messages are superseded, and yield after each request how many events there
+    were before it."""
     for taken in story.calls:
+        supersede_some(ctx)
         seen = len(ctx.log)
         try:
             ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect])
@@ -144,6 +147,7 @@ def assert_restores(log: list[Event]) -> None:
     assert again == shown
     assert (restored.units, list(restored.unmasked_results)) == (view.units, list(view.unmasked_results))
     assert list(restored.media) == list(view.media)
+    assert (restored.superseded, restored.superseded_since) == (view.superseded, view.superseded_since)
 
 
 @few

@@ -50,6 +50,7 @@ from support.histories import (
     render_log,
     scripted_histories,
     strings,
+    supersede_some,
     wire_bytes,
 )
 from support.report_checks import adds_up
@@ -72,9 +73,11 @@ class Call(NamedTuple):
 
 
 def loop(ctx: Context, story: ScriptedHistory, **beside: Any) -> Iterator[Call]:
-    """Run a conversation as an agent does: fit the whole history so far before each utterance."""
+    """Run a conversation as an agent does: fit the whole history so far before each utterance. Some messages are
+    superseded meanwhile."""
     beside.setdefault("tools", TOOLS[story.dialect])
     for taken in story.calls:
+        supersede_some(ctx)
         try:
             request, overflow = ctx.fit(story.messages[:taken], **beside), None
         except ContextOverflow as problem:

@@ -293,6 +293,13 @@ def test_a_wrong_argument_of_a_session_is_named(call: Callable[[Any], Any], valu
     check(lambda given: asyncio.run(call(given)), value, field)
 
 
+@pytest.mark.parametrize("given", [5.5, True, b"e1", [], {}, "e99", "", 10**30, object()])
+def test_what_is_no_handle_cannot_be_superseded_or_supersede(given: Any) -> None:
+    for name, by in ((given, "e1"), ("e1", given)):
+        with pytest.raises(foveal.UnknownHandle, match=r"no event has the handle .*; the log has e0 to e3"):
+            context().supersede(name, by=by)
+
+
 @pytest.mark.parametrize("name", ["why", "original", "drop", "expand", "undo"])
 @pytest.mark.parametrize("given", [5.5, True, b"e1", [], {}, "e99", "", 10**30, object()])
 def test_what_is_no_handle_is_refused(name: str, given: Any) -> None:

@@ -21,6 +21,7 @@ from foveal.core.log import (
     Opened,
     Pinned,
     Reverted,
+    Superseded,
     UserSaid,
 )
 from foveal.core.log.events import REDUCTIONS
@@ -61,6 +62,25 @@ async def opened(path: Path, *, turns: int = 12) -> tuple[ArchivedSession, int]:
     await write_store(path, "demo", turns=turns)
     reader = await SessionCollection([SqliteSource(path)], actor=StoreActor(**SETTINGS)).open("demo")
     return reader, (await reader.end()).next_seq
+
+
+@run
+async def test_a_message_is_superseded_and_holds_again(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    reader, end = await opened(path)
+    old, new = [event for event in await events_of(path) if isinstance(event.fact, UserSaid)][-2:]
+    done = [await act(reader, "supersede", old.handle, by=new.handle), await act(reader, "undo")]
+    assert [event.fact for event in await events_of(path, end)] == [
+        Superseded(target=old.seq, by=new.seq),
+        Reverted(target=end),
+    ]
+    replaced = f"{old.handle} replaced by {new.handle}: requested by the user"
+    assert [result.text for result in done] == [
+        f"{old.handle} is replaced by {new.handle}; undo e{end} takes that back",
+        f"e{end} is taken back: {replaced}",
+    ]
+    with pytest.raises(UnknownHandle):
+        await act(reader, "supersede", old.handle)
 
 
 @run

@@ -304,6 +304,22 @@ async def made_origin(store: MemoryStore) -> Session:
 
 
 @run
+async def test_what_was_superseded_is_no_rule_of_the_new_session() -> None:
+    store = MemoryStore()
+    old = await Session.open(store, "a", **LARGE)
+    pin = await old.pin("Answer in French")
+    await say(old, ("Port the parser.", "I begin."), ("Never push to main.", "Understood."))
+    await say(old, ("You can push to main now, and answer in English.", "Understood."))
+    said = [event.handle for event in await old.events() if isinstance(event.fact, UserSaid)]
+    await old.supersede(pin, by=said[2])
+    await old.supersede(said[1], by=said[2])
+    new = await Session.continue_from(store, "a", "b", carry="rules", **LARGE)
+    facts = await facts_of(new)
+    assert not any(isinstance(fact, Pinned) for fact in facts)
+    assert "Never push to main." not in str(facts)
+
+
+@run
 async def test_carry_rules_takes_pins_and_standing_rules_only() -> None:
     store = MemoryStore()
     await made_origin(store)

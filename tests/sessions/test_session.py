@@ -353,7 +353,7 @@ async def test_a_rewind_for_an_edited_history_cannot_be_undone() -> None:
     session = await Session.open(MemoryStore(), "demo", **SMALL)
     await session.append(UserSaid(content="one"), ModelSaid(content="two"))
     await session.append(Rewound(to=1, keep_state=True, keep_reductions=True))
-    with pytest.raises(UnknownHandle, match="nothing has been reduced or rewound"):
+    with pytest.raises(UnknownHandle, match="nothing has been reduced, superseded or rewound"):
         await session.undo()
     with pytest.raises(UnknownHandle, match="records an edit of the messages"):
         await session.undo(session.last)

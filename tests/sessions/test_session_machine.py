@@ -36,6 +36,7 @@ from foveal.core.log import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     Text,
     ToolReturned,
     UserSaid,
@@ -125,6 +126,7 @@ def seen(view: View) -> tuple[Any, ...]:
     return (
         [(s.seq, s.kind, s.is_pinned, s.message_count, s.covers, list(s.facts())) for s in view.steps],
         {source: (shown.seq, shown.fact) for source, shown in view.asides.items()},
+        (view.superseded, view.superseded_since),
         view.units,
         view.tools,
         (view.result_count, view.turn_count, view.dropped.messages, sorted(view.reverted_masks)),
@@ -308,6 +310,21 @@ class SessionMachine(RuleBasedStateMachine):
             self.run(self.session(name).pin(event=target))
             self.expect_recorded(name, Pinned(target=target))
 
+    @rule(name=names, old=st.floats(0, 0.999), new=st.floats(0, 0.999))
+    def a_message_is_superseded(self, name: str, old: float, new: float) -> None:
+        said = [e for e in effective_events(self.log(name)) if isinstance(e.fact, UserSaid)]
+        if len(said) < 2:
+            return
+        target = said[int(old * (len(said) - 1))]
+        later = [event for event in said if event.seq > target.seq]
+        by = later[int(new * len(later))]
+        try:
+            self.run(self.session(name).supersede(target.handle, by=by.handle))
+        except ContextOverflow:
+            self.expect_recorded(name)
+        else:
+            self.expect_recorded(name, Superseded(target=target.seq, by=by.seq))
+
     @rule(name=names, share=st.floats(0, 0.999))
     def a_hidden_step_is_pinned(self, name: str, share: float) -> None:
         target = self.seq(name, share)
@@ -348,7 +365,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _undo(self, name: str, session: Session) -> None:
         log = self.log(name)
-        reductions = [e for e in effective_events(log) if isinstance(e.fact, REDUCTIONS)]
+        reductions = [e for e in effective_events(log) if isinstance(e.fact, (*REDUCTIONS, Superseded))]
         found = sorted([*reductions, *effective_rewinds(log)], key=lambda event: event.seq)
         if not found:
             with pytest.raises(UnknownHandle):
@@ -364,7 +381,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(name=names, share=st.floats(0, 0.999))
     def any_reduction_pin_or_rewind_is_undone(self, name: str, share: float) -> None:
         log = self.log(name)
-        found = [e for e in effective_events(log) if isinstance(e.fact, (*REDUCTIONS, Pinned))]
+        found = [e for e in effective_events(log) if isinstance(e.fact, (*REDUCTIONS, Pinned, Superseded))]
         found += effective_rewinds(log)
         if found:
             target = found[int(share * len(found))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ import msgspec
 from hypothesis import strategies as st
 
 import foveal
-from foveal import Context
+from foveal import Context, ContextOverflow
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -40,6 +41,7 @@ from foveal.core.log import (
     Reverted,
     Rewound,
     SnapshotTaken,
+    Superseded,
     Text,
     ToolReturned,
     Unknown,
@@ -53,7 +55,7 @@ from foveal.core.log import (
 from foveal.core.models import Model
 from foveal.core.tokens import PER_MESSAGE, Counter, Estimate, MessageTokens
 from foveal.core.view import View, render_view
-from foveal.core.view.fold import fold
+from foveal.core.view.fold import effective_events, fold
 from foveal.core.wire import measure_media, wire_for
 from support.legality import check_anthropic, check_bedrock, check_chat, check_gemini, check_responses
 
@@ -66,7 +68,7 @@ CHECKS: Final[dict[Dialect, Callable[[list[dict[str, Any]]], list[str]]]] = {
     "gemini": check_gemini,
     "bedrock": check_bedrock,
 }
-PREFIX_MOVERS: Final = (Masked, Dropped, Compacted, Reverted, Rewound)
+PREFIX_MOVERS: Final = (Masked, Dropped, Compacted, Superseded, Reverted, Rewound)
 PIXEL: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
 )
@@ -424,6 +426,24 @@ def context(window: int = 8_000, policy: Any = "economy", **how: Any) -> Context
     return Context(plain_model(window), policy=policy, **how)
 
 
+def supersede_some(ctx: Context) -> None:
+    """Say of a message of the user or a pinned rule, in some conversations at some calls, that the newest message
+    replaces it; sometimes take that back."""
+    rng = Random(len(ctx.log))
+    events = effective_events(ctx.log)
+    said = [event for event in events if isinstance(event.fact, UserSaid)]
+    if not said or rng.random() < 0.5:
+        return
+    rules = [event for event in events if isinstance(event.fact, Pinned) and event.fact.text]
+    older = [event for event in (*rules, *said) if event.seq < said[-1].seq]
+    made = [event for event in events if isinstance(event.fact, Superseded)]
+    if made and rng.random() < 0.3:
+        ctx.undo(rng.choice(made).handle)
+    elif older:
+        with suppress(ContextOverflow):
+            ctx.supersede(rng.choice(older).handle, by=said[-1].handle)
+
+
 TOOLS: Final[dict[str, list[Json]]] = {
     "openai_chat": [{"type": "function", "function": {"name": "bash", "description": "run " * 40}}],
     "openai_responses": [{"type": "function", "name": "bash", "description": "run " * 40}],
@@ -536,14 +556,15 @@ def describe_view(view: View) -> tuple[Any, ...]:
         view.late_results,
         [s.seq for s in view.permanent_steps],
         (view.result_count, view.turn_count, view.dropped.messages, view.tools),
+        (view.superseded, view.superseded_since),
     )
 
 
 # ── Logs with every kind of fact ─────────────────────────────────────────────────────────────────────────
 
 _FACT_KINDS: Final = (
-    "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "pin_whole", "note", "use",
-    "snapshot", "equip", "unknown", "replace", "aside", "open",
+    "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "pin_whole", "supersede",
+    "note", "use", "snapshot", "equip", "unknown", "replace", "aside", "open",
 )  # fmt: skip
 
 
@@ -596,6 +617,10 @@ def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
             return Pinned(target=first)
         case "pin_whole":
             return Pinned(target=first, whole=True)
+        case "supersede":
+            old, new = some(UserSaid, Pinned), some(UserSaid)
+            is_later = old is not None and new is not None and old.seq < new.seq
+            return Superseded(target=old.seq, by=new.seq) if old and new and is_later else None
         case "note":
             return Noted(text="for people")
         case "use":

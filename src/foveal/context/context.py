@@ -69,6 +69,7 @@ from foveal.core.engine.operations import (
     pin_fact,
     plan_manual_compaction,
     seq_of,
+    supersede_fact,
     undo_fact,
 )
 from foveal.core.engine.origins import Origin
@@ -741,6 +742,40 @@ class Context:
             target = None if event is None else self._event(event).seq
             return self._record(pin_fact(self._engine, text, target, log=self._engine.log)).handle
 
+    def supersede(self, name: str | int, *, by: str | int) -> str:
+        """Say that a message of the user no longer holds, because of a later one.
+
+        Wherever the message is shown, a line at its end names the later one. A pinned message stays pinned.
+        Superseded again, the message names the newest one.
+
+        Args:
+            name: The handle or seq of the message, or of a pinned rule.
+            by: The handle or seq of the later message of the user.
+
+        Returns:
+            The handle of the event that records it, for `undo`.
+
+        Raises:
+            UnknownHandle: No event has one of the handles, or the event is no message of the user, or it was
+                rewound.
+            BadSetting: `by` is not later than the message.
+            ContextOverflow: There is no room for the line.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Never push to main."})
+            ctx.append({"role": "user", "content": "You can push to main now."})
+            ctx.supersede("e1", by="e2")
+            assert ctx.fit()[0]["content"] == "Never push to main.\\n[foveal: replaced by e2]"
+            ```
+        """
+        with self._lock:
+            target, later = self._event(name), self._event(by)
+            return self._record(supersede_fact(self._engine, self._engine.log, target, later)).handle
+
     def drop(self, name: str | int) -> str:
         """Hide the step of an event, or a summary, until `undo`.
 
@@ -857,10 +892,11 @@ class Context:
             return newest_reduction(engine.log[first:])
 
     def undo(self, name: str | int | None = None) -> str:
-        """Take back a reduction, an expansion or a pin, whatever came after it.
+        """Take back a reduction, an expansion, a pin or a `supersede`, whatever came after it.
 
         Args:
-            name: The handle or seq of the event that recorded it. None takes back the newest reduction.
+            name: The handle or seq of the event that recorded it. None takes back the newest reduction or
+                `supersede`.
 
         Returns:
             The handle of what was taken back.

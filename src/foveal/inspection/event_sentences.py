@@ -25,6 +25,7 @@ from foveal.core.log.events import (
     Reverted,
     Rewound,
     SnapshotTaken,
+    Superseded,
     ToolReturned,
     Unknown,
     Used,
@@ -78,6 +79,8 @@ def event_sentence(fact: AnyFact) -> str:
             return _count(len(_list(fact)), "tool")
         case Pinned():
             return preview_text(fact.text) if fact.text else f"pinned {_handle(fact.target)}"
+        case Superseded():
+            return f"{handle(fact.target)} replaced by {handle(fact.by)}: {reason_text('hand')}"
         case Noted():
             return preview_text(f"{fact.topic}: {fact.text}" if fact.topic else fact.text)
         case Used():

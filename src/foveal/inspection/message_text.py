@@ -47,6 +47,7 @@ from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.steps import ShownMessage, Slot, Step
 from foveal.core.view.view import View
 from foveal.errors import UnknownHandle
+from foveal.inspection.view_tracker import shown_because
 
 MAX_WINDOW_CHARS: Final = 200_000
 """Characters of a text that are returned at once, unless the caller asks for another number."""
@@ -241,16 +242,15 @@ def _shown(log: Sequence[Event], at: int, view: View, key: str) -> tuple[Inspect
     if (visible := _visible(view, seq)) is None:
         return _hidden(log_until(log, at), view, event), None
     step, shown = visible
-    overlays = shown.overlays or {}
-    newest = max(overlays.values(), key=lambda overlay: overlay.owner, default=None)
+    by, rule = shown_because(shown)
     fact = shown.as_shown()
     text = InspectedText(
         key=key,
         kind=kind(event.fact),
         role=_role(event.fact if step is None else fact),
         level=shown.level,
-        rule="" if newest is None else newest.rule,
-        by=-1 if newest is None else newest.owner,
+        rule=rule,
+        by=by,
     )
     return text, fact
 

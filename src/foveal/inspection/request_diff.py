@@ -28,6 +28,7 @@ from foveal.core.log.events import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     raw,
 )
 from foveal.core.wire.cache_marks import strip_cache_marks
@@ -193,6 +194,8 @@ def _moves(fact: AnyFact, before: int) -> bool:
             return fact.aside or (fact.replaces is not None and fact.replaces <= before)
         case Pinned():
             return fact.target is None or fact.whole
+        case Superseded():
+            return fact.target <= before
         case Reverted() | Expanded() | Opened():
             return True
         case _:

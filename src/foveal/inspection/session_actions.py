@@ -1,4 +1,4 @@
-"""Actions of the inspector: undo, expand, pin, drop and compact, through the operations of a `Session`.
+"""Actions of the inspector: undo, expand, pin, supersede, drop and compact, through the operations of a `Session`.
 
 1. An action records the same event as the same operation from a chat, the API or your own code.
 2. A store is opened for the action only, so that no reader holds a file that another process writes.
@@ -116,6 +116,9 @@ async def perform(session: Session, action: SessionAction) -> ActionResult:
         case "pin":
             recorded = await (session.pin(event=name) if name else session.pin(action.text))
             text = f"{name} stays in every request" if name else "the rule is in every request"
+        case "supersede":
+            recorded = await session.supersede(_named(action), by=action.by.strip())
+            text = f"{name} is replaced by {action.by.strip()}; undo {recorded} takes that back"
         case "drop":
             recorded = await session.drop(_named(action))
             text = f"{name} is not shown any more; undo {recorded} brings it back"

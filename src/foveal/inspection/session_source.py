@@ -22,7 +22,7 @@ MAX_PART_EVENTS: Final = 500
 MAX_ROW_SHARES: Final = 60
 """Requests of which a row has the window use."""
 
-ActionName: TypeAlias = Literal["undo", "expand", "pin", "drop", "compact"]
+ActionName: TypeAlias = Literal["undo", "expand", "pin", "supersede", "drop", "compact"]
 
 
 class SessionMissing(FovealError, LookupError):
@@ -133,9 +133,11 @@ class SessionAction(
 
     action: ActionName
     event: str = ""
-    """The handle of an event. `undo` without one takes back the newest reduction."""
+    """The handle of an event. `undo` without one takes back the newest reduction or supersession."""
     text: str = ""
     """For `pin`: a rule for every request, instead of an event."""
+    by: str = ""
+    """For `supersede`: the handle of the later message."""
     focus: str = ""
     """For `compact`: what to keep above all."""
     writer: str = ""

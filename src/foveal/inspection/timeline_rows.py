@@ -18,6 +18,7 @@ from foveal.core.log.events import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     ToolReturned,
     calls_of,
     kind,
@@ -89,7 +90,7 @@ class TimelineRows:
 
 def _target(fact: AnyFact) -> int:
     match fact:
-        case Reverted(target=target) | Clipped(target=target):
+        case Reverted(target=target) | Clipped(target=target) | Superseded(target=target):
             return target
         case Rewound(to=to):
             return to

@@ -31,6 +31,7 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Pinned,
+    Superseded,
     Text,
     ToolReturned,
     UserSaid,
@@ -141,7 +142,7 @@ class ViewTracker:
                 return [handle(seq), *self._answered(seq)]
             case Instructed() if not fact.aside and fact.replaces is None:
                 return [handle(seq), *self._missing_results()]
-            case Clipped():
+            case Clipped() | Superseded():
                 return [handle(fact.target)]
             case Masked():
                 return list(dict.fromkeys(handle(mask.target) for mask in fact.masks))
@@ -218,19 +219,16 @@ class ViewTracker:
         place = step.seq if is_utterance and step.seq != shown.seq else -1
         if not is_utterance and step is not self.view.steps[-1] and shown.seq in self.view.late_results:
             place = step.seq
-        overlays = shown.overlays
-        if not overlays:
+        if shown.is_as_said:
             preview = (
                 preview_text(original_text(shown.fact))
                 if step.kind in ("summary", "notice", "pinned")
                 else ""
             )
             return _Shown("full", category, shown.units(self._meter), preview=preview, place=place)
-        owner = max(overlays.values(), key=lambda overlay: overlay.owner)
+        by, rule = shown_because(shown)
         preview = preview_text(original_text(shown.as_shown()))
-        return _Shown(
-            shown.level, category, shown.units(self._meter), owner.owner, owner.rule, preview, place
-        )
+        return _Shown(shown.level, category, shown.units(self._meter), by, rule, preview, place)
 
     def _no_result(self, place: int) -> _Shown:
         units = PER_MESSAGE + self._meter.text(-1, -1, -1, NO_RESULT)
@@ -319,6 +317,16 @@ class ViewTracker:
             if step is not newest:
                 for key, _ in _missing(step):
                     yield key, self._no_result(step.seq)
+
+
+def shown_because(shown: ShownMessage) -> tuple[int, str]:
+    """Return the event because of which a message is not shown as it was said, and the rule; -1 and "" if it is."""
+    newest = max((shown.overlays or {}).values(), key=lambda overlay: overlay.owner, default=None)
+    by, rule = (-1, "") if newest is None else (newest.owner, newest.rule)
+    if shown.superseded_by >= 0:
+        by = shown.superseded_since if newest is None else by
+        rule = "; ".join(filter(None, (rule, f"replaced by {handle(shown.superseded_by)}")))
+    return by, rule
 
 
 def _missing(step: Step) -> Iterator[tuple[str, Call]]:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from foveal.core.log.events import AnyFact, Clipped, Dropped, Erased, Event, Masked, handle, kind
+from foveal.core.log.events import AnyFact, Clipped, Dropped, Erased, Event, Masked, Superseded, handle, kind
 from foveal.core.tokens.counter import Counter, counter
 from foveal.core.wire.event_text import (
     RECALL_PREFIX,
@@ -351,6 +351,8 @@ def _why_without_text(fact: AnyFact) -> str:
             )
         case Clipped():
             return f"it shortened {handle(fact.target)}: read that"
+        case Superseded():
+            return f"it says that {handle(fact.by)} replaces {handle(fact.target)}: read those"
         case Dropped():
             ranges = (f"{handle(first)}-{handle(last)}" for first, last in fact.ranges[:20])
             return f"it hid {', '.join(ranges)}: read those"

@@ -4,8 +4,8 @@
    whichever process received them, and whether or not the caller waits.
 2. A message is written to the log together with a note of its turn, so that it is never recorded or answered twice:
    a turn that was interrupted by a crash continues where it was.
-3. `append`, `compact`, `undo`, `drop`, `take_out` and `pin` raise `Busy` while a turn runs or waits. With `waits`,
-   those that have this argument run between that turn and the next one instead.
+3. `append`, `compact`, `undo`, `drop`, `take_out`, `pin` and `supersede` raise `Busy` while a turn runs or waits.
+   With `waits`, those that have this argument run between that turn and the next one instead.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ class LiveSession:
     async def undo(
         self, name: str | None = None, *, waits: bool = False, reduces_again: bool = False
     ) -> Event:
-        """Take back a reduction, a pin or a rewind; the newest reduction or rewind if none is named. With
+        """Take back a reduction, a pin, a supersession or a rewind; the newest one but pins if none is named. With
         `reduces_again` also the newest one if the next request must be reduced again then."""
 
         async def undo() -> Event:
@@ -463,6 +463,13 @@ class LiveSession:
     async def pin(self, text: str = "", *, event: str | None = None) -> str:
         self._check_idle("pin something")
         return await self.session.pin(text, event=event)
+
+    async def supersede(self, name: str, *, by: str) -> str:
+        """Say that a message of the user no longer holds because of a later one; return the handle of what records
+        it."""
+        return await self.change(
+            lambda: self.session.supersede(name, by=by), what="supersede something", waits=False
+        )
 
     async def prepare(self) -> Event | None:
         """Write the summary that will be needed soon; turns may run meanwhile."""

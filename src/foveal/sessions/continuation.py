@@ -198,6 +198,7 @@ def _is_old_record(fact: AnyFact) -> bool:
 def _pins(engine: Engine, room: int, counter: Counter) -> tuple[list[Pinned], list[Event]]:
     """Return the pinned rules to pin again, the newest that fit, and the events of the others."""
     shown = {step.seq for step in engine.view.permanent_steps if step.kind == "pinned"}
+    shown -= engine.view.superseded.keys()  # what no longer holds is no rule of another session
     events = [e for e in engine.log if e.seq in shown and isinstance(e.fact, Pinned) and e.fact.text]
     kept: list[Pinned] = []
     left: list[Event] = []
@@ -255,7 +256,7 @@ class _OldSession:
         for event in pinned:
             yield self._part("rule", event.seq, "pinned rule", readable_text(event.fact))
         for seq, text in self._said.items():
-            if not states_rule(text):
+            if seq in self.engine.view.superseded or not states_rule(text):
                 continue
             is_short = len(text) <= MAX_WHOLE_RULE_CHARS
             found = text if is_short else "\n".join(text[low:high].strip() for low, high in find_rules(text))

@@ -212,7 +212,8 @@ class EventWriter:
         )
 
     async def whole_log(self) -> list[Event]:
-        """Return all events; only `undo` and `expand` need them in memory, to try what the request would be."""
+        """Return all events; only `undo`, `expand` and `supersede` need them in memory, to try what the request
+        would be."""
         end = (await self.store.end(self.id)).next_seq
         return [event async for events in read_slices(self.store, self.id, end=end) for event in events]
 

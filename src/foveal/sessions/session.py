@@ -35,7 +35,15 @@ from foveal.core.engine.context_arguments import (
     checked_list,
 )
 from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.operations import drop_fact, expand_facts, is_whole_pin, pin_fact, seq_of, undo_fact
+from foveal.core.engine.operations import (
+    drop_fact,
+    expand_facts,
+    is_whole_pin,
+    pin_fact,
+    seq_of,
+    supersede_fact,
+    undo_fact,
+)
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.settings import (
     EngineSettings,
@@ -667,6 +675,32 @@ class Session:
             fact = await offload(partial(pin_fact, engine, text, target, log=log), events=len(log))
             return (await self._commit_change(fact)).handle
 
+    async def supersede(self, name: str | int, *, by: str | int) -> str:
+        """Say that a message of the user no longer holds, because of a later one.
+
+        Wherever the message is shown, a line at its end names the later one. A pinned message stays pinned.
+        Superseded again, the message names the newest one.
+
+        Args:
+            name: The handle or seq of the message, or of a pinned rule.
+            by: The handle or seq of the later message of the user.
+
+        Returns:
+            The handle of the event that records it, for `undo`.
+
+        Raises:
+            UnknownHandle: No event has one of the handles, or the event is no message of the user, or it was
+                rewound.
+            BadSetting: `by` is not later than the message.
+            ContextOverflow: There is no room for the line.
+        """
+        async with self._lock:
+            target, later = await self._writer.event(name), await self._writer.event(by)
+            engine = await self._writer.refresh()
+            log = await self._writer.whole_log()
+            work = partial(supersede_fact, engine, log, target, later)
+            return (await self._commit_change(await offload(work, events=len(log)))).handle
+
     async def drop(self, name: str | int) -> str:
         """Hide the step of an event, or a summary, until `undo`.
 
@@ -745,13 +779,14 @@ class Session:
         return await self._manual.agree()
 
     async def undo(self, name: str | int | None = None) -> str:
-        """Take back a reduction, an expansion, a pin or a rewind, whatever came after it.
+        """Take back a reduction, an expansion, a pin, a `supersede` or a rewind.
 
-        The messages of a rewind return to their places, before what was said since.
+        It does not matter what came after it. The messages of a rewind return to their places, before what was said
+        since.
 
         Args:
-            name: The handle or seq of the event that recorded it. None takes back the newest reduction or
-                rewind.
+            name: The handle or seq of the event that recorded it. None takes back the newest reduction,
+                `supersede` or rewind.
 
         Returns:
             The handle of what was taken back.

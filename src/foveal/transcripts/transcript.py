@@ -29,6 +29,7 @@ from foveal.core.log.events import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     UserSaid,
     text_of,
 )
@@ -127,6 +128,8 @@ def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
             return replace(fact, target=fact.target + by, sources=sources)
         case Reverted() | Marked():
             return replace(fact, target=fact.target + by)
+        case Superseded():
+            return replace(fact, target=fact.target + by, by=fact.by + by)
         case Pinned() if fact.target is not None:
             return replace(fact, target=fact.target + by)
         case Instructed() if fact.replaces is not None:

@@ -119,6 +119,32 @@ async def run_in_session(operations: list[Operation], turns: int) -> tuple[list[
             call("expand", 999),
         ],
         [call("compact"), call("compact"), call("undo", "e25"), call("why", "e25")],
+        [
+            call("supersede", "e1", by="e21"),
+            call("why", "e1"),
+            call("supersede", "e1", by="e17"),
+            call("why", "e1"),
+            call("undo"),
+            call("why", "e1"),
+            call("undo", "e25"),
+            call("why", "e1"),
+            call("undo", "e25"),
+        ],
+        [
+            call("compact"),
+            call("supersede", "e5", by="e9"),
+            call("why", "e5"),
+            call("undo"),
+            call("why", "e5"),
+        ],
+        [
+            call("supersede", "e1", by="e999"),
+            call("supersede", "no handle", by="e1"),
+            call("supersede", "e2", by="e5"),
+            call("supersede", "e1", by="e2"),
+            call("supersede", "e5", by="e1"),
+            call("supersede", "e5", by="e5"),
+        ],
     ],
 )
 def test_context_and_session_return_and_record_the_same(operations: list[Operation]) -> None:
@@ -133,6 +159,98 @@ def test_operations_return_handles() -> None:
         [call("pin", "Keep the API."), call("compact"), call("expand", "e26"), call("undo", "e26")], 6
     )
     assert found == ["e25", "e26", "e27", "e26"]
+
+
+LINE: Final = "[foveal: replaced by e2]"
+
+
+def two_rules() -> Context:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(user("Never push to main."), user("You can push to main now."), user("Go on."))
+    return ctx
+
+
+def test_a_superseded_message_says_what_replaces_it_until_undo() -> None:
+    ctx = two_rules()
+    before = ctx.fit()
+    recorded = ctx.supersede("e1", by="e2")
+    assert ctx.fit() == [user(f"Never push to main.\n{LINE}"), *before[1:]]
+    assert 0 <= ctx.report().used - recount(ctx.fit()) <= 1, "the line is counted apart from the text"
+    status = ctx.why("e1")
+    assert (status.level, status.replaced_by, status.replaced_since) == ("full", "e2", recorded)
+    assert ctx.undo() == recorded
+    assert ctx.fit() == before
+    assert ctx.why("e1").replaced_by == ""
+
+
+def test_a_message_with_parts_gets_the_line_as_its_last_part() -> None:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(user([{"type": "text", "text": "Use tabs."}]), user("Use spaces."))
+    ctx.supersede("e1", by="e2")
+    content = [{"type": "text", "text": "Use tabs."}, {"type": "text", "text": LINE}]
+    assert ctx.fit() == [user(content), user("Use spaces.")]
+
+
+def test_the_later_of_two_supersessions_counts_and_its_undo_shows_the_earlier() -> None:
+    ctx = two_rules()
+    ctx.supersede("e1", by="e2")
+    second = ctx.supersede("e1", by="e3")
+    assert ctx.why("e1").replaced_by == "e3"
+    ctx.undo(second)
+    assert ctx.fit()[0] == user(f"Never push to main.\n{LINE}")
+
+
+def test_a_pinned_message_that_is_superseded_stays_pinned_and_says_so() -> None:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(user("Never push to main."), *history(1)[1:], *history(6))
+    ctx.pin(event="e1")
+    ctx.supersede("e1", by="e5")
+    ctx.compact()
+    assert user("Never push to main.\n[foveal: replaced by e5]") in ctx.fit()
+
+
+def test_a_pinned_rule_can_be_superseded_and_a_pin_of_an_event_names_that_event() -> None:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(user("Hello."))
+    rule, pin = ctx.pin("Answer in French."), ctx.pin(event="e1")
+    ctx.append(user("Answer in English."))
+    ctx.supersede(rule, by="e4")
+    assert "Answer in French.\n[foveal: replaced by e4]" in str(ctx.fit()[1]["content"])
+    with pytest.raises(UnknownHandle, match="e3 pins e1 and says nothing itself: supersede e1"):
+        ctx.supersede(pin, by="e4")
+    ctx.undo(rule)
+    assert "replaced" not in str(ctx.fit())
+
+
+def test_the_line_stays_on_a_hidden_message_that_is_expanded() -> None:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(*history(6))
+    ctx.compact()
+    ctx.supersede("e5", by="e21")
+    assert "request 1\n" not in str([m for m in ctx.fit() if m["content"] == "request 1"])
+    ctx.expand("e5")
+    assert user("request 1\n[foveal: replaced by e21]") in ctx.fit()
+
+
+def test_a_rewind_behind_the_later_message_takes_the_supersession_away() -> None:
+    messages = [user("Never push to main."), user("You can push to main now."), user("Go on.")]
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.fit(messages)
+    ctx.supersede("e1", by="e3")
+    edited = [*messages[:2], user("Go on, please.")]
+    assert ctx.fit(edited) == edited
+    ctx.supersede("e1", by="e2")
+    again = ctx.fit([*messages[:2], user("Go on.")])
+    assert again[0] == user(f"Never push to main.\n{LINE}"), "the later message is still there"
+
+
+def test_supersede_moves_the_prefix_and_the_report_says_so() -> None:
+    ctx = two_rules()
+    ctx.fit()
+    recorded = ctx.supersede("e1", by="e2")
+    ctx.fit()
+    (moved,) = ctx.report().breaks
+    assert (moved.at, moved.cause, moved.why) == ("e1", recorded, "superseded")
 
 
 def test_expand_of_several_results_returns_the_first_of_its_events() -> None:

@@ -34,6 +34,7 @@ from foveal.core.log import (
     Reverted,
     Rewound,
     SnapshotTaken,
+    Superseded,
     Text,
     Thinking,
     ToolReturned,
@@ -72,6 +73,7 @@ ALL_FACTS = [
     ToolReturned(call_id="a", content="done", name="f", error=True, variety="custom", extra=NATIVE),
     ToolReturned(call_id="a", content=()),
     Pinned(text="never", target=4),
+    Superseded(target=4, by=9),
     Noted(text="for people", topic="t"),
     Used(
         input=1,

@@ -36,6 +36,7 @@ from foveal.core.log.events import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     Used,
     calls_of,
     handle,
@@ -231,6 +232,8 @@ def _event_text(event: Event) -> str:
             return f"equipped with {len(json.loads(bytes(fact.tools)))} tools"
         case Pinned():
             return f"pinned {handle(fact.target) if fact.target is not None else ''} {one_line(fact.text)}"
+        case Superseded():
+            return f"{handle(fact.target)} replaced by {handle(fact.by)}"
         case ModelSaid():
             calls = " ".join(
                 f"→ {call.name}({one_line(call.arguments, width=40)})" for _, call in calls_of(fact.content)

@@ -22,6 +22,8 @@ from foveal.core.log.events import (
     Event,
     Masked,
     Rewound,
+    Superseded,
+    handle,
 )
 from foveal.core.models.cost import UsageTotals
 from foveal.core.redaction.redact import scrub
@@ -320,6 +322,8 @@ def undone(event: Event, report: Report, *, is_new: bool) -> str:
         Masked: "placeholders",
         Rewound: "a rewind",
     }
+    if isinstance(event.fact, Superseded):
+        return f"↩️ Undid {event.handle}: {handle(event.fact.target)} holds again."
     is_cut = isinstance(event.fact, Compacted) and event.fact.masks
     what = "placeholders and their record" if is_cut else names.get(type(event.fact), "a reduction")
     when = ", made since the last answer" if is_new else ""

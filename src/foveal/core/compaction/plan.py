@@ -295,8 +295,10 @@ def range_fingerprint(view: View, plan: Plan) -> tuple[object, ...]:
     """Return the state of a plan's range in a view: equal as long as a summary of it would still be true."""
     keep = frozenset(plan.keep)  # hundreds of seqs in a long range, and each step is looked up in them
     inside = (step for step in view.steps if plan.first <= step.seq <= plan.last and step.seq not in keep)
-    return tuple(
-        (step.seq, step.utterance.seq, step.pin_seq, step.covers, len(step.slots)) for step in inside
+    superseded = (pair for pair in view.superseded.items() if plan.first <= pair[0] <= plan.last)
+    return (
+        *((step.seq, step.utterance.seq, step.pin_seq, step.covers, len(step.slots)) for step in inside),
+        *superseded,
     )
 
 

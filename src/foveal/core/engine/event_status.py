@@ -17,6 +17,7 @@ from foveal.core.log.events import (
     Instructed,
     ModelSaid,
     Pinned,
+    Superseded,
     ToolReturned,
     UserSaid,
     calls_of,
@@ -54,6 +55,10 @@ class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The rule that decided the level; "" for an event that is shown in full."""
     by: str = ""
     """The handle of the event that recorded it."""
+    replaced_by: str = ""
+    """The handle of the later message that replaces it, as `supersede` has recorded; "" if it still holds."""
+    replaced_since: str = ""
+    """The handle of the event that recorded that, for `undo`."""
 
 
 def unsent_status(event: Event, *, is_effective: bool) -> EventStatus | None:
@@ -111,7 +116,16 @@ def hidden_event_status(event: Event, later: EffectiveLog, *, is_orphan: bool) -
     if unsent is not None:
         return unsent
     cover = _newest_cover(event.seq, later)
-    return hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(later.expansions))
+    status = hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(later.expansions))
+    for other in reversed(later.events):
+        if isinstance(other.fact, Superseded) and other.fact.target == event.seq:
+            return replaced_status(status, by=other.fact.by, since=other.seq)
+    return status
+
+
+def replaced_status(status: EventStatus, *, by: int, since: int) -> EventStatus:
+    """Return the status of a message that event `since` says to be replaced by the later message `by`."""
+    return msgspec.structs.replace(status, replaced_by=handle(by), replaced_since=handle(since))
 
 
 def _newest_cover(seq: int, later: EffectiveLog) -> CoveredRange | None:

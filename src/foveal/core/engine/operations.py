@@ -1,4 +1,4 @@
-"""Rules of `pin`, `drop`, `undo`, `expand`, `compact` and `agree`, shared by `Context` and `Session`.
+"""Rules of `pin`, `supersede`, `drop`, `undo`, `expand`, `compact` and `agree`, shared by `Context` and `Session`.
 
 Each function is pure: it returns what to record, or raises the error. `Context` and `Session` look up events by
 their handles, record the facts, and return a handle.
@@ -27,6 +27,7 @@ from foveal.core.log.events import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     ToolReturned,
     UserSaid,
     calls_of,
@@ -99,16 +100,17 @@ def _expansion_overflow(problem: ContextOverflow, name: str | int) -> ContextOve
 
 
 def newest_to_undo(log: Sequence[Event]) -> Event:
-    """Return the newest of the effective reductions and rewinds; raises `UnknownHandle` when there is none."""
+    """Return the newest of the effective reductions, supersessions and rewinds; raises `UnknownHandle` when there
+    is none."""
     reductions = (
         event
         for event in reversed(effective_events(log))
-        if isinstance(event.fact, REDUCTIONS) and not _records_edit(event.fact)
+        if isinstance(event.fact, (*REDUCTIONS, Superseded)) and not _records_edit(event.fact)
     )
     rewinds = (event for event in reversed(effective_rewinds(log)) if not _records_edit(event.fact))
     newest = [event for event in (next(reductions, None), next(rewinds, None)) if event is not None]
     if not newest:
-        raise UnknownHandle("nothing has been reduced or rewound, so there is nothing to undo")
+        raise UnknownHandle("nothing has been reduced, superseded or rewound, so there is nothing to undo")
     return max(newest, key=lambda event: event.seq)
 
 
@@ -121,10 +123,11 @@ def _records_edit(fact: AnyFact) -> bool:
 
 
 def _check_undo(event: Event, log: Sequence[Event]) -> None:
-    """Raise `UnknownHandle` unless the event is an effective reduction, pin or rewind that can be taken back."""
-    if not isinstance(event.fact, (*REDUCTIONS, Pinned, Expanded, Rewound)):
+    """Raise `UnknownHandle` unless the event is effective and can be taken back."""
+    if not isinstance(event.fact, (*REDUCTIONS, Pinned, Superseded, Expanded, Rewound)):
         raise UnknownHandle(
-            f"{event.handle} is not a reduction, an expansion, a pin or a rewind, so there is nothing to undo"
+            f"{event.handle} is not a reduction, an expansion, a pin, a supersession or a rewind, so there is "
+            "nothing to undo"
         )
     if _records_edit(event.fact):
         raise UnknownHandle(
@@ -213,6 +216,37 @@ def _whole_pin(engine: Engine, text: str, log: Sequence[Event], target: int) -> 
     return pin
 
 
+def supersede_fact(engine: Engine, log: Sequence[Event], target: Event, by: Event) -> Superseded:
+    """Return the fact that the message `target` of the user, or the rule that it pins, no longer holds because of
+    the later message `by`. `log` is the whole log. Raises `UnknownHandle` for other events, `BadSetting` for a
+    message that is not later, and `ContextOverflow` when there is no room for the line that says so."""
+    if by.seq <= target.seq:
+        raise BadSetting("by", by.handle, f"a message of the user after {target.handle}")
+    effective = {event.seq for event in effective_events(log)}
+    for event in (target, by):
+        problem = _supersede_refusal(event, is_target=event is target, is_effective=event.seq in effective)
+        if problem:
+            raise UnknownHandle(problem)
+    fact = Superseded(target=target.seq, by=by.seq)
+    if engine.view.find(target.seq) is not None:
+        engine.check_fits(log, [fact])
+    return fact
+
+
+def _supersede_refusal(event: Event, *, is_target: bool, is_effective: bool) -> str:
+    """Return why an event cannot replace a message, or be replaced; "" if it can."""
+    fact, name = event.fact, event.handle
+    role = "be superseded" if is_target else "supersede another"
+    if is_target and isinstance(fact, Pinned) and not fact.text and fact.target is not None:
+        return f"{name} pins {handle(fact.target)} and says nothing itself: supersede {handle(fact.target)}"
+    is_rule = is_target and isinstance(fact, Pinned) and bool(fact.text)
+    if not is_rule and not isinstance(fact, UserSaid):
+        return f"{name} is no message of the user, so it cannot {role}; name what the user said"
+    if not is_effective:
+        return f"{name} was rewound or undone, so it cannot {role}; see why({name!r})"
+    return ""
+
+
 def drop_fact(engine: Engine, target: int) -> Dropped:
     """Return the fact that hides the step of event `target`, or a summary with all that it stands for, until it is
     taken back. Raises `UnknownHandle` for what is not shown, and `NotDropped` for what every request contains."""
@@ -250,15 +284,17 @@ def _drop_refusal(view: View, step: Step, name: str) -> str:
 
 
 def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Reverted:
-    """Return the fact that takes back a reduction, an expansion, a pin or a rewind; without `target`, the newest
-    reduction or rewind. `log` is the whole log.
+    """Return the fact that takes back a reduction, an expansion, a pin, a supersession or a rewind; without
+    `target`, the newest reduction, supersession or rewind. `log` is the whole log.
 
     Raises `UnknownHandle` when there is nothing to take back, and `ContextOverflow` when the request would not
     fit: without `target` as it would be then, with `target` only if the policy could not reduce it otherwise."""
     chosen = newest_to_undo(log) if target is None else target
     _check_undo(chosen, log)
     fact = Reverted(target=chosen.seq)
-    if not isinstance(chosen.fact, Pinned | Expanded):  # to take back one of these only makes room
+    if not isinstance(
+        chosen.fact, Pinned | Superseded | Expanded
+    ):  # to take back one of these only makes room
         try:
             engine.check_fits(log, [fact], reduces=target is not None)
         except ContextOverflow as problem:

@@ -169,17 +169,24 @@ def _written_as(
             yield _Written(message, shown, (), 0, is_whole=False, events=_writers(step, shown))
         return
     indexes = range(source.first, source.end)
-    events = () if not shown.overlays else tuple(handle(o.owner) for o in shown.overlays.values())
+    events = () if shown.is_as_said else tuple(_changers(shown))
     if len(messages) == 1 == len(indexes):
-        yield _Written(messages[0], shown, tuple(indexes), source.facts, not shown.overlays, events)
+        yield _Written(messages[0], shown, tuple(indexes), source.facts, shown.is_as_said, events)
         return
     # Several items of the Responses API make one utterance: each is looked up by its content.
     for place, message in enumerate(messages):
         found = [index for index in indexes if given[index] == message]
-        if not found and not shown.overlays and len(messages) == len(indexes):
+        if not found and shown.is_as_said and len(messages) == len(indexes):
             found = [indexes[place]]
         inputs = tuple(found[:1]) or tuple(indexes)
         yield _Written(message, shown, inputs, 1, is_whole=bool(found), events=() if found else events)
+
+
+def _changers(shown: ShownMessage) -> Iterator[str]:
+    """Yield the events because of which a message is not shown as it was said."""
+    yield from (handle(overlay.owner) for overlay in (shown.overlays or {}).values())
+    if shown.superseded_by >= 0:
+        yield handle(shown.superseded_since)
 
 
 def _writers(step: Step, shown: ShownMessage | None) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from foveal.core.log.events import (
     Noted,
     Opened,
     SnapshotTaken,
+    Superseded,
     ToolReturned,
     Used,
     UserSaid,
@@ -167,6 +168,6 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def _is_reduction_of_a_policy(fact: AnyFact) -> bool:
-    if not may_move_prefix(fact) or isinstance(fact, Equipped | Instructed):
+    if not may_move_prefix(fact) or isinstance(fact, Equipped | Instructed | Superseded):
         return False
     return not (isinstance(fact, Compacted) and fact.reason == "hand")

@@ -19,13 +19,14 @@ from foveal.core.log.events import (
     Equipped,
     Instructed,
     Masked,
+    Superseded,
 )
 from foveal.core.view.request_writer import common_beginning
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import strip_cache_marks
 
-_MOVERS: Final = frozenset({Masked, Dropped, Compacted, Equipped})
+_MOVERS: Final = frozenset({Masked, Dropped, Compacted, Equipped, Superseded})
 
 
 class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,7 +16,7 @@ import msgspec
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.confirm_texts import compaction_question, limit_notice
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.event_status import EventStatus, hidden_status, unsent_status
+from foveal.core.engine.event_status import EventStatus, hidden_status, replaced_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak
 from foveal.core.engine.turns_left import turns_until_reduction
 from foveal.core.log.events import (
@@ -422,10 +422,18 @@ def event_status(engine: Engine, event: Event) -> EventStatus:
 
 
 def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effective: bool) -> EventStatus:
-    view, fact = engine.view, event.fact
+    view = engine.view
     unsent = unsent_status(event, is_effective=is_effective)
     if unsent is not None:
         return unsent
+    status = _status_of_message(view, event, tokens)
+    by = view.superseded.get(event.seq)
+    if by is None:
+        return status
+    return replaced_status(status, by=by, since=view.superseded_since[event.seq])
+
+
+def _status_of_message(view: View, event: Event, tokens: Mapping[int, int]) -> EventStatus:
     found = view.find(event.seq)
     shown = found[1] if found is not None else _aside(view, event.seq)
     if shown is None:
@@ -439,7 +447,7 @@ def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effec
         by, rule = expanded_by, "expanded until the user speaks"
     return EventStatus(
         handle=event.handle,
-        kind=kind(fact),
+        kind=kind(event.fact),
         level=shown.level,
         tokens=tokens.get(shown.seq, 0),
         rule=rule,

@@ -329,6 +329,25 @@ class Pinned(Fact, frozen=True, tag="pinned"):
     """Whether the step that begins with `target` is shown as it was said, whatever reduced or hid it before."""
 
 
+class Superseded(Fact, frozen=True, tag="superseded"):
+    """What the user said in one message no longer holds, because of a later one.
+
+    The view shows the message with a line at its end that names the later one.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Superseded(target=5, by=31)
+        ```
+    """
+
+    target: int
+    """The seq of the message, or of the pin, that no longer holds."""
+    by: int
+    """The seq of the later message of the user that replaces it."""
+
+
 class Noted(Fact, frozen=True, tag="noted"):
     """A note for readers of the log. It is never sent to the model.
 
@@ -679,7 +698,7 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
 
 
 class Reverted(Fact, frozen=True, tag="reverted"):
-    """A reduction, an expansion, a pin or a rewind is undone.
+    """A reduction, an expansion, a pin, a supersession or a rewind is undone.
 
     Examples:
         ```python
@@ -746,6 +765,7 @@ Known: TypeAlias = (
     | ModelSaid
     | ToolReturned
     | Pinned
+    | Superseded
     | Noted
     | Used
     | SnapshotTaken

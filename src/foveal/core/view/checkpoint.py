@@ -109,6 +109,7 @@ def needed_seqs(view: View) -> set[int]:
     seqs = set(view.seqs)
     seqs.update(shown.seq for shown in view.asides.values())
     seqs.update(step.pin_seq for step in view.steps if step.is_pinned)
+    seqs.update(view.superseded_since.values())
     if view.tools is not None:
         seqs.add(view.tools[0])
     for step in view.steps:

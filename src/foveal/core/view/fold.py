@@ -33,6 +33,7 @@ from foveal.core.log.events import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     ToolReturned,
     UserSaid,
 )
@@ -76,8 +77,8 @@ def _walk_back(log: Sequence[Event]) -> tuple[list[Event], list[Event]]:
             rewound = None
         if rewound is not None and not _survives(fact, rewound):
             continue
-        if event.seq in reverted:
-            continue
+        if event.seq in reverted or (isinstance(fact, Superseded) and fact.target in reverted):
+            continue  # a rule whose pin was taken back is not replaced by anything
         if isinstance(fact, Rewound):
             rewound = fact
             rewinds.append(event)
@@ -118,6 +119,8 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
         return False
     if isinstance(fact, Compacted) and fact.last > rewound.to:
         return False  # it summarises events that are rewound
+    if isinstance(fact, Superseded) and fact.by > rewound.to:
+        return False  # the message that replaces another one is rewound
     if isinstance(fact, Dropped | Compacted):
         return rewound.keep_reductions and (_is_left_out(fact) or not rewound.show_dropped)
     if isinstance(fact, (*REDUCTIONS, Reverted)):
@@ -126,9 +129,10 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
 
 
 def reductions_for_fork(later: Sequence[Event], *, at: int, latest_user: int) -> list[AnyFact]:
-    """Return what a fork at an event takes over from `later` events: reductions of what the fork contains, and
-    reverts of reductions in it. Without them, the fork would send again what was reduced, and a prefix that the
-    provider has cached would change. A reduction that hides the `latest_user` message is not taken over."""
+    """Return what a fork at an event takes over from `later` events: reductions of what the fork contains,
+    which of its messages others in it replace, and reverts of what is in it. Without them, the fork would
+    send again what was reduced, and a prefix that the provider has cached would change. A reduction that hides the
+    `latest_user` message is not taken over."""
     reverted = {event.fact.target for event in later if isinstance(event.fact, Reverted)}
     reverts = [
         event.fact
@@ -147,6 +151,8 @@ def _restrict(fact: AnyFact, at: int) -> AnyFact | None:
         case Masked(masks=masks) if kept := tuple(mask for mask in masks if mask.target <= at):
             return replace(fact, masks=kept)
         case Compacted(last=last) if last <= at:
+            return fact
+        case Superseded(by=by) if by <= at:
             return fact
         case Dropped(ranges=ranges, users=users) if not _is_left_out(fact):
             shown = tuple((first, min(last, at)) for first, last in ranges if first <= at)
@@ -201,7 +207,7 @@ def without_text(event: Event) -> Event:
     """Return an event with only what decides which events are effective."""
     fact = event.fact
     match fact:
-        case Rewound() | Reverted() | Expanded() | Masked() | Dropped() | Pinned():
+        case Rewound() | Reverted() | Expanded() | Masked() | Dropped() | Pinned() | Superseded():
             return event
         case Compacted():
             return Event(event.seq, replace(fact, summary="", chunks=(), masks=()), event.at)

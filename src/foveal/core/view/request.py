@@ -165,7 +165,9 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             limit=limit,
             whole=whole,
             reduced=reduced,
-            intact=not reduced and all(step.kind != "pinned" for step in view.steps),
+            intact=not reduced
+            and all(step.kind != "pinned" for step in view.steps)
+            and all(view.find(seq) is None for seq in view.superseded),
             seqs=tuple(chain.from_iterable(map(_unchanged_seqs, view.steps))),
         )
 
@@ -225,7 +227,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 def _unchanged_seqs(step: Step) -> Iterator[int]:
     """Yield for each message of a step the event that it shows as it was said, or -1."""
-    is_own = step.kind in ("instructed", "user", "model") and not step.utterance.overlays
+    is_own = step.kind in ("instructed", "user", "model") and step.utterance.is_as_said
     yield step.utterance.seq if is_own else -1
     for slot in step.slots:
         yield slot.result.seq if slot.result is not None and not slot.result.overlays else -1

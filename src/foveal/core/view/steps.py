@@ -27,6 +27,7 @@ from foveal.core.log.events import (
     Text,
     ToolReturned,
     calls_of,
+    handle,
     parts,
     text_of,
 )
@@ -47,6 +48,8 @@ StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
 
 T = TypeVar("T")
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
+_LAST_LINE: Final = -2
+"""The place under which the meter counts the line after a superseded message."""
 
 
 class Overlay:
@@ -73,6 +76,10 @@ class ShownMessage(Struct, eq=False, gc=False):
     overlays: dict[int, Overlay] | None = None
     marked_by: int = -1
     """The event that gave it its newest cache marks; -1 when none did."""
+    superseded_by: int = -1
+    """The later message that replaces it; -1 when it still holds."""
+    superseded_since: int = -1
+    """The event that says so."""
     _name_counts: dict[str, int] | None = None
     _names: tuple[str, ...] | None = None
     _has_failed: bool | None = None
@@ -110,11 +117,19 @@ class ShownMessage(Struct, eq=False, gc=False):
             text = text_of(self.fact.content)
         return "".join(p if isinstance(p, str) else text[p[0] : p[1]] for p in fact.pieces)
 
+    @property
+    def is_as_said(self) -> bool:
+        """Whether it is shown as it was said, with nothing replaced and nothing added."""
+        return not self.overlays and self.superseded_by < 0
+
     def as_shown(self) -> CountedFact:
-        """Return the fact with its overlays applied: what the wire writes."""
-        if not self.overlays:
+        """Return the fact with its overlays applied, and the line of a superseded one: what the wire writes."""
+        if self.is_as_said:
             return self.fact
-        return replace(self.fact, content=self._content(self.overlays))
+        content = self._content(self.overlays) if self.overlays else self.fact.content
+        if self.superseded_by >= 0:
+            content = _with_last_line(content, superseded_line(self.superseded_by))
+        return replace(self.fact, content=content)
 
     def _content(self, overlays: dict[int, Overlay]) -> Content:
         whole = overlays.get(-1)
@@ -136,6 +151,18 @@ class ShownMessage(Struct, eq=False, gc=False):
 
     def units(self, meter: MessageTokens) -> int:
         """Return the units that the message takes as it is shown."""
+        if self.superseded_by < 0:
+            return self._text_units(meter)
+        return self._text_units(meter) + self._line_units(meter)
+
+    def _line_units(self, meter: MessageTokens) -> int:
+        if self.superseded_by < 0:
+            return 0
+        line = superseded_line(self.superseded_by)
+        return meter.text(self.superseded_since, self.seq, _LAST_LINE, f"\n{line}")
+
+    def _text_units(self, meter: MessageTokens) -> int:
+        """Return the units without those of the line that is added to a superseded message."""
         overlays = self.overlays
         if not overlays:
             return meter.message(self._counted_as, self.fact)
@@ -153,8 +180,9 @@ class ShownMessage(Struct, eq=False, gc=False):
         return units
 
     def replaceable_units(self, meter: MessageTokens) -> int:
-        """Return the units that another text would replace: all but the extra fields, which stay."""
-        return self.units(meter) - meter.extra_units(self.fact.extra)
+        """Return the units that another text would replace: all but the extra fields and an added line, which
+        stay."""
+        return self._text_units(meter) - meter.extra_units(self.fact.extra)
 
     def referenced_units(self, meter: MessageTokens) -> int:
         """Return the units that references save."""
@@ -179,6 +207,11 @@ class ShownMessage(Struct, eq=False, gc=False):
             content = self.fact.content
         self.fact = replace(self.fact, content=content, extra=extras.get(-1, UNSET))
         self.marked_by = seq
+
+    def supersede(self, seq: int, by: int) -> None:
+        """Say that a later message replaces this one, as the event `seq` says."""
+        self.superseded_since, self.superseded_by = seq, by
+        self._name_counts = self._names = None
 
     def add_overlay(self, part: int, overlay: Overlay) -> None:
         if self.overlays is None:
@@ -436,6 +469,17 @@ class Step:
                 self.rendered = wire.write(self.utterance.as_shown())
             self.rendered_by = wire
         return self.rendered
+
+
+def superseded_line(by: int) -> str:
+    """Return the last line of a message that no longer holds, because of the later message `by`."""
+    return f"[foveal: replaced by {handle(by)}]"
+
+
+def _with_last_line(content: Content, line: str) -> Content:
+    if isinstance(content, str):
+        return f"{content}\n{line}" if content else line
+    return (*content, Text(text=line))
 
 
 # ── Ranges that reductions hide ────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,8 @@
 3. A call without a result is shown with a fixed synthetic one.
 4. Instructions and pinned steps are never hidden, whatever a range says.
 5. The view writes no text that the log could have recorded: placeholders, clips and summaries are texts of the
-   events that made them. Only the notice for dropped steps and the words before a pinned rule are written here.
+   events that made them. Only the notice for dropped steps, the words before a pinned rule and the line
+   after a superseded message are written here.
 
 Folding n events takes O(n), advancing by one takes O(1); hiding steps takes O(visible). Units are counted on
 demand, and only of what is then visible.
@@ -42,6 +43,7 @@ from foveal.core.log.events import (
     Reverted,
     Rewound,
     SnapshotTaken,
+    Superseded,
     ToolReturned,
     Unknown,
     Used,
@@ -106,6 +108,11 @@ class View:
         """The step that says which messages were dropped."""
         self.unnamed_results: list[int] = []
         """Results of hidden steps that no summary and no notice names, because they came late."""
+        self.superseded: dict[int, int] = {}
+        """Messages of the user and pinned rules that no longer hold, and the later message that replaces each; also
+        those that are hidden."""
+        self.superseded_since: dict[int, int] = {}
+        """For the same messages: the event that says so."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
         self.line_index: LineIndex = LineIndex()
@@ -224,6 +231,8 @@ class View:
                 self._compact(seq, fact)
             case Pinned():
                 self._pin(seq, fact)
+            case Superseded():
+                self._supersede(seq, fact)
             case Equipped():
                 self.tools = (seq, fact)
             case Marked():
@@ -379,6 +388,14 @@ class View:
             step = Step(seq, "pinned", rule, pin_seq=seq)
             self._add(step)
             self.permanent_steps.append(step)
+
+    def _supersede(self, seq: int, fact: Superseded) -> None:
+        self.superseded[fact.target] = fact.by
+        self.superseded_since[fact.target] = seq
+        found = self._shown_in.get(fact.target)
+        if found is not None:  # what is hidden is shown again only by a fold from the start
+            found[1].supersede(seq, fact.by)
+            self._invalidate(found[0])
 
     def _drop(self, seq: int, fact: Dropped) -> None:
         hidden = self._hide(CoveredRange("dropped", seq, hidden_ranges(fact), fact.rule))

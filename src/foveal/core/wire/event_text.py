@@ -44,6 +44,7 @@ from foveal.core.log.events import (
     Reverted,
     Rewound,
     SnapshotTaken,
+    Superseded,
     Text,
     Thinking,
     ToolReturned,
@@ -102,7 +103,7 @@ def readable_text(fact: AnyFact) -> str:
             return fact.summary
         case Opened() | Equipped() | Used() | SnapshotTaken() | Erased() | Unknown():
             return ""
-        case Clipped() | Marked() | Masked() | Dropped() | Expanded() | Reverted() | Rewound():
+        case Superseded() | Clipped() | Marked() | Masked() | Dropped() | Expanded() | Reverted() | Rewound():
             return ""
         case CompactionFailed() | Overflowed():
             return fact.problem

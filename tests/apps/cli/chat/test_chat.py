@@ -810,7 +810,7 @@ def test_compact_shows_summary_and_sizes_and_can_be_undone(
         assert f"took back {handle} (compacted)" in await chat.send("/undo")
         assert (await chat.state.session.report()).used == before
         assert (await chat.send("/undo e1")).startswith(
-            "✗ e1 is not a reduction, an expansion, a pin or a rewind"
+            "✗ e1 is not a reduction, an expansion, a pin, a supersession or a rewind"
         )
 
     run_chat(project, monkeypatch, steps, window=32_000)
@@ -881,6 +881,27 @@ def test_drop_hides_a_message_until_undo(project: ChatProject, monkeypatch: pyte
         assert f"took back {handle} (dropped)" in await chat.send("/undo")
         assert (await chat.state.session.why(said.handle)).level == "full"
         assert (await chat.send("/drop")).startswith("✗ /drop needs a handle")
+
+    run_chat(project, monkeypatch, steps)
+
+
+def test_supersede_says_that_a_message_no_longer_holds(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("Never push to main.")
+        await chat.send("You can push to main now.")
+        log = await chat.state.session.events()
+        old, new = (event.handle for event in log if isinstance(event.fact, UserSaid))
+        done = await chat.send(f"/supersede {old} {new}")
+        assert f"{old} is replaced by {new}, and the model sees that beside it · /undo e" in done
+        await chat.send("go on")
+        assert chat.state.provider.find_text(f"[foveal: replaced by {new}]")
+        recorded = done.rpartition("/undo ")[2].strip()
+        assert f"replaced by {new} (on request, since {recorded})" in await chat.send(f"/why {old}")
+        assert f"took back {recorded} (superseded): {old} holds again" in await chat.send("/undo")
+        assert (await chat.send(f"/supersede {new} {old}")).startswith(f"✗ by = '{old}' is not allowed")
+        assert (await chat.send("/supersede")).startswith("✗ /supersede needs two handles")
 
     run_chat(project, monkeypatch, steps)
 

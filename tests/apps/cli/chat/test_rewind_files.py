@@ -69,7 +69,7 @@ def test_rewind_of_files_only_keeps_the_conversation(
         assert chat.state.provider.find_text("change files")
         assert "restored a.txt" in await chat.send("/undo")
         assert (project.folder / "a.txt").read_text() == "one\n2\n"
-        assert (await chat.send("/undo")).startswith("✗ nothing has been reduced or rewound")
+        assert (await chat.send("/undo")).startswith("✗ nothing has been reduced, superseded or rewound")
         assert "back to before “change files”" in await chat.send(f"/rewind {handle}")
         assert (project.folder / "a.txt").read_text() == "one\n2\n"
         assert (await chat.send(f"/rewind {handle} everything")).startswith("✗ ")

@@ -580,6 +580,21 @@ def test_the_question_of_mode_confirm_is_answered_with_yes(tmp_path: Path) -> No
         assert client.get(f"{session}/context").json()["question"] == ""
 
 
+def test_a_message_is_superseded_until_undo(client: httpx.Client) -> None:
+    session = client.post("/api/sessions", json={}).headers["location"]
+    said = [{"role": "user", "content": "Never push."}, {"role": "user", "content": "You can push now."}]
+    old, new = client.post(f"{session}/events", json={"messages": said}).json()["handles"]
+    recorded = client.post(f"{session}/supersede", json={"handle": old, "by": new})
+    assert recorded.status_code == 200
+    fact = client.get(f"{session}/events/{recorded.json()['handle']}").json()["event"]["fact"]
+    assert fact == {"kind": "superseded", "target": int(old[1:]), "by": int(new[1:])}
+    shown = client.get(f"{session}/export?to=openai").json()
+    assert shown[-2]["content"] == f"Never push.\n[foveal: replaced by {new}]"
+    problem(client.post(f"{session}/supersede", json={"handle": new, "by": old}), 400)
+    problem(client.post(f"{session}/supersede", json={"handle": old, "by": "e999"}), 404)
+    assert client.post(f"{session}/undo", json={}).json()["kind"] == "superseded"
+
+
 def test_a_rule_is_pinned_and_unpinned(client: httpx.Client, session: str) -> None:
     pinned = client.post(f"{session}/pins", json={"text": "Never touch the API."})
     assert pinned.status_code == 201

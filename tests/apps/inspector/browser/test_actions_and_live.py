@@ -89,6 +89,25 @@ def test_messages_are_pinned_dropped_and_expanded(opener: Any, copied: Inspected
     assert kinds(copied) == before + done
 
 
+def test_a_message_is_replaced_by_a_later_one_and_holds_again(opener: Any, copied: InspectedServer) -> None:
+    before = kinds(copied)
+    old, *_, new = (seq for seq, kind in enumerate(before) if kind == "user_said")
+    inspected = opener(copied, TITLE, f"#message=e{old}")
+    panel = inspected.open_panel("Message")
+    panel.get_by_role("button", name="Replaced by…").click()
+    dialog = inspected.page.locator("dialog[open]")
+    field = dialog.get_by_label("The later message")
+    assert field.input_value() == f"e{new}", "the newest comes first"
+    field.select_option(f"e{new}")
+    inspected.confirm("Replaced by…")
+    inspected.page.locator(".message-level", has_text=f"replaced by e{new}").wait_for()
+    panel.get_by_role("button", name="As shown at this point").click()
+    panel.get_by_label("Text of the message").get_by_text(f"[foveal: replaced by e{new}]").wait_for()
+    act(inspected, panel, "Holds again")
+    panel.get_by_role("button", name="Holds again").wait_for(state="detached")
+    assert kinds(copied) == [*before, "superseded", "reverted"]
+
+
 def test_a_refused_action_says_why(opener: Any, copied: InspectedServer, tmp_path: Path) -> None:
     inspected = opener(copied, TITLE, "#message=e4")
     panel = inspected.open_panel("Message")

@@ -196,7 +196,7 @@ SESSION_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         id="undo_reduction",
         method="POST",
         path=f"{SESSION_PATH}/undo",
-        summary="Undo a reduction, a pin or a rewind.",
+        summary="Undo a reduction, a pin, a supersession or a rewind.",
         handler=session_endpoints.undo_reduction,
         results=(OperationResult("The event that was undone.", schemas.ApiUndone),),
         errors=(409, 413, 422),
@@ -218,6 +218,17 @@ SESSION_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         handler=session_endpoints.pin_rule,
         results=(OperationResult("The rule is stored; `undo` removes it.", schemas.ApiPin, status=201),),
         errors=(409,),
+    ),
+    Operation(
+        id="supersede_message",
+        method="POST",
+        path=f"{SESSION_PATH}/supersede",
+        summary="Say that a message of the user no longer holds, because of a later one.",
+        handler=session_endpoints.supersede_message,
+        results=(
+            OperationResult("The message names the later one; `undo` removes that.", schemas.ApiSuperseded),
+        ),
+        errors=(409, 413, 422),
     ),
     Operation(
         id="search_session",

@@ -131,7 +131,7 @@ class CompactBody(ApiBody, frozen=True):
 
 class UndoBody(ApiBody, frozen=True):
     handle: Handle | None = None
-    """The reduction, pin or rewind to undo; the latest reduction or rewind if it is not given."""
+    """The reduction, pin, supersession or rewind to undo; the latest of them that is no pin if it is not given."""
 
 
 class DropBody(ApiBody, frozen=True):
@@ -141,6 +141,13 @@ class DropBody(ApiBody, frozen=True):
 
 class PinBody(ApiBody, frozen=True):
     text: Annotated[str, Meta(min_length=1, max_length=20_000)]
+
+
+class SupersedeBody(ApiBody, frozen=True):
+    handle: Handle
+    """A message of the user, or a pinned rule, that no longer holds."""
+    by: Handle
+    """The later message of the user that replaces it."""
 
 
 class ForkBody(ApiBody, frozen=True):
@@ -283,6 +290,11 @@ class ApiUndone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiDropped(msgspec.Struct, frozen=True, kw_only=True):
+    handle: str
+    """The event that records it."""
+
+
+class ApiSuperseded(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     """The event that records it."""
 

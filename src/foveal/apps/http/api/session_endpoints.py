@@ -32,6 +32,7 @@ from foveal.apps.http.api.schemas import (
     NewTitle,
     PinBody,
     SearchQuery,
+    SupersedeBody,
     UndoBody,
 )
 from foveal.config import LOCAL_SERVICE
@@ -289,7 +290,7 @@ async def _export_messages(session: LiveSession, dialect: Dialect, end: int) -> 
     yield b"]" if messages else b"[]"
 
 
-# ── Append, compact, undo, drop, pin ───────────────────────────────────────────────────────────────────────────
+# ── Append, compact, undo, drop, pin, supersede ───────────────────────────────────────────────────────────
 
 
 async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
@@ -351,3 +352,8 @@ async def drop_event(call: ApiCall[DropBody, EmptyBody]) -> Response:
 
 async def pin_rule(call: ApiCall[PinBody, EmptyBody]) -> Response:
     return json_response(schemas.ApiPin(handle=await (await call.session()).pin(call.body.text)), status=201)
+
+
+async def supersede_message(call: ApiCall[SupersedeBody, EmptyBody]) -> Response:
+    handle = await (await call.session()).supersede(call.body.handle, by=call.body.by)
+    return json_response(schemas.ApiSuperseded(handle=handle))

@@ -33,6 +33,7 @@ const KINDS = {
   model_said: { role: "assistant", name: "Assistant", icon: "◆" },
   tool_returned: { role: "result", name: "Result", icon: "↳" },
   pinned: { role: "pinned", name: "Pinned", icon: "◉" },
+  superseded: { role: "other", name: "Replaced", icon: "⇢" },
   noted: { role: "note", name: "Note", icon: "✎" },
   used: { role: "usage", name: "Usage", icon: "Σ" },
   snapshot_taken: { role: "other", name: "Snapshot", icon: "▣" },

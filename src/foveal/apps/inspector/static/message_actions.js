@@ -1,5 +1,5 @@
 /**
- * Buttons that change the session: undo, expand, pin, drop and compact.
+ * Buttons that change the session: undo, expand, pin, supersede, drop and compact.
  *
  * Each asks first and says what will happen. The server appends the same event as the library, the chat and the API do,
  * and the page then loads what is new. Actions apply to the newest state of the session, whatever point is shown.
@@ -10,7 +10,7 @@
 import { coversOf } from "./covers.js";
 import { clear, el, setText } from "./dom.js";
 import { expansionSize, growthSentence, whyTooLarge } from "./expansion_size.js";
-import { formatCount, formatNumber } from "./format.js";
+import { formatCount, formatNumber, oneLine } from "./format.js";
 import { actionButton, confirmAction, eventLink, problemBox } from "./panel_parts.js";
 import { isSent, seqOfKey } from "./timeline_state.js";
 
@@ -24,13 +24,16 @@ import { isSent, seqOfKey } from "./timeline_state.js";
  * One button.
  * @typedef {object} ActionChoice
  * @property {string} name  The text of the button.
- * @property {() => ActionBody} body
+ * @property {(value: string) => ActionBody} body  `value` is that of the field.
  * @property {string} title  The question of the dialog.
  * @property {string[]} sentences  What will happen.
+ * @property {() => HTMLSelectElement} [field]  Something to choose in the dialog.
  * @property {string} [whyNot]  Why it cannot be used now; "" if it can.
  * @property {() => string} [waits]  What is waited for, if that can take long; it can be cancelled then.
  */
 
+/** Later messages of the user that can be chosen at once, the newest. */
+const MAX_LATER_MESSAGES = 500;
 /** What every confirmation ends with. */
 export const UNDO_HINT = "You can take it back with Undo; the log keeps everything.";
 
@@ -58,7 +61,13 @@ export function messageActions(app, key) {
     return el("p", { class: "action-note" }, "Foveal made this message for the request; it cannot be pinned or dropped.");
   }
   if (!change) return el("p", { class: "action-note" }, "This event is no message of the request, so there is nothing to pin or drop.");
-  return actionBar(app, `message ${key}`, [undoOf(app, key, change), expandOf(app, key, change), pinOf(app, key, change), dropOf(app, key, change)]);
+  return actionBar(app, `message ${key}`, [
+    undoOf(app, key, change),
+    expandOf(app, key, change),
+    pinOf(app, key, change),
+    ...supersedeOf(app, key, change),
+    dropOf(app, key, change),
+  ]);
 }
 
 /**
@@ -229,7 +238,9 @@ function runningLine(what, cancel) {
  * @returns {Promise<void>}
  */
 async function perform(app, subject, choice, buttons) {
-  if (!(await confirmAction(choice.title, choice.sentences, choice.name))) return;
+  const field = choice.field?.();
+  const asked = field ? [...choice.sentences, el("label", { class: "dialog-field" }, "The later message ", field)] : choice.sentences;
+  if (!(await confirmAction(choice.title, asked, choice.name))) return;
   const usable = buttons.filter((button) => !button.disabled);
   for (const button of usable) button.disabled = true;
   const stop = new AbortController();
@@ -237,7 +248,7 @@ async function perform(app, subject, choice, buttons) {
   if (line) runningLines.set(subject, line.element);
   showAnswer(subject, line ? line.element : `${choice.name} … You can go on; the answer appears here.`);
   try {
-    const result = await app.data.act(choice.body(), stop.signal);
+    const result = await app.data.act(choice.body(field?.value ?? ""), stop.signal);
     runningLines.delete(subject);
     Object.assign(newestAnswer, { subject, text: result.text || "Done.", event: seqOfKey(result.event ?? "") });
     await app.refresh();
@@ -280,7 +291,8 @@ function answerContent(app) {
  */
 function undoOf(app, key, change) {
   const pin = pinOfMessage(app, seqOfKey(key));
-  const target = pin >= 0 ? pin : change.by;
+  const isSuperseded = change.by >= 0 && change.by === supersessionOf(app, seqOfKey(key));
+  const target = pin >= 0 ? pin : isSuperseded ? -1 : change.by;
   const name = pin >= 0 ? "Unpin" : "Undo";
   return {
     name,
@@ -414,4 +426,75 @@ function dropOf(app, key, change, noun = "message") {
     ],
     whyNot: isSent(change.level) ? "" : "It is not in the request.",
   };
+}
+
+/**
+ * The buttons that say that a message of the user, or a pinned rule, no longer holds, and that it does again.
+ * @param {App} app
+ * @param {string} key
+ * @param {ViewChange} change
+ * @returns {ActionChoice[]} none for other messages
+ */
+function supersedeOf(app, key, change) {
+  const seq = seqOfKey(key);
+  const row = app.timeline.row(seq);
+  if (row?.kind !== "user_said" && !(row?.kind === "pinned" && row.target < 0)) return [];
+  const later = laterMessages(app, seq);
+  const recorded = supersessionOf(app, seq);
+  /** @type {ActionChoice} */
+  const supersede = {
+    name: "Replaced by…",
+    body: (by) => ({ action: "supersede", event: key, by }),
+    title: `Which later message replaces ${key}?`,
+    sentences: [
+      `${key} no longer holds. A line at its end names the later message, wherever ${key} is shown; pinned, it stays pinned.`,
+      `The provider reads everything behind it again. ${UNDO_HINT}`,
+    ],
+    field: () =>
+      el(
+        "select",
+        null,
+        later.map((other) => el("option", { value: `e${other.seq}` }, `e${other.seq} ${oneLine(other.preview).slice(0, 60)}`)),
+      ),
+    whyNot: change.level === "removed" ? "It was removed." : later.length ? "" : "The user has said nothing since.",
+  };
+  /** @type {ActionChoice} */
+  const holdAgain = {
+    name: "Holds again",
+    body: () => ({ action: "undo", event: `e${recorded}` }),
+    title: `Does ${key} hold again, that is: undo e${recorded}?`,
+    sentences: [`The line that names the later message is removed from ${key}.`],
+  };
+  return recorded >= 0 ? [supersede, holdAgain] : [supersede];
+}
+
+/**
+ * The messages of the user after a message that are part of the conversation, newest first.
+ * @param {App} app
+ * @param {number} seq
+ * @returns {import("./types.js").TimelineRow[]}
+ */
+function laterMessages(app, seq) {
+  const { timeline } = app;
+  const shown = timeline.at(timeline.last);
+  const found = timeline.rows.filter((row) => row.kind === "user_said" && row.seq > seq && shown.get(`e${row.seq}`)?.level !== "removed");
+  return found.slice(-MAX_LATER_MESSAGES).reverse();
+}
+
+/**
+ * The newest event, not taken back, that says that a message no longer holds. -1 if there is none.
+ * @param {App} app
+ * @param {number} seq
+ * @returns {number}
+ */
+function supersessionOf(app, seq) {
+  const { timeline } = app;
+  /** @type {Set<number>} */
+  const undone = new Set();
+  for (let index = timeline.rows.length - 1; index >= 0; index -= 1) {
+    const { seq: at, kind, target } = timeline.rows[index];
+    if (kind === "reverted") undone.add(target);
+    else if (kind === "superseded" && target === seq && !undone.has(at)) return at;
+  }
+  return -1;
 }

@@ -296,8 +296,9 @@
 /**
  * What to do with a session.
  * @typedef {object} ActionBody
- * @property {"undo" | "expand" | "pin" | "drop" | "compact"} action
+ * @property {"undo" | "expand" | "pin" | "supersede" | "drop" | "compact"} action
  * @property {string} [event]
+ * @property {string} [by] the later message that replaces the event
  * @property {string} [text]
  * @property {string} [focus]
  * @property {string} [writer] name of a `OfferedWriter`; "" for the default one

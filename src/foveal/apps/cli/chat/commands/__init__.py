@@ -67,7 +67,7 @@ SLASH_COMMANDS: Final = (
     SlashCommand(
         "/undo",
         "[HANDLE]",
-        "undo the newest reduction or rewind, or this one",
+        "undo the newest reduction, /supersede or rewind, or this one",
         rewinding.undo,
         is_queued=True,
     ),
@@ -79,6 +79,13 @@ SLASH_COMMANDS: Final = (
     ),
     SlashCommand(
         "/pin", "TEXT", "keep a rule, or the event of a handle, in every request", write.pin, is_queued=True
+    ),
+    SlashCommand(
+        "/supersede",
+        "HANDLE BY",
+        "say that one of your messages no longer holds: the later message BY replaces it",
+        write.supersede,
+        is_queued=True,
     ),
     SlashCommand(
         "/drop", "HANDLE", "hide a message with its tool results, or a summary", write.drop, is_queued=True

@@ -177,6 +177,8 @@ async def _status_rows(state: ChatState, event: Event) -> list[Row]:
     by = f" by {line.by}" if line.by else ""
     rule = f", rule: {line.rule}" if line.rule else ""
     size = await _size_text(state, line)
+    if line.replaced_by:
+        rule = f"{rule}, replaced by {line.replaced_by} (on request, since {line.replaced_since})"
     back = "" if line.level in ("full", "-") else f" · /expand {event.handle}"
     return [row(f"  {event.handle} {line.kind}: {level}{by}{rule}{size}{back}")]
 

@@ -16,7 +16,7 @@ from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, counted, di
 from foveal.apps.cli.chat.session_picker import age
 from foveal.apps.cli.chat.user_interface import Choice, MenuItem, Question
 from foveal.apps.cli.chat.user_message import UserMessage, typed_text
-from foveal.core.log.events import REDUCTIONS, Event, Rewound, UserSaid, handle, kind
+from foveal.core.log.events import REDUCTIONS, Event, Rewound, Superseded, UserSaid, handle, kind
 from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.errors import FovealError
@@ -217,6 +217,8 @@ async def undo(state: ChatState, argument: str) -> list[Row]:
     again = "what it had hidden is shown again"
     if isinstance(event.fact, Rewound):
         again = "its messages are back in their places"
+    elif isinstance(event.fact, Superseded):
+        again = f"{handle(event.fact.target)} holds again"
     rows = [note(f"took back {event.handle} ({kind(event.fact)}): {again}", "good")]
     for other in _restorations(log):
         record = read_changes(other)
@@ -237,12 +239,12 @@ def _restorations(log: Sequence[Event]) -> list[Event]:
 
 def _files_to_undo(log: Sequence[Event], name: str) -> Event | None:
     """Return the restoration of files that `/undo` takes back: the one with this handle or, without a handle, the
-    newest one that left the conversation alone, unless a reduction or a rewind is newer."""
+    newest one that left the conversation alone, unless something else that it takes back is newer."""
     restorations = _restorations(log)
     if name:
         return next((event for event in restorations if event.handle == name), None)
     alone = [e for e in restorations if (record := read_changes(e)) is not None and record.target is None]
-    others = [event for event in effective_events(log) if isinstance(event.fact, REDUCTIONS)]
+    others = [event for event in effective_events(log) if isinstance(event.fact, (*REDUCTIONS, Superseded))]
     newest = max((event.seq for event in (*others, *effective_rewinds(log))), default=-1)
     return alone[-1] if alone and alone[-1].seq > newest else None
 

@@ -133,6 +133,17 @@ async def pin(state: ChatState, argument: str) -> list[Row]:
     return [note(f"pinned {what}, in every request from now on · /undo {handle}", "good")]
 
 
+async def supersede(state: ChatState, argument: str) -> list[Row]:
+    names = [word.removeprefix("#") for word in argument.split()]
+    if len(names) != 2:
+        raise FovealError(
+            "/supersede needs two handles: your message that no longer holds, and your later one that replaces it"
+        )
+    old, new = names
+    handle = await state.session.supersede(old, by=new)
+    return [note(f"{old} is replaced by {new}, and the model sees that beside it · /undo {handle}", "good")]
+
+
 async def drop(state: ChatState, argument: str) -> list[Row]:
     if not argument:
         raise FovealError("/drop needs a handle: the message or the summary to hide from the model")
