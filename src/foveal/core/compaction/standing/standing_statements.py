@@ -34,18 +34,25 @@ MAX_STATEMENTS_PER_TEXT: Final = 20
 """Corrections and facts of one text."""
 _MAX_STATEMENT_CHARS: Final = 300
 """Characters of the longest sentence that states a fact. Of a longer correction this much is taken."""
-_MAX_ANSWER_CHARS: Final = 80
+_MAX_ANSWER_CHARS: Final = 40
 """Characters of the longest message that is a choice by its length alone, after a question."""
 _MAX_ANSWER_START_CHARS: Final = 200
 """Characters of the longest sentence that is an answer by its first word, after a question."""
 _MAX_REOPENING_CHARS: Final = 600
 """Characters of a message that are searched for words that reopen a request."""
-_MAX_BARE_WORDS: Final = 5
-"""Words of the longest statement without a verb that begins with its noun: "Port 8080"."""
+_LONG_TEXT_CHARS: Final = 1_500
+"""Characters from which on a text is a specification or a report: few of its sentences are the user's facts."""
 _MAX_LABEL_WORDS: Final = 9
 """Words of the longest statement without a verb: "Budget 5,000 EUR"."""
 
 _BREAK: Final = re.compile(r"[.!?]+[\"')\]]*(?=\s)|[。！？；]+|\n")
+_DIGIT: Final = re.compile(r"\d")
+_CORRECTION_LABEL: Final = re.compile(
+    r"(?:update|correction|edit|korrektur|corrección|correção|поправка)\s*:", re.IGNORECASE
+)
+_NEGATES: Final = re.compile(r"not|no|never|nobody|\w+n't").fullmatch
+_SYMBOLS: Final = "=+<>{|/$`\\&%@[_~^"
+"""Characters with which no sentence of a person begins."""
 _ABBREVIATIONS: Final = (
     "e.g.", "i.e.", " vs.", " Dr.", " Mr.", "Mrs.", " Ms.", "z.B.", "z. B.", "bzw.", " ca.", " No.", " Nr.",
     " Mme.", " Sr.", " Sra.", "т.е.", "т. е.", "напр.", " p. ex.", "a.m.", "p.m.",
@@ -68,6 +75,24 @@ _INTERJECTIONS: Final = words_of(
     também sim bom olá и но а так да ну кстати привет пожалуйста
     """
 )
+_AT_ONCE: Final = words_of("now jetzt maintenant ahora agora сейчас")
+"""Words that begin an order: "now run the tests"."""
+_POINTING: Final = words_of("this that it there issue problem output he she they everything all")
+_WEAK_SUBJECTS: Final = words_of("this that it it's there one a an das es ce c'est il esto este isso это")
+"""Words that begin a fact only with a number."""
+_MODALS: Final = (
+    "can", "could", "would", "will", "might", "kann", "könn", "würd", "wär", "acht", "pour", "peux", "pouv",
+    "serait", "pod", "pued", "sería", "seria", "quer", "мог", "мож", "было", "не",
+)  # fmt: skip
+"""Beginnings of the words with which a polite question begins."""
+_NO_SUBJECT: Final = words_of(
+    """
+    how whether what why when where which if who understand verify check run add fix let's let see look find create
+    wie ob was warum wenn wo wer comment pourquoi quand où qui si cómo qué por cuándo dónde quién como quando onde
+    quem как почему когда где кто если
+    """
+)
+"""Words that begin questions, conditions and orders."""
 _PEOPLE: Final = words_of(
     """
     i we i'm i've we're we've i'd we'd ich wir je j nous on yo nosotros eu nós я мы my our mein meine
@@ -96,9 +121,11 @@ _SUBJECTS: Final = words_of(tables.SUBJECTS.replace(",", " "))
     _WISHES,
     _NO_FACT,
     _DATE,
-    _OPENS_PERMISSION,
-) = (1 << place for place in range(12))
-_AT_OPENING: Final = _OPENS | _OPENS_PERMISSION
+    _MAY,
+    _AGAIN,
+    _IS_NOW,
+) = (1 << place for place in range(14))
+_AT_OPENING: Final = _OPENS | _MAY
 
 
 def _marks() -> Mapping[str, tuple[tuple[str, int], ...]]:
@@ -110,11 +137,12 @@ def _marks() -> Mapping[str, tuple[tuple[str, int], ...]]:
         (tables.NOT_REVISIONS, _NOT_REVISED),
         (tables.PERMISSIONS, _PERMITS),
         (tables.NOW_WORDS, _NOW),
+        (tables.AGAIN_WORDS, _AGAIN),
         (tables.BE_WORDS, _IS),
         (tables.KEY_NOUNS, _NOUN),
         (tables.DECISIONS, _DECIDES),
         (tables.POLITE_WISHES, _WISHES),
-        (tables.PERMISSION_OPENINGS, _OPENS_PERMISSION),
+        (tables.PERMISSION_OPENINGS, _MAY),
         (tables.NOT_FACTS, _NO_FACT),
         (",".join(tables.MONTHS_AND_DAYS), _DATE),
     ):
@@ -127,7 +155,10 @@ _MARKS: Final = _marks()
 _MARKED: Final = frozenset(_MARKS)
 _ANSWERS: Final = phrases_by_first_word(tables.ANSWERS)
 _NO_ANSWERS: Final = phrases_by_first_word(tables.NO_ANSWERS)
-_KEY_NOUNS: Final = phrases_by_first_word(tables.KEY_NOUNS).keys()
+_BE_WORDS: Final = frozenset(
+    word for word, phrases in phrases_by_first_word(tables.BE_WORDS).items() if f" {word} " in phrases
+)
+_KEY_NOUNS: Final = frozenset(phrases_by_first_word(tables.KEY_NOUNS))
 _REOPENINGS: Final = phrases_by_first_word(tables.REOPENINGS)
 
 
@@ -181,7 +212,11 @@ def _beside(text: str, rules: list[Sentence], *, follows_question: bool) -> list
         if rule is not None and rule.start < end:
             is_first = False
             continue
-        kind = "correction" if is_first and _is_answer(text, start, end) else _kind(text[start:end])
+        kind = (
+            "correction"
+            if is_first and _is_answer(text, start, end)
+            else _kind(text[start:end], is_long=len(text) > _LONG_TEXT_CHARS)
+        )
         is_first = False
         if kind is None:
             continue
@@ -228,74 +263,120 @@ def _bounds(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _kind(sentence: str) -> Literal["correction", "fact"] | None:
-    """Return what a sentence states, as far as it is no rule."""
+class _Read(NamedTuple):
+    """A sentence with what its words mark."""
+
+    text: str
+    words: list[str]
+    """Its words in lower case."""
+    first: str
+    """The first word after "ok", "and" and the like."""
+    second: str
+    marks: int
+    asks: bool
+
+    def has(self, marks: int) -> bool:
+        """Return whether the sentence has one of the marks."""
+        return bool(self.marks & marks)
+
+
+def _kind(sentence: str, *, is_long: bool) -> Literal["correction", "fact"] | None:
+    """Return what a sentence states, as far as it is no rule.
+
+    Args:
+        sentence: The sentence.
+        is_long: It stands in a long text, such as a specification.
+    """
     lowered = sentence.lower()
     if "’" in lowered:
         lowered = lowered.replace("’", "'")
-    words = _WORD.findall(lowered)
     asks = lowered.rstrip().endswith(_QUESTION_MARKS)
     if not lowered.isascii() and tables.HAS_UNSPACED.search(lowered):
         return _unspaced_kind(sentence.strip(), asks=asks)
-    known = _MARKED.intersection(words)
-    if len(words) < 2:
+    words = _WORD.findall(lowered)
+    if len(words) < 2 or sentence[0] in _SYMBOLS:
         return None
-    opening = next((place for place, word in enumerate(words) if word not in _INTERJECTIONS), 0)
-    if words[opening] in _STYLE_ORDERS and not asks and not CHOICE_CLASSES.keys().isdisjoint(words):
-        return "fact"
-    if not known:
-        return None
-    padded = f" {' '.join(words)} "
-    tail = padded if not opening else f" {' '.join(words[opening:])} "
-    marks = 0
-    for word in known:
-        for phrase, mark in _MARKS[word]:
-            if tail.startswith(phrase) if mark & _AT_OPENING else phrase in padded:
-                marks |= mark
-    if _corrects(sentence, words[opening], marks, asks=asks):
+    read = _read(sentence, words, asks=asks)
+    if read.marks == 0 and read.first not in _PEOPLE:
+        return "fact" if _orders_style(read) else None
+    if _corrects(read):
         return "correction"
-    if len(sentence) <= _MAX_STATEMENT_CHARS and _states(sentence, words, opening, marks, asks=asks):
-        return "fact"
-    return None
+    is_fact = len(sentence) <= _MAX_STATEMENT_CHARS and _states(read, is_long=is_long)
+    return "fact" if is_fact or _orders_style(read) else None
 
 
-def _corrects(sentence: str, first: str, marks: int, *, asks: bool) -> bool:
-    if marks & _NOT_REVISED:
-        return False
-    if marks & _OPENS:
-        return not asks or bool(marks & _REVISES)
-    if asks:
-        return False
-    if marks & _REVISES:
-        return True
-    if (
-        not marks & _NOW
-        or marks & _NO_FACT
-        or first in ("now", "jetzt", "maintenant", "ahora", "agora", "сейчас")
-    ):
-        return False
-    return bool(marks & _PERMITS) or bool(marks & (_IS | _NOUN) and _VALUE.search(sentence))
+def _read(sentence: str, words: list[str], *, asks: bool) -> _Read:
+    opening = next((place for place, word in enumerate(words) if word not in _INTERJECTIONS), 0)
+    second = words[opening + 1] if opening + 1 < len(words) else ""
+    marks = 0
+    known = _MARKED.intersection(words)
+    if known:
+        padded = f" {' '.join(words)} "
+        tail = padded if not opening else f" {' '.join(words[opening:])} "
+        for word in known:
+            for phrase, mark in _MARKS[word]:
+                if tail.startswith(phrase) if mark & _AT_OPENING else phrase in padded:
+                    marks |= mark
+        if marks & _NOW and tables.IS_NOW.search(padded):
+            marks |= _IS_NOW
+        if " any more " in padded and any(map(_NEGATES, words)):
+            marks |= _REVISES
+    return _Read(sentence, words, words[opening], second, marks, asks)
 
 
-def _states(sentence: str, words: list[str], opening: int, marks: int, *, asks: bool) -> bool:
-    if asks:
-        return bool(marks & _WISHES)
-    if marks & _NO_FACT:
-        return False
-    if marks & (_DECIDES | _OPENS_PERMISSION):
+def _orders_style(read: _Read) -> bool:
+    """Return whether a sentence orders a lasting choice: "answer in French"."""
+    return read.first in _STYLE_ORDERS and not read.asks and not CHOICE_CLASSES.keys().isdisjoint(read.words)
+
+
+def _corrects(read: _Read) -> bool:
+    """Return whether a sentence revises or revokes something."""
+    if _CORRECTION_LABEL.match(read.text):
         return True
-    if not marks & (_IS | _NOUN | _DATE) and words[opening] not in _PEOPLE:
+    if read.has(_NOT_REVISED):
         return False
-    if not marks & _DATE and not _VALUE.search(sentence):
+    if read.has(_OPENS):
+        return not read.asks or (read.has(_REVISES) and read.first != "instead")
+    if read.asks:
         return False
-    first = words[opening]
-    is_label = len(words) <= _MAX_LABEL_WORDS and _LABEL.search(sentence)
-    if marks & _NOUN and (marks & _IS or is_label or (first in _KEY_NOUNS and len(words) <= _MAX_BARE_WORDS)):
+    if read.has(_REVISES):
         return True
-    if first in _PEOPLE:
+    if read.has(_NO_FACT) or read.first in _AT_ONCE:
+        return False
+    if read.has(_PERMITS) and read.has(_NOW | _AGAIN):
         return True
-    is_subject = first in _SUBJECTS or first.capitalize() in sentence[: len(first) + 1]
-    return bool(marks & _IS) and is_subject
+    if read.has(_IS_NOW) and read.first not in _POINTING:
+        return True
+    return read.has(_NOW) and read.has(_IS | _NOUN) and _VALUE.search(read.text) is not None
+
+
+def _states(read: _Read, *, is_long: bool) -> bool:
+    """Return whether a sentence states a fact or a lasting wish."""
+    if read.asks:
+        return read.has(_WISHES) and any(word.startswith(_MODALS) for word in read.words[:4])
+    if read.has(_NO_FACT):
+        return False
+    if read.has(_DECIDES | _MAY):
+        return True
+    if read.first in _NO_SUBJECT:
+        return False
+    has_number = read.has(_DATE) or _DIGIT.search(read.text) is not None
+    if not has_number and (read.first in _WEAK_SUBJECTS or not _VALUE.search(read.text)):
+        return False
+    if read.has(_NOUN) and ((has_number and read.first in _KEY_NOUNS) or _is_label(read)):
+        return True
+    if is_long and not (read.has(_NOUN) and has_number):
+        return False
+    return read.first in _PEOPLE or (read.has(_IS) and (read.first in _SUBJECTS or read.second in _BE_WORDS))
+
+
+def _is_label(read: _Read) -> bool:
+    """Return whether a sentence is a noun and its value, without a verb: "User ID: 12"."""
+    found = _LABEL.search(read.text) if len(read.words) <= _MAX_LABEL_WORDS else None
+    return (
+        found is not None
+        and _KEY_NOUNS.isdisjoint(_WORD.findall(read.text[: found.start()].lower())) is False
+    )
 
 
 def _unspaced_kind(sentence: str, *, asks: bool) -> Literal["correction", "fact"] | None:
@@ -324,7 +405,7 @@ def _is_answer(text: str, start: int, end: int) -> bool:
     words = _WORD.findall(lowered)
     if _begins_with(words, _NO_ANSWERS):
         return False
-    if len(text) <= _MAX_ANSWER_CHARS and bool(words):
+    if len(text) <= _MAX_ANSWER_CHARS and words and sentence[0] not in _SYMBOLS:
         return True
     if len(sentence) > _MAX_ANSWER_START_CHARS:
         return False

@@ -41,6 +41,18 @@ _GERMAN_NEEDS: Final = words_of("muss musst müssen müsst brauchst brauchen bra
 """With a negation these end an obligation: "du musst nicht"."""
 _GERMAN_PARTICLES: Final = words_of("aus an ab auf ein mit zu um vor nach hoch hin her zurück weg durch")
 """Parts of verbs that stand at the end: "führe den Linter aus"."""
+_WEAKLY_REVOKING: Final = words_of(
+    "drop lift cancel strike scratch withdraw ignore disregard ignoriere ignorier annule ignorez ignora cancela"
+    " cancele descarta отмени отменяю игнорируй aufgehoben"
+)
+"""Verbs that revoke only beside the word "rule": "drop the table" is an order."""
+_RULE_WORDS: Final = words_of(
+    "rule rules said earlier previous instruction instructions regel regeln gesagt anweisung règle règles dit"
+    " consigne regla reglas dije instrucción regra regras disse instrução правило правила говорил сказал"
+)
+_BEFORE_ORDERS: Final = words_of(
+    "please ok okay so and well bitte und ok s'il plaît et y por favor e и пожалуйста no yes just actually then"
+)
 _NOT_PERMITTED_BY: Final = words_of(
     """
     i it that which he she they who this
@@ -236,13 +248,20 @@ class _SpacedReader:
             return 1
         for phrase, marks in _PHRASES.get(word, ()):
             if len(phrase) == 1 or tuple(self._words[at : at + len(phrase)]) == phrase:
-                if self._mark(at, word, marks):
-                    return len(phrase)
-                break
+                if marks & _REVOKES and len(phrase) == 1 and not self._may_revoke(at, word):
+                    break
+                self._mark(at, marks)
+                return len(phrase)
         self._add_word(at, word)
         return 1
 
-    def _mark(self, at: int, word: str, marks: int) -> bool:
+    def _may_revoke(self, at: int, word: str) -> bool:
+        """Return whether "forget" begins a clause, and "drop" names a rule too."""
+        before = self._words[at - 1] if at else ","
+        is_order = before in _CLAUSE_MARKS or before in _BEFORE_ORDERS
+        return is_order and (word not in _WEAKLY_REVOKING or not _RULE_WORDS.isdisjoint(self._words))
+
+    def _mark(self, at: int, marks: int) -> None:
         if marks & _PERMITS and (self._asks or (at and self._words[at - 1] in _NOT_PERMITTED_BY)):
             marks &= ~_PERMITS
         if marks & _INSTEAD_OF:
@@ -250,16 +269,15 @@ class _SpacedReader:
             if is_instead:
                 self._bucket = _INSTEAD_OF
                 self._marks |= _CHANGES
-                return True
+                return
             marks &= ~_INSTEAD_OF
         if self._bucket in (_CONDITION, _REASON):
-            return True
+            return
         if marks & _CONDITION and any(next_word[0].isdigit() for next_word in self._words[at + 1 : at + 4]):
             marks &= ~_CONDITION  # "until 14 March" is a value
         if marks & (_CONDITION | _REASON):
             self._bucket = marks & (_CONDITION | _REASON)
         self._marks |= marks & ~_REASON
-        return True
 
     def _add_word(self, at: int, word: str) -> None:
         if word in tables.CONJUNCTIONS and not (word == "o" and self._is_portuguese):

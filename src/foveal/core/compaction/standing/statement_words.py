@@ -27,23 +27,23 @@ def phrases_by_first_word(table: str) -> Mapping[str, tuple[str, ...]]:
 
 
 REVISIONS: Final = """
-    no longer, any more, anymore, never mind, nevermind, scrap that, scrap the, scrap my, scratch that
+    no longer, anymore, never mind, nevermind, scrap that, scrap the, scrap my, scratch that
     strike that
     forget what i said, forget what i told, forget about the, forget about my, forget the, forget my
     forget that
     ignore my earlier, ignore my previous, ignore my last, ignore what i said, ignore the earlier
     ignore the previous, disregard, on second thought, on second thoughts, on reflection, i meant
     i actually meant
-    changed my mind, change of plan, change of plans, moved to, moved from, been moved, changed to
+    changed my mind, moved to, moved from, been moved, changed to
     changed from
     has changed, have changed, been changed, was changed, switched to, switched from, is switching to
     postponed, rescheduled, pushed back to, brought forward, been extended, been raised, been lowered
     been cut to
     been increased, been reduced, went up to, went down to, increased to, reduced to, raised to, lowered to
-    is now, are now, will now, now have, now has, now use, now uses, now called, was wrong, i was mistaken
+    now called, was wrong, i was mistaken
     my mistake, i misspoke, i take that back, take back what, doesn't apply, does not apply, no need to
     you needn't, you can ignore, is lifted, been lifted, rule is off, is off the table, revoke, i revoke
-    withdraw my, overrule, replaces what, replaces the, supersedes, rather than, instead of, instead
+    withdraw my, overrule, replaces what, supersedes, rather than, instead of, instead
     but rather
     not what i meant, not what i asked, not what i said, let's not, revert to, go back to, going back to
     i've decided, turns out, it turns out, i made a mistake, new plan, new deadline, new budget, also allowed
@@ -89,14 +89,15 @@ REVISIONS: Final = """
 """Phrases that revise or revoke what was said before, anywhere in a sentence."""
 
 REVISION_OPENINGS: Final = """
-    actually, correction, make it, make that, update, sorry i meant, i mean, let me correct, scrap, forget
+    actually, correction, make it, make that, sorry i meant, i mean, let me correct, scrap, forget
     rather
-    strike, wait no, no wait, nope, no, now you can, now you may, now we, from now on, hold on, instead, wait
+    strike, wait no, no wait, nope, no, now you can, now you may, from now on, hold on, instead, wait
     korrektur, nein, nee, doch, vielmehr, eigentlich, ach nein, moment, jetzt darfst, jetzt kannst, ab jetzt
     correction, non, en fait, finalement, plutôt, en réalité, maintenant tu peux, maintenant vous pouvez
     corrección, en realidad, mejor, perdón, olvida, ahora puedes, ahora podéis, espera
     correção, não, na verdade, melhor, esquece, esqueça, agora você pode, agora pode, espera, desculpa
     исправление, поправка, нет, вообще-то, точнее, вернее, забудь, теперь, лучше, стоп
+    change of plan, change of plans
 """
 """Phrases that do so at the beginning of a sentence."""
 
@@ -109,6 +110,13 @@ NOT_REVISIONS: Final = """
     make it more, make it easier, make it faster, make it easy, instead of just
     nein danke, kein problem, non merci, não obrigado, não obrigada, нет проблем, теперь запусти
     теперь исправь
+    no that's all, no that's it, no that's okay, no that's ok, no that's fine, no this is fine, no response
+    no it's fine
+    nah that's it, nope that's it, nope that's all, no thank, no i'm good, no just, right now, for now
+    a while now
+    months now, years now, year now, month now, weeks now, days now, hours now, just now, now that, until now
+    by now
+    even now, till now, for the moment, no signal, no service
 """
 """Phrases that revise nothing, though they begin like those above."""
 
@@ -133,10 +141,15 @@ PERMISSIONS: Final = """
 """Phrases that permit something."""
 
 NOW_WORDS: Final = """
-    now, again, meanwhile, today, jetzt, nun, inzwischen, wieder, maintenant, désormais, de nouveau, ahora, ya
-    de nuevo, otra vez, agora, já, de novo, novamente, теперь, сейчас, снова, опять
+    now, jetzt, nun, inzwischen, maintenant, désormais, ahora, ya, agora, já, теперь, сейчас
 """
 """Words that say that something has changed, beside a permission or a value."""
+
+IS_NOW: Final = re.compile(r" (?:is|are|will) now (?!\w+ing |like |the |of |correctly |not |in )")
+AGAIN_WORDS: Final = """
+    again, wieder, de nouveau, à nouveau, de nuevo, otra vez, de novo, novamente, снова, опять
+"""
+"""Words that say so beside a permission only."""
 
 BE_WORDS: Final = """
     is, are, was, were, will be, has, have, had, costs, takes, runs, lives, works, called, named, starts
@@ -178,9 +191,9 @@ SUBJECTS: Final = """
 """Words with which a statement begins."""
 
 KEY_NOUNS: Final = """
-    deadline, budget, limit, due date, date, price, cost, fee, rent, salary, port, host, hostname, server
+    deadline, budget, limit, due date, date, price, fee, rent, salary, port, host, hostname, server
     address
-    version, email, e-mail, phone, number, name, username, user id, id, code, zip, zip code, meeting
+    version, email, e-mail, phone, number, name, username, user id, zip, zip code, meeting
     appointment
     launch, release, release date, timeout, quota, size, birthday, wedding, flight, schedule, target, goal
     start date, end date, owner, customer, client, region, timezone, time zone, currency, language, rate
@@ -242,7 +255,6 @@ DECISIONS: Final = """
 
 PERMISSION_OPENINGS: Final = """
     you may, you can also, you're allowed, you are allowed, you can delete, you can push, you can commit
-    you can use
     you can change, you can edit, you can merge, you can deploy, you can spend, you can ignore, feel free
     du darfst, sie dürfen, ihr dürft, du kannst gern, du kannst gerne, du kannst auch, tu peux, vous pouvez
     puedes, podéis, se puede, você pode, vocês podem, podes, можешь, можете, можно
@@ -278,10 +290,21 @@ NOT_FACTS: Final = """
     i'd like you
     i would like you, you to, i think you, i was wondering, i'm wondering, i wonder, i'm looking for
     i'm trying to
-    let me, here is, here's, here are, below is, following, the following, lines, line
+    having trouble, can you, could you, let me, here is, here's, here are, below is, following, the following
+    lines, line
     fehler, fehlgeschlagen, danke, hier ist, erreur, merci, voici, gracias, aquí está, obrigado, obrigada
     aqui está
     ошибка, ошибку, спасибо, вот
+    still, i tried, i just tried, i've tried, i checked, i've checked, i just checked, i turned, i've turned
+    it looks like
+    looks like, i don't see, isn't working, not working, can't send, i ran, i've run, shows, showing
+    having an issue
+    having issues, i'm worried, i'm not sure, i'm starting, i don't have, i've heard, i heard, unable
+    i'm upset
+    really upset, reproduce, bug report, expected, i've reset, i reset, i restarted, i've restarted
+    i went ahead
+    i've disconnected, i don't know, immer noch, toujours pas, todavía, ainda não, всё ещё
+    i don't remember, i can't remember, your task is, i haven't
 """
 """Phrases of reports, thanks and introductions, which state no fact."""
 
@@ -303,6 +326,7 @@ NO_ANSWERS: Final = """
     thanks, thank you, hello, hi, hey, good morning, bye, goodbye, great, danke, hallo, tschüss, merci
     bonjour, salut
     gracias, hola, adiós, obrigado, obrigada, olá, tchau, спасибо, привет, здравствуйте, пока
+    no problem, no worries, ugh, hmm, wow, lol
 """
 """Greetings and thanks."""
 
