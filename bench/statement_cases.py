@@ -96,12 +96,17 @@ FACTS: Final = (
     "出力に誰の給与も表示されないようにしていただけますか？",
 )
 
+
 def _wordy_tool_turns(turns: int) -> list[list[Json]]:
     made = tool_turns(turns)
     return [[user(f"{turn[0]['content']} {prose(70, n)}"), *turn[1:]] for n, turn in enumerate(made)]
 
 
-SHAPES_OF_TURNS: Final = {"tools": _wordy_tool_turns, "chat": lambda turns: chat_turns(turns, words=70)}
+def _wordy_chat_turns(turns: int) -> list[list[Json]]:
+    return chat_turns(turns, words=70)
+
+
+SHAPES_OF_TURNS: Final = {"tools": _wordy_tool_turns, "chat": _wordy_chat_turns}
 """Turns in which the messages of the user exceed their share of a small window."""
 
 
@@ -112,7 +117,9 @@ class StatementCase(NamedTuple):
     """The turn of each statement, and its text; a later one counts."""
 
 
-def pair_cases(pairs: Sequence[Pair] = PAIRS, places: Sequence[tuple[int, int]] = ()) -> Iterator[StatementCase]:
+def pair_cases(
+    pairs: Sequence[Pair] = PAIRS, places: Sequence[tuple[int, int]] = ()
+) -> Iterator[StatementCase]:
     """Yield conversations with a statement and its correction, at these turns."""
     for shape, pair, (first, second) in product(
         SHAPES_OF_TURNS, pairs, places or ((0, 8), (0, 30), (3, 8), (3, 30), (30, 55))

@@ -294,7 +294,9 @@ def _requests(said: UserFacts) -> Iterator[str]:
     """Yield the other sentences of a message."""
     for start, sentence in islice(_own_sentences(said.text[:_MAX_MESSAGE_CHARS]), _MAX_SENTENCES):
         if not any(
-            one.start < start + len(sentence) and start < one.end for one in said.sentences if one.kind != "fact"
+            one.start < start + len(sentence) and start < one.end
+            for one in said.sentences
+            if one.kind != "fact"
         ):
             yield sentence
 

@@ -90,9 +90,7 @@ def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long:
     return [step for step in users if step is users[0] or id(step) in sizes]
 
 
-def share_room(
-    view: View, users: Sequence[Step], room: int, *, clips_long: bool = True
-) -> dict[int, int]:
+def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool = True) -> dict[int, int]:
     """Return the units that each of these messages, oldest first, may take, by the `id` of its step; those that have
     to go are left out."""
     longest = max_user_units(view, users, room) if clips_long else room
@@ -125,17 +123,18 @@ def _standing_first(view: View, users: Sequence[Step]) -> list[Step]:
 def replaced_messages(view: View, users: Sequence[Step]) -> dict[int, int]:
     """Return the seqs of messages of which nothing holds any longer, each with that of the message that says so."""
     statements = [
-        Statement(step.seq, sentence.start, text_of(step.utterance.fact.content)[sentence.start : sentence.end], sentence.kind)
+        Statement(step.seq, one.start, text[one.start : one.end], one.kind)
         for step in users
-        for sentence in stated_by(step)
+        for text in (text_of(step.utterance.fact.content),)
+        for one in stated_by(step)
     ]
     by = find_replaced(statements)
     replaced: dict[int, int] = {}
     for step in users:
-        found = [by.get((step.seq, sentence.start)) for sentence in stated_by(step)]
+        found = [by.get((step.seq, one.start)) for one in stated_by(step)]
         if found and None not in found:
             replaced[step.seq] = max(later[0] for later in found if later is not None)
-    return replaced
+    return replaced | view.superseded
 
 
 def _stated_units(view: View, step: Step) -> int:

@@ -30,7 +30,7 @@ from foveal.core.compaction.ledger.event_facts import (
 )
 from foveal.core.compaction.ledger.files_and_commands import CallHistory, FileHistory
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
-from foveal.core.log.events import Event, ModelSaid, ToolReturned
+from foveal.core.log.events import Event, ModelSaid, Superseded, ToolReturned
 from foveal.core.tokens.counter import Counter
 
 MAX_RANGES_KEPT: Final = 4
@@ -62,6 +62,8 @@ class RangeFacts:
         self.events: list[Event] = []
         self.keys: FileKeys = keys or FileKeys()
         self.requests: list[tuple[Event, UserFacts]] = []
+        self.superseded: dict[int, int] = {}
+        """Messages that the user has declared replaced, each with the later one."""
         self.answered_at: int = -1
         """Seq of the latest message that ended a turn."""
         self.said: list[Event] = []
@@ -92,6 +94,9 @@ class RangeFacts:
             if isinstance(event.fact, ToolReturned):
                 self._results_with_text.append(place)
                 self._add_result(event, event.fact)
+                continue
+            if isinstance(event.fact, Superseded):
+                self.superseded[event.fact.target] = event.fact.by
                 continue
             facts = self._index.of(event)
             if isinstance(facts, ModelFacts):

@@ -80,7 +80,13 @@ class Request:
     """One request of the user in the range."""
 
     def __init__(
-        self, event: Event, facts: UserFacts, *, is_open: bool, sentences: tuple[Sentence, ...], replaced: Later | None
+        self,
+        event: Event,
+        facts: UserFacts,
+        *,
+        is_open: bool,
+        sentences: tuple[Sentence, ...],
+        replaced: Later | None,
     ) -> None:
         self.event = event
         self.text: str = facts.text
@@ -138,7 +144,9 @@ def collect_requests(
     texts = {event.seq: facts.text for event, facts in every}
     replaced = _replaced(every, texts, superseded)
     reopened = {
-        before.seq for (before, _), (_, facts) in pairwise(every) if not facts.is_report and reopens(facts.text)
+        before.seq
+        for (before, _), (_, facts) in pairwise(every)
+        if not facts.is_report and reopens(facts.text)
     }
     requests: list[Request] = []
     stated: set[int] = set()
@@ -146,11 +154,12 @@ def collect_requests(
         stated.update(facts.keys)
     for event, facts in reversed(said):
         pairs = zip(facts.sentences, facts.keys, strict=True)
-        new = tuple(
-            one for one, key in pairs if key not in stated and (event.seq, one.start) not in replaced
-        )
+        new = tuple(one for one, key in pairs if key not in stated and (event.seq, one.start) not in replaced)
         stated.update(facts.keys)
-        by = next((replaced[event.seq, one.start] for one in facts.sentences if (event.seq, one.start) in replaced), None)
+        by = next(
+            (replaced[event.seq, one.start] for one in facts.sentences if (event.seq, one.start) in replaced),
+            None,
+        )
         is_open = event.seq > answered_at or event.seq in reopened
         requests.append(Request(event, facts, is_open=is_open, sentences=new, replaced=by))
     return requests[::-1]
