@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Final, Protocol
@@ -24,8 +25,10 @@ from foveal.core.compaction.ledger.pasted_text import is_harness_text
 from foveal.core.compaction.standing.standing_statements import (
     Sentence,
     Statement,
+    find_answers,
     find_replaced,
     find_sentences,
+    question_in,
 )
 from foveal.core.log.events import text_of
 from foveal.core.models.budget import Budget
@@ -74,9 +77,17 @@ def own_user_steps(view: View) -> list[Step]:
     return [step for step in users if step is users[0] or not is_harness_step(step)]
 
 
-def stated_by(step: Step) -> tuple[Sentence, ...]:
-    """Return the sentences of a user's message that still hold later."""
-    return step.utterance.read_text(find_sentences)
+def stated_by(view: View, step: Step) -> tuple[Sentence, ...]:
+    """Return the sentences of a user's message that still hold later; a yes or no counts after a question."""
+    return step.utterance.read_text(find_answers if _follows_question(view, step) else find_sentences)
+
+
+def _follows_question(view: View, step: Step) -> bool:
+    index = bisect_left(view.steps, step.seq, key=lambda other: other.seq) - 1
+    before = view.steps[index] if index >= 0 else None
+    if before is None or before.kind != "model" or before.slots:
+        return False
+    return before.utterance.read_text(question_in) != ""
 
 
 def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long: bool = True) -> list[Step]:
@@ -91,8 +102,8 @@ def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long:
 
 
 def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool = True) -> dict[int, int]:
-    """Return the units that each of these messages, oldest first, may take, by the `id` of its step; those that have
-    to go are left out."""
+    """Return the units that each of these messages may take, by the `id` of its step; those that must go are left
+    out. The messages are given oldest first."""
     longest = max_user_units(view, users, room) if clips_long else room
     whole = {id(step): min(longest, text_units(view, step)) for step in users}
     if sum(whole.values()) <= room:
@@ -115,7 +126,7 @@ def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool
 def _standing_first(view: View, users: Sequence[Step]) -> list[Step]:
     """Return the messages that state something, newest first: those that still hold, then those that a later one
     has replaced."""
-    stating = [step for step in reversed(users) if stated_by(step)]
+    stating = [step for step in reversed(users) if stated_by(view, step)]
     replaced = replaced_messages(view, users)
     return sorted(stating, key=lambda step: step.seq in replaced)
 
@@ -126,12 +137,12 @@ def replaced_messages(view: View, users: Sequence[Step]) -> dict[int, int]:
         Statement(step.seq, one.start, text[one.start : one.end], one.kind)
         for step in users
         for text in (text_of(step.utterance.fact.content),)
-        for one in stated_by(step)
+        for one in stated_by(view, step)
     ]
     by = find_replaced(statements)
     replaced: dict[int, int] = {}
     for step in users:
-        found = [by.get((step.seq, one.start)) for one in stated_by(step)]
+        found = [by.get((step.seq, one.start)) for one in stated_by(view, step)]
         if found and None not in found:
             replaced[step.seq] = max(later[0] for later in found if later is not None)
     return replaced | view.superseded
@@ -141,7 +152,7 @@ def _stated_units(view: View, step: Step) -> int:
     """Return the units of a message that is cut to the sentences that hold."""
     text = text_of(step.utterance.fact.content)
     count = view.meter.counter.count
-    return MARKER_UNITS + sum(count(text[one.start : one.end]) + GAP_UNITS for one in stated_by(step))
+    return MARKER_UNITS + sum(count(text[one.start : one.end]) + GAP_UNITS for one in stated_by(view, step))
 
 
 def room_beside_first(view: View, users: Sequence[Step], room: int) -> int:

@@ -134,6 +134,7 @@ class _LedgerText:
             answered_at=max(facts.answered_at, later.answered_at),
             later=later.requests,
             superseded=facts.superseded | later.superseded,
+            questions=facts.questions,
         )
         files, files_read = files_and_commands.file_sections(
             [file for file in facts.files.newest_first() if file.last not in keep],

@@ -29,6 +29,7 @@ from foveal.core.compaction.ledger.sections import (
     GAP_LINE,
     ITEM_PREFIX,
     REQUESTS_HEADING,
+    inline,
     quote_user,
     word_end,
     word_start,
@@ -36,6 +37,7 @@ from foveal.core.compaction.ledger.sections import (
 from foveal.core.compaction.standing.standing_statements import (
     Sentence,
     Statement,
+    find_answers,
     find_replaced,
     reopens,
 )
@@ -72,6 +74,7 @@ _STRONG_RULE: Final = re.compile(
 _MIN_HANDLES, _MAX_HANDLES = 6, 40
 _UNITS_PER_HANDLE: Final = 15
 """The line about requests left out names one more handle for this much more room."""
+_MAX_QUESTION_WIDTH: Final = 160
 _MAX_STATES: Final = 12
 """Visible requests whose state is told, for each state."""
 
@@ -87,6 +90,7 @@ class Request:
         is_open: bool,
         sentences: tuple[Sentence, ...],
         replaced: Later | None,
+        question: str = "",
     ) -> None:
         self.event = event
         self.text: str = facts.text
@@ -98,6 +102,8 @@ class Request:
         self.is_standing: bool = bool(sentences)
         self.replaced = replaced
         """What has replaced a statement of it."""
+        self.question = question
+        """The question of the agent that it answers in a word or two."""
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -135,11 +141,13 @@ def collect_requests(
     answered_at: int,
     later: Sequence[tuple[Event, UserFacts]] = (),
     superseded: Mapping[int, int] = MappingProxyType({}),
+    questions: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Request]:
     """Return the requests, oldest first, from the messages of the user in their order.
 
     Those before `answered_at`, the seq of the latest message that ended a turn, are answered. Messages `later` than
-    the range, and those that the user has named by hand (`superseded`), may replace what was said in it."""
+    the range, and those that the user has named by hand (`superseded`), may replace what was said in it. The agent's
+    `questions` are quoted with a short answer."""
     every = [*said, *later]
     texts = {event.seq: facts.text for event, facts in every}
     replaced = _replaced(every, texts, superseded)
@@ -160,8 +168,19 @@ def collect_requests(
             (replaced[event.seq, one.start] for one in facts.sentences if (event.seq, one.start) in replaced),
             None,
         )
-        is_open = event.seq > answered_at or event.seq in reopened
-        requests.append(Request(event, facts, is_open=is_open, sentences=new, replaced=by))
+        question = "" if facts.sentences else questions.get(event.seq, "")
+        if question:
+            new = find_answers(facts.text)
+        requests.append(
+            Request(
+                event,
+                facts,
+                is_open=event.seq > answered_at or event.seq in reopened,
+                sentences=new,
+                replaced=by,
+                question=question if new else "",
+            )
+        )
     return requests[::-1]
 
 
@@ -299,6 +318,14 @@ def _states(visible: Sequence[Request], *, slot: int) -> Iterator[Item]:
         told.append("the others answered" if told else "all answered")
     if told:
         yield Item(slot, f"{ITEM_PREFIX}shown in full beside this record: {'; '.join(told)}")
+    answers = [request for request in visible if request.question]
+    for number, request in enumerate(answers[-_MAX_STATES:], 1):
+        yield Item(slot + number, f"{ITEM_PREFIX}{request.event.handle}, shown beside it{_asked(request)}")
+
+
+def _asked(request: Request) -> str:
+    """Return what is said about the question that a request answers."""
+    return f", answers: “{inline(request.question, _MAX_QUESTION_WIDTH)}”" if request.question else ""
 
 
 def _left_out(requests: Sequence[Request], shown: Collection[int], room: int) -> str:
@@ -321,7 +348,7 @@ def _with_title(request: Request, quoted: str, omitted: int) -> str:
     fact = request.event.fact
     files = sum(isinstance(part, Media) for part in parts(fact.content)) if isinstance(fact, UserSaid) else 0
     beside = f", with {files} file{'s' * (files > 1)}" if files else ""
-    title = f"{ITEM_PREFIX}{request.event.handle}, {request.state}{beside}"
+    title = f"{ITEM_PREFIX}{request.event.handle}, {request.state}{beside}{_asked(request)}"
     if not request.text:
         return title
     cut = f", {omitted:,} characters left out" if omitted else ""
