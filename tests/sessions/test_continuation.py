@@ -199,7 +199,7 @@ async def test_carried_summaries_keep_requests_and_no_frame_of_their_own() -> No
         assert len(summaries) >= 2
         for summary in summaries:
             *kept, cut = summary.rstrip("\n").split("\n")
-            assert kept[0] == "> The user said, standing rules first:"
+            assert kept[0] == "> The user said, in this order (the later counts):"
             assert cut.startswith("> [cut: kept "), "a summary is cut at its end"
             assert not kept[-1].endswith(":"), "no heading stands last"
 

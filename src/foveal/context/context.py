@@ -83,6 +83,7 @@ from foveal.core.engine.settings import (
     resolve_settings,
 )
 from foveal.core.engine.summary_job import SummaryJob
+from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.codec import encode
 from foveal.core.log.events import (
     AnyFact,
@@ -616,7 +617,36 @@ class Context:
             ```
         """
         with self._lock:
-            return report(self._engine, calls=self._requests.count, breaks=self._requests.breaks)
+            return report(
+                self._engine,
+                calls=self._requests.count,
+                breaks=self._requests.breaks,
+                statements=self._statements(),
+            )
+
+    def statements(self) -> tuple[UserStatement, ...]:
+        """Return what the user said that still holds: rules, corrections and facts, oldest first.
+
+        Each has the message it stands in, the later message that replaces it, if any, and where the next request
+        shows it.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "The deadline is 14 March 2027."})
+            ctx.append({"role": "assistant", "content": "Noted."})
+            ctx.append({"role": "user", "content": "The deadline moved to 2 April 2027."})
+            first, second = ctx.statements()
+            assert first.replaced_by == second.handle
+            ```
+        """
+        with self._lock:
+            return self._statements()
+
+    def _statements(self) -> tuple[UserStatement, ...]:
+        return list_statements(effective_events(self._engine.log), self._engine.view)
 
     def why(self, name: str | int) -> EventStatus:
         """Return how the next request shows one event, and why.

@@ -285,14 +285,19 @@ def _lost_quote(kind: LostKind, event: Event, text: str) -> LostDetail:
 
 
 def _rules(said: UserFacts) -> Iterator[str]:
-    for start, end in said.rules:
-        yield said.text[start:end].strip()
+    for one in said.sentences:
+        if one.kind != "fact":
+            yield said.text[one.start : one.end].strip()
 
 
 def _requests(said: UserFacts) -> Iterator[str]:
     """Yield the other sentences of a message."""
     for start, sentence in islice(_own_sentences(said.text[:_MAX_MESSAGE_CHARS]), _MAX_SENTENCES):
-        if not any(low < start + len(sentence) and start < high for low, high in said.rules):
+        if not any(
+            one.start < start + len(sentence) and start < one.end
+            for one in said.sentences
+            if one.kind != "fact"
+        ):
             yield sentence
 
 

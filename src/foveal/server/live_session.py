@@ -484,8 +484,8 @@ class LiveSession:
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def report(self) -> Report:
-        return await self.session.report()
+    async def report(self, *, with_statements: bool = False) -> Report:
+        return await self.session.report(with_statements=with_statements)
 
     async def usage(self) -> UsageTotals:
         return await self.session.usage()

@@ -34,6 +34,7 @@ from foveal.core.engine.context_arguments import (
     checked_facts,
     checked_list,
 )
+from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.operations import (
     drop_fact,
@@ -53,6 +54,7 @@ from foveal.core.engine.settings import (
     opens_anew,
     resolve_settings,
 )
+from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.events import (
     AnyFact,
     Call,
@@ -62,6 +64,7 @@ from foveal.core.log.events import (
     ModelSaid,
     Rewound,
     SnapshotTaken,
+    UserSaid,
     calls_of,
     handle,
 )
@@ -78,6 +81,7 @@ from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions
 from foveal.sessions.fitter import RequestFitter
+from foveal.sessions.log_reader import effective_slices
 from foveal.sessions.manual_compaction import ManualCompaction
 from foveal.sessions.offload import offload
 
@@ -452,13 +456,15 @@ class Session:
         async with self._lock:
             return (await self._writer.refresh()).max_tokens
 
-    async def report(self, *, with_events: bool = True) -> Report:
+    async def report(self, *, with_events: bool = True, with_statements: bool = False) -> Report:
         """Return what fills the window and why.
 
         The report lists the events that the view needs, not the whole log.
 
         Args:
             with_events: Whether the report lists events. Without them it takes less time.
+            with_statements: Whether it lists what the user said that still holds, and warns of what is shown
+                nowhere. For that, all messages of the user are read from the store.
 
         Returns:
             A `Report`; `print` shows it as a table.
@@ -475,9 +481,45 @@ class Session:
         async with self._lock:
             requests, engine = self._fitter.requests, await self._writer.refresh()
             work = partial(
-                report, engine, calls=requests.count, breaks=requests.breaks, with_events=with_events
+                report,
+                engine,
+                calls=requests.count,
+                breaks=requests.breaks,
+                statements=await self._statements(engine) if with_statements else (),
+                with_events=with_events,
             )
             return await offload(work, events=len(engine.log) // REPORTED_PER_FOLDED)
+
+    async def statements(self) -> tuple[UserStatement, ...]:
+        """Return what the user said that still holds: rules, corrections and facts, oldest first.
+
+        Each has the message it stands in, the later message that replaces it, if any, and where the next request
+        shows it. All messages of the user are read from the store.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Never push to main."))
+                (statement,) = await session.statements()
+                assert statement.shown == "verbatim"
+            ```
+        """
+        async with self._lock:
+            return await self._statements(await self._writer.refresh())
+
+    async def _statements(self, engine: Engine) -> tuple[UserStatement, ...]:
+        store, id = self._writer.store, self._writer.id
+        end = (await store.end(id)).next_seq
+        said = [
+            event
+            async for part in effective_slices(store, id, first=0, end=end)
+            for event in part
+            if isinstance(event.fact, UserSaid)
+        ]
+        return await offload(partial(list_statements, said, engine.view), events=len(said))
 
     async def why(self, name: str | int) -> EventStatus:
         """Return how the next request shows one event, and why.

@@ -174,7 +174,8 @@ def test_a_summary_says_that_it_is_a_record_and_not_a_request() -> None:
     assert last == END_LINE
     assert "Its actions were carried out: do not repeat them." in last
     assert "Standing requests and pins stay in force" in last
-    assert "pins and user messages shown verbatim win over this record" in last
+    assert "Of two statements of the user the later one counts" in last
+    assert "verbatim" not in last
     assert "Go on with the latest open request." in last
 
 

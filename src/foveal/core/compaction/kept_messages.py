@@ -2,21 +2,34 @@
 
 1. While all user messages together take no more than their share of the room, each of them stays as it was said,
    through any number of compactions, merges and drops.
-2. Beyond it, long ones are clipped to their two ends first. If that is not enough, the first and the newest stay;
-   the summary or the notice that covers the others names their handles. The first, the task, takes at most half of
-   the share from the others, and is clipped only if it takes more than a third of the room (`MAX_TASK_SHARE`).
-3. The latest user message is never touched and does not count: no reduction may change it anyway.
-4. Reports of tools, reminders and notices that a harness puts into the user role are not the user's words. Unless
+2. Beyond it, long ones are clipped to their two ends first. If that is not enough, messages that state what still
+   holds (rules, corrections, facts) are cut to these sentences and stay where they were said, so that a later one
+   stands behind an earlier one (the law *Later wins*). What is left of the share goes to the newest messages.
+3. Where not even that fits, what was replaced by a later statement goes first, then the oldest; the summary or the
+   notice that covers them quotes them, or names their handles.
+4. The first message, the task, takes at most half of the share from the others, and is clipped only if it takes
+   more than a third of the room (`MAX_TASK_SHARE`).
+5. The latest user message is never touched and does not count: no reduction may change it anyway.
+6. Reports of tools, reminders and notices that a harness puts into the user role are not the user's words. Unless
    one of them is the task, they go with the steps around them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Final, Protocol
 
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
+from foveal.core.compaction.standing.standing_statements import (
+    Sentence,
+    Statement,
+    find_answers,
+    find_replaced,
+    find_sentences,
+    question_in,
+)
 from foveal.core.log.events import text_of
 from foveal.core.models.budget import Budget
 from foveal.core.tokens.message_tokens import PER_MESSAGE
@@ -25,6 +38,10 @@ from foveal.core.view.view import View
 
 MIN_CLIPPED_USER_UNITS: Final = 120
 """No user message is clipped below this size to make room for another one."""
+MARKER_UNITS: Final = 32
+"""Units of the marker of a clip, about."""
+GAP_UNITS: Final = 10
+"""Units of the note beside a sentence that is shown."""
 MAX_TASK_SHARE: Final = 1 / 3
 """Share of the room up to which the first user message is shown whole."""
 
@@ -60,6 +77,19 @@ def own_user_steps(view: View) -> list[Step]:
     return [step for step in users if step is users[0] or not is_harness_step(step)]
 
 
+def stated_by(view: View, step: Step) -> tuple[Sentence, ...]:
+    """Return the sentences of a user's message that still hold later; a yes or no counts after a question."""
+    return step.utterance.read_text(find_answers if _follows_question(view, step) else find_sentences)
+
+
+def _follows_question(view: View, step: Step) -> bool:
+    index = bisect_left(view.steps, step.seq, key=lambda other: other.seq) - 1
+    before = view.steps[index] if index >= 0 else None
+    if before is None or before.kind != "model" or before.slots:
+        return False
+    return before.utterance.read_text(question_in) != ""
+
+
 def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long: bool = True) -> list[Step]:
     """Return the user messages beside the latest that no summary and no drop hides. Long ones count as they will be
     clipped, unless nothing clips them (`clips_long`)."""
@@ -67,15 +97,62 @@ def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long:
     room = user_room(budget, share)
     if not room or not users:
         return []
-    room = room_beside_first(view, users, room)
-    longest = max_user_units(view, users[1:], room) if clips_long else room
-    kept = users[:1]
-    for step in reversed(users[1:]):
-        room -= min(longest, text_units(view, step))
-        if room < 0:
+    sizes = share_room(view, users[1:], room_beside_first(view, users, room), clips_long=clips_long)
+    return [step for step in users if step is users[0] or id(step) in sizes]
+
+
+def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool = True) -> dict[int, int]:
+    """Return the units that each of these messages may take, by the `id` of its step; those that must go are left
+    out. The messages are given oldest first."""
+    longest = max_user_units(view, users, room) if clips_long else room
+    whole = {id(step): min(longest, text_units(view, step)) for step in users}
+    if sum(whole.values()) <= room:
+        return whole
+    sizes: dict[int, int] = {}
+    for step in _standing_first(view, users):
+        size = min(whole[id(step)], _stated_units(view, step)) if clips_long else whole[id(step)]
+        if size <= room:
+            sizes[id(step)] = size
+            room -= size
+    for step in reversed(users):
+        more = whole[id(step)] - sizes.get(id(step), 0)
+        if more > room:
             break
-        kept.append(step)
-    return kept
+        sizes[id(step)] = whole[id(step)]
+        room -= more
+    return sizes
+
+
+def _standing_first(view: View, users: Sequence[Step]) -> list[Step]:
+    """Return the messages that state something, newest first: those that still hold, then those that a later one
+    has replaced."""
+    stating = [step for step in reversed(users) if stated_by(view, step)]
+    replaced = replaced_messages(view, users)
+    return sorted(stating, key=lambda step: step.seq in replaced)
+
+
+def replaced_messages(view: View, users: Sequence[Step]) -> dict[int, int]:
+    """Return the seqs of messages of which nothing holds any longer, each with that of the message that says so."""
+    statements = [
+        Statement(step.seq, one.start, text[one.start : one.end], one.kind)
+        for step in users
+        for text in (text_of(step.utterance.fact.content),)
+        for one in stated_by(view, step)
+    ]
+    by = find_replaced(statements)
+    replaced: dict[int, int] = {}
+    for step in users:
+        found = [by.get((step.seq, one.start)) for one in stated_by(view, step)]
+        if found and None not in found:
+            replaced[step.seq] = max(later[0] for later in found if later is not None)
+    return replaced | view.superseded
+
+
+def _stated_units(view: View, step: Step) -> int:
+    """Return the units of a message that is cut to the sentences that hold."""
+    text = text_of(step.utterance.fact.content)
+    count = view.meter.counter.count
+    return MARKER_UNITS + sum(count(text[one.start : one.end]) + GAP_UNITS for one in stated_by(view, step))
 
 
 def room_beside_first(view: View, users: Sequence[Step], room: int) -> int:

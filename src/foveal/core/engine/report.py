@@ -19,6 +19,7 @@ from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, hidden_status, replaced_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak
 from foveal.core.engine.turns_left import turns_until_reduction
+from foveal.core.engine.user_statements import UserStatement, statement_lines, unseen_warning
 from foveal.core.log.events import (
     AnyFact,
     Compacted,
@@ -51,6 +52,8 @@ CATEGORIES: Final = (
     "margin",
     "free",
 )
+MAX_CARD_STATEMENTS: Final = 5
+"""Statements of the user that the printed report lists."""
 MAX_ESTIMATED_SHARE: Final = 0.25
 """Share of the next request that may be new since the newest report when its size counts as measured."""
 
@@ -179,11 +182,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What to tell the user with the question if the next turn will probably not fit, and so be reduced without a
     yes; "" otherwise."""
     warnings: tuple[str, ...]
-    """What the user may want to know: a cut that nothing forced, with what it saves and how to undo it."""
+    """What the user may want to know: a cut that nothing forced, with what it saves and how to undo it; statements
+    of the user that are shown nowhere."""
     summaries: tuple[Summary, ...]
     """The shown summaries, oldest first."""
     reduced: ReducedCounts
     """How many messages are not shown as they were said, by level."""
+    statements: tuple[UserStatement, ...]
+    """What the user said that still holds, oldest first, and where it is shown; in a session only if asked for."""
     breaks: tuple[PrefixBreak, ...]
     """The requests whose prefix moved."""
     repairs: tuple[Repair, ...]
@@ -227,7 +233,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return usage_card(self)
 
 
-def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_events: bool = True) -> Report:
+def report(
+    engine: Engine,
+    *,
+    calls: int,
+    breaks: Sequence[PrefixBreak],
+    statements: Sequence[UserStatement] = (),
+    with_events: bool = True,
+) -> Report:
     """Return the report of a conversation; `calls` and `breaks` are those of its `SentRequests`."""
     budget = engine.budget()
     calibration = engine.calibration
@@ -271,9 +284,13 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak], with_ev
         notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=seen)
         if question
         else "",
-        warnings=tuple(map(_early_cut_text, filter(_is_early, summaries))),
+        warnings=(
+            *map(_early_cut_text, filter(_is_early, summaries)),
+            *filter(None, [unseen_warning(statements)]),
+        ),
         summaries=summaries,
         reduced=ReducedCounts.of(view),
+        statements=tuple(statements),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
         events=tuple(_statuses(engine, parts)) if with_events else (),
@@ -541,6 +558,7 @@ def _card_lines(report: Report) -> Iterable[str]:
             filter(None, (sizes, f"by {summary.by}" if summary.by else "", f"triggered by {summary.reason}"))
         )
         yield f"  summary {summary.handle} of {summary.first}–{summary.last}: {one_line(details, width=100)}"
+    yield from (f"  {line}" for line in statement_lines(report.statements, most=MAX_CARD_STATEMENTS))
     yield from (f"  {warning}" for warning in report.warnings)
     if report.breaks:
         yield f"  {breaks_text(report)}"

@@ -220,6 +220,14 @@ def clip(
     return task.assemble([])
 
 
+def clip_to_spans(text: str, spans: Sequence[Span], *, handle: str, counter: Counter) -> Clip:
+    """Return a text cut to these spans, which ascend; whoever chose them has seen to their size."""
+    parts = counter_for_parts(text, counter, None)
+    tokens, exact = total_tokens(text, parts)
+    task = _ClipTask(text, Limits(), _UNLIMITED_SIZE, handle, parts, tokens, exact, 0, ())
+    return task.assemble(_merge_spans(spans))
+
+
 def _is_within(text: str, whole: TextSize, counter: Counter, *, tokens: int, exact: bool) -> bool:
     """Return whether a text is within all limits. A long text with `tokens` by extrapolation is counted as far as
     its limit, unless it is `_CERTAINLY_OVER` times above it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -46,6 +46,7 @@ ProviderMessage = dict[str, Any]
 """A message of a dialect: what goes into the JSON request."""
 StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
 
+T = TypeVar("T")
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
 _LAST_LINE: Final = -2
 """The place under which the meter counts the line after a superseded message."""
@@ -85,6 +86,7 @@ class ShownMessage(Struct, eq=False, gc=False):
     _is_incompressible: bool = False
     _written: tuple[tuple[int, int], str, int] | None = None
     """The last placeholder with a key, the key, and its units."""
+    _read: dict[Callable[[str], Any], Any] | None = None
 
     @property
     def level(self) -> Level:
@@ -261,6 +263,15 @@ class ShownMessage(Struct, eq=False, gc=False):
             elif place not in overlays and isinstance(part, Call):
                 texts.extend(string_values(part.arguments))
         return texts
+
+    def read_text(self, read: Callable[[str], T]) -> T:
+        """Return what a pure function says about the text as it was said; it is asked once."""
+        if self._read is None:
+            self._read = {}
+        if read not in self._read:
+            self._read[read] = read(text_of(self.fact.content))
+        found: T = self._read[read]
+        return found
 
     def has_failed(self) -> bool:
         """Return whether this is a result that reports a failure, whatever is shown of it."""

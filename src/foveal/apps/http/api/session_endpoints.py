@@ -213,7 +213,7 @@ _EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
 
 
 async def get_context(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return json_response(await (await call.session()).report())
+    return json_response(await (await call.session()).report(with_statements=True))
 
 
 async def get_usage(call: ApiCall[EmptyBody, EmptyBody]) -> Response:

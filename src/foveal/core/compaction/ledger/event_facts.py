@@ -23,7 +23,7 @@ from foveal.core.compaction.ledger.call_reader import TouchedFiles, read_call
 from foveal.core.compaction.ledger.edit_changes import describe_change
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
 from foveal.core.compaction.ledger.sections import inline
-from foveal.core.compaction.standing.standing_rules import find_rules
+from foveal.core.compaction.standing.standing_statements import Sentence, find_sentences
 from foveal.core.log.events import Call, Event, ModelSaid, ToolReturned, UserSaid, calls_of, text_of
 from foveal.core.reduction.placeholder import call_subject
 from foveal.core.view.text_facts import distinct_names, string_values, strip_line_number
@@ -99,10 +99,10 @@ class UserFacts(msgspec.Struct, frozen=True, gc=False):
     """The text without blanks around it."""
     is_report: bool
     """Whether it reports the result of a tool."""
-    rules: tuple[tuple[int, int], ...]
-    """Start and end of the sentences that state a standing rule."""
-    rule_keys: tuple[int, ...]
-    """Hash values of these sentences, by which a repeated rule is recognised."""
+    sentences: tuple[Sentence, ...]
+    """The sentences that still hold later."""
+    keys: tuple[int, ...]
+    """Hash values of these sentences, by which a repeated one is recognised."""
     short_quotes: dict[Hashable, tuple[str, int]]
     """The latest short quote, which the next ledger is likely to repeat; the key says how it was made."""
 
@@ -135,10 +135,10 @@ def read_facts(event: Event) -> EventFacts:
         return ModelFacts(calls, bool(text_of(fact.content).strip()))
     if isinstance(fact, UserSaid):
         text = text_of(fact.content).strip()
-        rules: dict[int, tuple[int, int]] = {}
-        for start, end in find_rules(text):
-            rules.setdefault(hash(text[start:end].strip()), (start, end))
-        return UserFacts(text, is_tool_report(text), tuple(rules.values()), tuple(rules), {})
+        sentences: dict[int, Sentence] = {}
+        for sentence in find_sentences(text):
+            sentences.setdefault(hash(text[sentence.start : sentence.end].strip()), sentence)
+        return UserFacts(text, is_tool_report(text), tuple(sentences.values()), tuple(sentences), {})
     return None
 
 

@@ -3,7 +3,7 @@
     write_ledger(events, room=2_000, counter=counter)
 
 1. It is derived from the log alone, always succeeds, and is the same for the same events.
-2. Its sections are, in this order: what the user said, standing rules first; files changed and read, and calls;
+2. Its sections are, in this order: what the user said, in its order; files changed and read, and calls;
    unresolved errors; the agent's latest plan; what the agent said last; calls without a result; and quoted lines
    and names of calls and results, which take all room that is left, and at least half of it if there are enough.
 3. Requests, paths of changed files and unresolved errors come before everything else when the room is small. A line
@@ -124,7 +124,13 @@ class _LedgerText:
 
     def _sections(self, room: int, elsewhere: Set[str]) -> Sequence[Section]:
         facts, later, keep = self._facts, self._later, self._keep
-        requests = collect_requests(facts.requests, answered_at=max(facts.answered_at, later.answered_at))
+        requests = collect_requests(
+            facts.requests,
+            answered_at=max(facts.answered_at, later.answered_at),
+            later=later.requests,
+            superseded=facts.superseded | later.superseded,
+            questions=facts.questions,
+        )
         files, files_read = files_and_commands.file_sections(
             [file for file in facts.files.newest_first() if file.last not in keep],
             elsewhere=elsewhere,

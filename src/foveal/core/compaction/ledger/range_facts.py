@@ -31,7 +31,8 @@ from foveal.core.compaction.ledger.event_facts import (
 )
 from foveal.core.compaction.ledger.files_and_commands import CallHistory, FileHistory
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
-from foveal.core.log.events import Event, ModelSaid, ToolReturned
+from foveal.core.compaction.standing.standing_statements import question_in
+from foveal.core.log.events import Event, ModelSaid, Superseded, ToolReturned, text_of
 from foveal.core.reduction.digest.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter
 
@@ -64,6 +65,10 @@ class RangeFacts:
         self.events: list[Event] = []
         self.keys: FileKeys = keys or FileKeys()
         self.requests: list[tuple[Event, UserFacts]] = []
+        self.questions: dict[int, str] = {}
+        """Questions of the agent that messages of the user answer, by the seq of the answer."""
+        self.superseded: dict[int, int] = {}
+        """Messages that the user has declared replaced, each with the later one."""
         self.answered_at: int = -1
         """Seq of the latest message that ended a turn."""
         self.said: list[Event] = []
@@ -95,12 +100,23 @@ class RangeFacts:
                 self._results_with_text.append(place)
                 self._add_result(event, event.fact)
                 continue
+            if isinstance(event.fact, Superseded):
+                self.superseded[event.fact.target] = event.fact.by
+                continue
             facts = self._index.of(event)
             if isinstance(facts, ModelFacts):
                 self._messages_with_text.append(place)
                 self._add_message(event, facts)
             elif isinstance(facts, UserFacts):
                 self.requests.append((event, facts))
+                self._add_question(event.seq)
+
+    def _add_question(self, seq: int) -> None:
+        """Add the question of the agent that the message at `seq` follows, if there is one."""
+        asked = self.said[-1].fact if self.said and self.said[-1].seq == self.answered_at else None
+        question = question_in(text_of(asked.content)) if isinstance(asked, ModelSaid) else ""
+        if question:
+            self.questions[seq] = question
 
     def _add_message(self, event: Event, facts: ModelFacts) -> None:
         if facts.ends_turn:

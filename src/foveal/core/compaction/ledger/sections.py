@@ -26,7 +26,7 @@ MAX_CALL_TITLE_CHARS: Final = 120
 MAX_CUT_WORD_CHARS: Final = 24
 """A text is cut between two words; a word that is longer than this is cut itself."""
 
-REQUESTS_HEADING: Final = "The user said, standing rules first:"
+REQUESTS_HEADING: Final = "The user said, in this order (the later counts):"
 FILES_HEADING: Final = "Files changed, newest first:"
 FILES_READ_HEADING: Final = "Files only read:"
 CALLS_HEADING: Final = "Calls made, newest first:"

@@ -1,14 +1,15 @@
 """Ledger section of the user's requests.
 
-1. Requests are quoted verbatim; those that state a standing rule come first, then the others, each newest first.
-2. A request is *answered* when a later model message without calls ended its turn, else it is *open*. An empty
-   model message, which an abort leaves behind, ends no turn. A request with a standing rule is *standing* and never
-   *answered*: its rule stays in force.
-3. The newest open request and the first one come before all others. Standing requests come next; while others wait,
-   they take at most half of the room.
-4. A long request is reduced to its beginning, its rules and its end, cut between words, with the number of
-   characters left out. Of a long standing request other than those two, only the rules are quoted.
-5. A rule that a newer request repeats counts there. A tool result in the user role is quoted briefly.
+1. Requests are quoted verbatim, in the order in which they were made.
+2. A request is *answered* when a later model message without calls ended its turn and nothing reopened it, else it
+   is *open*. An empty model message, which an abort leaves behind, ends no turn. A request that states a rule, a
+   correction or a fact is *standing* and never *answered*, until a later one has replaced it. What replaced it is
+   quoted with it, also if it is visible: the later statement must stand behind the earlier one.
+3. The newest open request and the first one are chosen before all others. Standing requests come next, rules and
+   corrections before facts; while others wait, they take at most half of the room.
+4. A long request is reduced to its beginning, the sentences that hold and its end, cut between words, with the
+   number of characters left out. Of a long standing request other than those two, only these sentences are quoted.
+5. A statement that a newer request repeats counts there. A tool result in the user role is quoted briefly.
 6. Requests that stay visible beside the ledger are not repeated; one line tells their state.
 7. One line names the handles of requests that are neither quoted nor visible.
 """
@@ -16,9 +17,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterator, Sequence, Set
-from itertools import chain, islice
-from typing import Final
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence, Set
+from itertools import chain, islice, pairwise
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from foveal.core.compaction.ledger.allocation import Item, Section
 from foveal.core.compaction.ledger.event_facts import UserFacts
@@ -27,11 +29,19 @@ from foveal.core.compaction.ledger.sections import (
     GAP_LINE,
     ITEM_PREFIX,
     REQUESTS_HEADING,
+    inline,
     quote_user,
     word_end,
     word_start,
 )
-from foveal.core.log.events import Event, Media, UserSaid, parts
+from foveal.core.compaction.standing.standing_statements import (
+    Sentence,
+    Statement,
+    find_answers,
+    find_replaced,
+    reopens,
+)
+from foveal.core.log.events import Event, Media, UserSaid, handle, parts
 from foveal.core.tokens.counter import Counter
 
 MAX_REQUEST_UNITS: Final = 20_000
@@ -44,12 +54,14 @@ _NEEDED_SHARE: Final = 0.3
 """Share of the room for open and standing requests before files and errors have had theirs."""
 _SHORT_REQUEST_UNITS: Final = 80
 """Units of an open or standing request that come before files and errors."""
-_MAX_SHORT_RULES: Final = 4
-"""Rules of one request that have as much room each."""
+_MAX_SHORT_SENTENCES: Final = 4
+"""Statements of one request that have as much room each."""
 _LONG_REQUEST_CHARS: Final = 400
 """A longer standing request is reduced to its rules, unless all of it fits."""
 _FOREMOST_SHARES: Final = (0.15, 0.25, 0.5)
 """Shares of the room for the newest open request or the first one, each tried in turn; a longer one is reduced."""
+MAX_COMPARED_REQUESTS: Final = 1_000
+"""Requests, the newest, among which later ones are looked for that replace earlier ones."""
 _NEWEST_WAITING: Final = 8
 """Requests that are quoted briefly before the newest open request and the first one are quoted at length."""
 _BARE_COMMAND: Final = re.compile(r"/[\w-]+\Z")
@@ -64,6 +76,7 @@ _UNITS_PER_HANDLE: Final = 15
 """The line about requests left out names one more handle for this much more room."""
 _MIN_LIST_UNITS: Final = 60
 """In less room that line has only the first and the last handle, so that it stays."""
+_MAX_QUESTION_WIDTH: Final = 160
 _MAX_STATES: Final = 12
 """Visible requests whose state is told, for each state."""
 
@@ -72,16 +85,36 @@ class Request:
     """One request of the user in the range."""
 
     def __init__(
-        self, event: Event, facts: UserFacts, *, is_open: bool, rules: tuple[tuple[int, int], ...]
+        self,
+        event: Event,
+        facts: UserFacts,
+        *,
+        is_open: bool,
+        sentences: tuple[Sentence, ...],
+        replaced: Later | None,
+        question: str = "",
     ) -> None:
         self.event = event
         self.text: str = facts.text
         self.short_quotes: dict[Hashable, tuple[str, int]] = facts.short_quotes
         self.is_report: bool = facts.is_report
         self.is_open = is_open
-        self.rules = rules
-        """Start and end of the sentences that state a rule, without those that a newer request repeats."""
-        self.is_standing: bool = bool(rules)
+        self.sentences = sentences
+        """The sentences that hold, without those that a newer request repeats or replaces."""
+        self.is_standing: bool = bool(sentences)
+        self.replaced = replaced
+        """What has replaced a statement of it."""
+        self.question = question
+        """The question of the agent that it answers in a word or two."""
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        return tuple((one.start, one.end) for one in self.sentences)
+
+    @property
+    def is_binding(self) -> bool:
+        """Whether it states a rule or a correction, not only facts."""
+        return any(one.kind != "fact" for one in self.sentences)
 
     @property
     def tells_something(self) -> bool:
@@ -92,30 +125,91 @@ class Request:
     def state(self) -> str:
         if self.is_standing:
             return "standing, open" if self.is_open else "standing"
+        if self.replaced is not None:
+            return "replaced"
         return "open" if self.is_open else "answered"
 
 
-def collect_requests(said: Sequence[tuple[Event, UserFacts]], *, answered_at: int) -> list[Request]:
-    """Return the requests, newest first, from the messages of the user in their order.
+class Later(NamedTuple):
+    """A statement that replaces an earlier one."""
 
-    Those before `answered_at`, the seq of the latest message that ended a turn, are answered."""
+    handle: str
+    text: str
+
+
+def collect_requests(
+    said: Sequence[tuple[Event, UserFacts]],
+    *,
+    answered_at: int,
+    later: Sequence[tuple[Event, UserFacts]] = (),
+    superseded: Mapping[int, int] = MappingProxyType({}),
+    questions: Mapping[int, str] = MappingProxyType({}),
+) -> list[Request]:
+    """Return the requests, oldest first, from the messages of the user in their order.
+
+    Those before `answered_at`, the seq of the latest message that ended a turn, are answered. Messages `later` than
+    the range, and those that the user has named by hand (`superseded`), may replace what was said in it. The agent's
+    `questions` are quoted with a short answer."""
+    every = [*said, *later]
+    texts = {event.seq: facts.text for event, facts in every}
+    replaced = _replaced(every, texts, superseded)
+    reopened = {
+        before.seq
+        for (before, _), (_, facts) in pairwise(every)
+        if not facts.is_report and reopens(facts.text)
+    }
     requests: list[Request] = []
     stated: set[int] = set()
+    for _, facts in later:
+        stated.update(facts.keys)
     for event, facts in reversed(said):
-        new: tuple[tuple[int, int], ...] = ()
-        if facts.rules:
-            pairs = zip(facts.rules, facts.rule_keys, strict=True)
-            new = tuple(rule for rule, key in pairs if key not in stated)
-            stated.update(facts.rule_keys)
-        requests.append(Request(event, facts, is_open=event.seq > answered_at, rules=new))
-    return requests
+        pairs = zip(facts.sentences, facts.keys, strict=True)
+        new = tuple(one for one, key in pairs if key not in stated and (event.seq, one.start) not in replaced)
+        stated.update(facts.keys)
+        by = next(
+            (replaced[event.seq, one.start] for one in facts.sentences if (event.seq, one.start) in replaced),
+            None,
+        )
+        question = "" if facts.sentences else questions.get(event.seq, "")
+        if question:
+            new = find_answers(facts.text)
+        requests.append(
+            Request(
+                event,
+                facts,
+                is_open=event.seq > answered_at or event.seq in reopened,
+                sentences=new,
+                replaced=by,
+                question=question if new else "",
+            )
+        )
+    return requests[::-1]
+
+
+def _replaced(
+    said: Sequence[tuple[Event, UserFacts]], texts: Mapping[int, str], superseded: Mapping[int, int]
+) -> dict[tuple[int, int], Later]:
+    """Return the statements that do not hold any longer, by the seq of their message and their place in it."""
+    statements = [
+        Statement(event.seq, one.start, facts.text[one.start : one.end], one.kind)
+        for event, facts in said[-MAX_COMPARED_REQUESTS:]
+        for one in facts.sentences
+    ]
+    by_place = {(one.seq, one.start): one for one in statements}
+    found = {
+        place: Later(handle(later[0]), by_place[later].text)
+        for place, later in find_replaced(statements).items()
+    }
+    for one in statements:
+        if (later := superseded.get(one.seq)) is not None:
+            found[one.seq, one.start] = Later(handle(later), texts.get(later, ""))
+    return found
 
 
 def requests_section(requests: Sequence[Request], *, keep: Set[int], room: int, counter: Counter) -> Section:
     """Return the section of requests."""
     visible = [request for request in requests if request.event.seq in keep]
     hidden = [request for request in requests if request.event.seq not in keep]
-    hidden.sort(key=lambda request: not request.is_standing)
     limit = min(MAX_REQUEST_UNITS, room)
     quotes = _Quotes(hidden, foremost=_foremost(hidden), limit=limit, counter=counter)
     return Section(
@@ -132,8 +226,8 @@ def requests_section(requests: Sequence[Request], *, keep: Set[int], room: int, 
 
 def _foremost(hidden: Sequence[Request]) -> list[int]:
     """Return the slots of the newest open request and of the first one, of those that tell something if any do."""
-    by_seq = sorted(range(len(hidden)), key=lambda slot: hidden[slot].event.seq)
-    told = [slot for slot in by_seq if hidden[slot].tells_something] or by_seq
+    slots = range(len(hidden))
+    told = [slot for slot in slots if hidden[slot].tells_something] or [*slots]
     pending = (slot for slot in reversed(told) if hidden[slot].is_open)
     return list(dict.fromkeys([*islice(pending, 1), *told[:1]]))
 
@@ -149,7 +243,7 @@ class _Quotes:
         self._limit = limit
         self._counter = counter
         self._short_units = max(1, min(_SHORT_REQUEST_UNITS, limit // 4))
-        others = [slot for slot in range(len(requests)) if slot not in foremost]
+        others = [slot for slot in reversed(range(len(requests))) if slot not in foremost]
         self._standing = [slot for slot in others if requests[slot].is_standing]
         self._waiting = [slot for slot in others if not requests[slot].is_standing]
 
@@ -182,15 +276,14 @@ class _Quotes:
             if not self._requests[slot].is_report:
                 yield self._quote(slot, int(self._limit * _MAX_OTHER_SHARE))
 
-    def _urgency(self, slot: int) -> tuple[bool, bool]:
+    def _urgency(self, slot: int) -> tuple[bool, bool, bool]:
         request = self._requests[slot]
-        return not request.is_open, not any(
-            _STRONG_RULE.search(request.text, start, end) for start, end in request.rules
-        )
+        is_strong = any(_STRONG_RULE.search(request.text, *span) for span in request.spans)
+        return not request.is_open, not request.is_binding, not is_strong
 
     def _short(self, slot: int) -> Item:
-        rules = len(self._requests[slot].rules)
-        return self._quote(slot, self._short_units * max(1, min(rules, _MAX_SHORT_RULES)), is_short=True)
+        count = len(self._requests[slot].sentences)
+        return self._quote(slot, self._short_units * max(1, min(count, _MAX_SHORT_SENTENCES)), is_short=True)
 
     def _quote(self, slot: int, max_units: int, *, is_short: bool = False) -> Item:
         request = self._requests[slot]
@@ -205,7 +298,7 @@ class _Quotes:
     def _quote_again(
         self, request: Request, max_units: int, counter: Counter, *, only_rules: bool
     ) -> tuple[str, int]:
-        key = max_units, counter.name, only_rules, request.rules
+        key = max_units, counter.name, only_rules, request.sentences
         quoted = request.short_quotes.get(key)
         if quoted is None:
             quoted = _quote_bounded(request, max_units, counter, only_rules=only_rules)
@@ -227,6 +320,14 @@ def _states(visible: Sequence[Request], *, slot: int) -> Iterator[Item]:
         told.append("the others answered" if told else "all answered")
     if told:
         yield Item(slot, f"{ITEM_PREFIX}shown in full beside this record: {'; '.join(told)}")
+    answers = [request for request in visible if request.question]
+    for number, request in enumerate(answers[-_MAX_STATES:], 1):
+        yield Item(slot + number, f"{ITEM_PREFIX}{request.event.handle}, shown beside it{_asked(request)}")
+
+
+def _asked(request: Request) -> str:
+    """Return what is said about the question that a request answers."""
+    return f", answers: “{inline(request.question, _MAX_QUESTION_WIDTH)}”" if request.question else ""
 
 
 def _left_out(requests: Sequence[Request], shown: Collection[int], room: int) -> str:
@@ -252,11 +353,13 @@ def _with_title(request: Request, quoted: str, omitted: int) -> str:
     fact = request.event.fact
     files = sum(isinstance(part, Media) for part in parts(fact.content)) if isinstance(fact, UserSaid) else 0
     beside = f", with {files} file{'s' * (files > 1)}" if files else ""
-    title = f"{ITEM_PREFIX}{request.event.handle}, {request.state}{beside}"
+    title = f"{ITEM_PREFIX}{request.event.handle}, {request.state}{beside}{_asked(request)}"
     if not request.text:
         return title
     cut = f", {omitted:,} characters left out" if omitted else ""
-    return f"{title}{cut}:\n{quoted}"
+    by = request.replaced
+    later = "" if by is None else f"\n{ITEM_PREFIX}replaced by {by.handle}:\n{quote_user(by.text)}"
+    return f"{title}{cut}:\n{quoted}{later}"
 
 
 def _quote_bounded(
@@ -270,7 +373,7 @@ def _quote_bounded(
         return quote_user(text), 0
     size = max(1, int(0.8 * max_units * len(part) / max(1, units)))
     spans = (
-        _rule_spans(text, request.rules, size) if only_rules else _important_spans(text, request.rules, size)
+        _rule_spans(text, request.spans, size) if only_rules else _important_spans(text, request.spans, size)
     )
     omitted = len(text) - sum(end - start for start, end in spans)
     if omitted <= 0:

@@ -25,12 +25,23 @@ from foveal.core.compaction.standing.standing_rules import find_rules
 from foveal.core.compaction.standing.statement_reader import CHOICE_CLASSES
 from foveal.core.compaction.standing.statement_words import phrases_by_first_word, words_of
 
-__all__ = ["Sentence", "Statement", "StatementKind", "find_replaced", "find_sentences", "reopens"]
+__all__ = [
+    "Sentence",
+    "Statement",
+    "StatementKind",
+    "find_answers",
+    "find_replaced",
+    "find_sentences",
+    "question_in",
+    "reopens",
+]
 
 StatementKind: TypeAlias = Literal["rule", "correction", "fact"]
 
 MAX_STATEMENT_CHARS_READ: Final = 6_000
 """Characters of one text that are searched for corrections and facts, at its two ends."""
+MAX_QUESTION_READ_CHARS: Final = 300
+"""Characters of the agent's question that are quoted with the answer."""
 MAX_STATEMENTS_PER_TEXT: Final = 20
 """Corrections and facts of one text."""
 _MAX_SENTENCES_READ: Final = 50
@@ -224,6 +235,21 @@ def find_sentences(text: str, *, follows_question: bool = False) -> tuple[Senten
             rules.append(Sentence(first, end, "rule"))
     found = _beside(text, rules, follows_question=follows_question)
     return tuple(sorted((*rules, *found))) if found else tuple(rules)
+
+
+def find_answers(text: str) -> tuple[Sentence, ...]:
+    """Return the sentences of a message that answers a question of the agent."""
+    return find_sentences(text, follows_question=True)
+
+
+def question_in(text: str) -> str:
+    """Return the question with which the agent ends a message; "" if it ends with none."""
+    end = text.rstrip(" \t\n*_`\"')”»")
+    if not end.endswith(_QUESTION_MARKS):
+        return ""
+    line = end[max(0, len(end) - MAX_QUESTION_READ_CHARS) :].rpartition("\n")[2]
+    sentences = [found.end() for found in _BREAK.finditer(line, 0, len(line) - 1)]
+    return line[sentences[-1] if sentences else 0 :].strip()
 
 
 def reopens(text: str) -> bool:

@@ -1,7 +1,8 @@
 """Clipping to the room: texts that stay but are too large for what is left.
 
 1. The results of the newest step share one limit (`clip_newest_results`).
-2. User messages beyond their share of the room are clipped to their two ends (`clip_user_messages`).
+2. User messages beyond their share of the room are clipped to their two ends, or to the sentences that still hold
+   (`clip_user_messages`).
 3. When nothing else is left, the largest results of all steps are clipped (`squeeze_results`).
 """
 
@@ -11,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.kept_messages import (
+    GAP_UNITS,
+    MARKER_UNITS,
     MAX_TASK_SHARE,
     MIN_CLIPPED_USER_UNITS,
     common_size,
@@ -18,25 +21,25 @@ from foveal.core.compaction.kept_messages import (
     max_user_units,
     own_user_steps,
     room_beside_first,
+    share_room,
+    text_units,
     user_room,
 )
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
-from foveal.core.compaction.standing.standing_rules import find_rules
+from foveal.core.compaction.standing.standing_statements import find_sentences
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments
 from foveal.core.policies.presets import Policy
 from foveal.core.reduction.important_lines import Span
-from foveal.core.reduction.truncation import MAX_MIDDLE_SHARE, Limits, clip
+from foveal.core.reduction.truncation import MAX_MIDDLE_SHARE, Limits, clip, clip_to_spans
 from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.view.view import View
 
 _MAX_TRIED_TEXTS: Final = 3
 _MARKER_UNITS: Final = 16
 """Units by which a clip is cut below its size, so that its marker fits too."""
-_GAP_UNITS: Final = 10
-"""Units of the note beside a rule that is shown."""
-_MAX_GROWTH_FOR_RULES: Final = 4
+_MAX_GROWTH_FOR_SENTENCES: Final = 4
 _MAX_NEWEST_SHARE: Final = 0.75
 """Share of the room that the results of the newest step may take under any policy."""
 _CLIPPED_USER_SHARE: Final = 0.8
@@ -82,48 +85,62 @@ def _newest_share(budget: Budget, policy: Policy) -> float:
 
 
 def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clipped, ...] | None:
-    """Clip long user messages to one size, if all but the latest exceed their share of the room together. The first
-    one, the task, is clipped only if it takes more than `MAX_TASK_SHARE` of the room."""
+    """Clip user messages, if all but the latest exceed their share of the room together: long ones to one size, and
+    if that is not enough, to the sentences that still hold. The first one, the task, is clipped only if it takes
+    more than `MAX_TASK_SHARE` of the room."""
     room = user_room(budget, policy)
     users = own_user_steps(view) if room else []
     if sum(map(view.units_of, users)) <= room:
         return None
     task = _message_parts(users[0].utterance, view)
-    left = room_beside_first(view, users, room)
-    size = max_user_units(view, users[1:], int(left * _CLIPPED_USER_SHARE))
     clips = [_clip_user_part(view, part, int(budget.hard * MAX_TASK_SHARE)) for part in task]
-    clips += _clip_to_size(view, users[1:], size, for_rules=left // 4)
+    clips += _clip_to_shares(view, users[1:], room_beside_first(view, users, room))
     return tuple(clipped for clipped in clips if clipped is not None) or None
 
 
-def _clip_to_size(
-    view: View, users: Iterable[Step], size: int, *, for_rules: int
-) -> Iterator[Clipped | None]:
-    """Clip user messages to one size; those that state rules are larger while `for_rules` units last."""
+def _clip_to_shares(view: View, users: Sequence[Step], room: int) -> Iterator[Clipped | None]:
+    """Clip user messages to what they may take; long ones that state something are larger while there is room."""
+    for_sentences = room // 4
+    room = int(room * _CLIPPED_USER_SHARE)
+    longest = max_user_units(view, users, room)
+    sizes = share_room(view, users, room)
     for step in users:
         texts = list(_message_parts(step.utterance, view))
         is_report = bool(texts) and is_tool_report(texts[0].text)
-        for part in texts:
+        for part in texts if id(step) in sizes else ():
+            if sizes[id(step)] < min(longest, text_units(view, step)):
+                yield _clip_to_sentences(view, part)
+                continue
             more = 0
-            if part.units > size and not is_report:
-                most = min(for_rules, (_MAX_GROWTH_FOR_RULES - 1) * size)
-                more = max(0, min(_units_with_rules(view, part) - size, most))
-            for_rules -= more
-            yield _clip_user_part(view, part, size + more)
+            if part.units > longest and not is_report:
+                most = min(for_sentences, (_MAX_GROWTH_FOR_SENTENCES - 1) * longest)
+                more = max(0, min(_units_with_sentences(view, part) - longest, most))
+            for_sentences -= more
+            yield _clip_user_part(view, part, longest + more)
 
 
-def _units_with_rules(view: View, part: _TextPart) -> int:
-    """Return the units of a clip that shows all rules of a text."""
-    rules = find_rules(part.text)
-    units = sum(view.meter.counter.count(part.text[start:end]) + _GAP_UNITS for start, end in rules)
+def _units_with_sentences(view: View, part: _TextPart) -> int:
+    """Return the units of a clip that shows all sentences of a text that still hold."""
+    count = view.meter.counter.count
+    units = sum(count(part.text[one.start : one.end]) + GAP_UNITS for one in find_sentences(part.text))
     return int(units / MAX_MIDDLE_SHARE) + 3 * _MARKER_UNITS  # the marker itself takes up to two of them
 
 
 def _clip_user_part(view: View, part: _TextPart, size: int) -> Clipped | None:
-    """Clip a text of the user to its two ends and the rules that it states between them."""
+    """Clip a text of the user to its two ends and the sentences between them that still hold."""
     if not _is_worth_clipping(part, size):
         return None
-    return _clip_part(view, part, Limits(strategy="both"), size, keep=tuple(find_rules(part.text)))
+    keep = tuple((one.start, one.end) for one in find_sentences(part.text))
+    return _clip_part(view, part, Limits(strategy="both"), size, keep=keep)
+
+
+def _clip_to_sentences(view: View, part: _TextPart) -> Clipped | None:
+    """Clip a text of the user to the sentences that still hold."""
+    spans = [(one.start, one.end) for one in find_sentences(part.text)]
+    cut = clip_to_spans(part.text, spans, handle=handle(part.seq), counter=view.meter.counter)
+    if cut.kept_tokens + MARKER_UNITS + GAP_UNITS * len(spans) > part.units:
+        return None
+    return cut.to_fact(part.seq, part.place, rule="squeeze")
 
 
 def squeeze_results(

@@ -32,7 +32,7 @@ MAX_LISTED_SESSIONS = 20
 
 
 async def context(state: ChatState, argument: str) -> list[Row]:
-    report = await state.session.report()
+    report = await state.session.report(with_statements=True)
     return context_card(
         report,
         files=await tokens_by_file(state.session, report),

@@ -24,12 +24,16 @@ from foveal.apps.cli.chat.output.styled_text import (
 )
 from foveal.core.engine.overflow import LEARNED_FROM_REFUSAL, LEARNED_FROM_USAGE
 from foveal.core.engine.report import Report, breaks_text, reduced_texts
+from foveal.core.engine.user_statements import statement_lines
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import Policy
 from foveal.core.view.fold import effective_events
 from foveal.sessions.session import Session
+
+MAX_LISTED_STATEMENTS: Final = 12
+"""Statements of the user that the card lists."""
 
 # ── Tokens by file, tool and turn ────────────────────────────────────────────────────────────────────────
 
@@ -181,6 +185,7 @@ def context_card(
         *_thresholds(report),
         *_part_rows("instructions, by file", files),
         *_part_rows("tools: definition · results in view", tools),
+        *_statement_rows(report),
         *_note_rows(report),
     ]
 
@@ -286,6 +291,12 @@ def _part_rows(title: str, parts: Sequence[CategoryPart]) -> list[Row]:
         return []
     table = [(f"  {part.name}", f"{part.tokens:,}", part.extra) for part in parts]
     return [row(), row(bold(title)), *(row(line) for line in table_lines(table, right=(1, 2)))]
+
+
+def _statement_rows(report: Report) -> list[Row]:
+    first, *listed = statement_lines(report.statements, most=MAX_LISTED_STATEMENTS) or [""]
+    warnings = [row(Span(warning, "fair")) for warning in report.warnings]
+    return [row(), row(bold(first)), *map(row, listed), *warnings] if first else warnings
 
 
 def _note_rows(report: Report) -> list[Row]:

@@ -1,0 +1,181 @@
+"""The law *Later wins*: of two statements of the user the later one is shown, after the earlier one.
+
+The cases of `bench.statement_cases` run under every preset that summarises. Outside of a soak each statement runs
+once, with a preset, a shape and places that take turns.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import cycle
+from typing import Final
+
+import pytest
+from bench.statement_cases import StatementCase, fact_cases, faults, pair_cases
+from bench.survival_cases import answer, chat_turns, user
+from bench.survival_writer import MarkedWriter
+
+from foveal import Context, ContextOverflow
+from foveal.core.compaction.summary_text import END_LINE
+from support.histories import strings
+
+SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
+SUMMARISING: Final = ("economy", "handoff", "sliding-summary", "recent-summary", "confirm")
+WINDOWS: Final = (12_000, 32_000, 128_000) if SOAK else (12_000,)
+PROSE: Final = "and this is about the parser and its parts " * 12
+
+
+def in_turn(cases: list[StatementCase], every: int) -> list[tuple[StatementCase, str]]:
+    if SOAK:
+        return [(case, preset) for case in cases for preset in SUMMARISING]
+    return list(zip(cases[::every], cycle(SUMMARISING), strict=False))
+
+
+CASES: Final = [*in_turn([*pair_cases()], 9), *in_turn([*fact_cases()], 5)]
+
+
+def context(preset: str, window: int, *, asking: bool = False) -> Context:
+    writer = MarkedWriter() if asking else None
+    return Context("gpt-4.1", policy=preset, window=window, tokenizer="o200k_base", summarise=writer)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(
+    ("case", "preset"), [pytest.param(*one, id=f"{one[1]} {one[0].name}") for one in CASES]
+)
+def test_the_later_statement_is_shown_after_the_earlier_one(
+    case: StatementCase, preset: str, window: int
+) -> None:
+    ctx = context(preset, window, asking="chat" in case.name)
+    last = max(place for place, _ in case.statements)
+    for number, turn in enumerate(case.turns):
+        for message in turn:
+            if message["role"] == "assistant":
+                request = "\n".join(strings(ctx.fit()))
+                if number > last:
+                    assert [*faults(request, case.statements)] == [], number
+            ctx.append(message)
+
+
+def test_no_text_of_ours_ranks_the_earlier_statement_higher() -> None:
+    assert "the later one counts" in END_LINE
+    assert "win" not in END_LINE.replace("window", "")
+
+
+# ── A message that is cut to what holds ──────────────────────────────────────────────────────────────────
+
+
+def long_chat(ctx: Context, turns: int = 40) -> list[str]:
+    shown: list[str] = []
+    for turn in chat_turns(turns, words=90):
+        ctx.append(*turn)
+        shown = strings(ctx.fit())
+    return shown
+
+
+def test_a_long_message_is_cut_to_the_sentences_that_hold() -> None:
+    ctx = context("economy", 12_000)
+    said = f"{PROSE}. The deadline is 14 March 2027. {PROSE}. Never push to main. {PROSE}."
+    ctx.append(user("Hello."), answer("Hi."), user(said), answer("Understood."))
+    request = "\n".join(long_chat(ctx))
+    assert said not in request
+    assert "The deadline is 14 March 2027." in request
+    assert "Never push to main." in request
+    assert request.index("The deadline is 14 March") < request.index("Question 39")
+
+
+def test_what_was_replaced_goes_before_what_holds() -> None:
+    ctx = context("economy", 12_000)
+    for number in range(120):
+        ctx.append(user(f"The limit of queue {number % 4} is {number + 100} now."), answer("Noted."))
+        ctx.append(*chat_turns(1, words=10)[0])
+    request = "\n".join(strings(ctx.fit()))
+    for number in range(116, 120):
+        assert f"The limit of queue {number % 4} is {number + 100} now." in request
+
+
+# ── Answers to questions ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("preset", ["economy", "handoff"])
+@pytest.mark.parametrize(
+    ("question", "reply"), [("Shall I drop the table orders?", "No."), ("Darf ich löschen?", "Ja.")]
+)
+def test_a_yes_or_no_is_kept_with_its_question(preset: str, question: str, reply: str) -> None:
+    ctx = context(preset, 12_000)
+    ctx.append(user("Hello."), answer("Hi."))
+    ctx.append(
+        user("Look at the database."),
+        answer(f"I have looked at it. {question}"),
+        user(reply),
+        answer("Understood."),
+    )
+    request = "\n".join(long_chat(ctx, 60))
+    assert question in request
+    assert reply in request[request.index(question) - 200 :]
+
+
+# ── What is reopened ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_request_that_is_reopened_is_not_answered() -> None:
+    ctx = context("handoff", 12_000)
+    ctx.append(user("Hello."), answer("Hi."))
+    ctx.append(user("Please repair the importer of invoices."), answer("It is repaired."))
+    ctx.append(user("That still fails."), answer("I see."))
+    ctx.append(*(message for turn in chat_turns(12, words=90) for message in turn))
+    ctx.compact()
+    (summary,) = (step for step in strings(ctx.fit()) if "The user said" in step)
+    if "repair the importer" in summary:
+        assert "answered:\n  > Please repair the importer" not in summary
+
+
+# ── statements() ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_statements_say_what_holds_and_where_it_is_shown() -> None:
+    ctx = context("economy", 12_000)
+    ctx.append(user("Never push to main. What is there to do?"), answer("Much."))
+    ctx.append(user("The deadline is 14 March 2027."), answer("Noted."))
+    ctx.append(user("The deadline moved to 2 April 2027."), answer("Noted."))
+    found = [(one.handle, one.kind, one.replaced_by, one.shown) for one in ctx.statements()]
+    assert found == [
+        ("e1", "rule", "", "verbatim"),
+        ("e3", "fact", "e5", "verbatim"),
+        ("e5", "correction", "", "verbatim"),
+    ]
+    card = str(ctx.report())
+    assert "the user's statements: 2 hold (2 in their messages); 1 replaced" in card
+    assert "Never push to main." in card
+
+
+def test_a_statement_that_is_shown_nowhere_is_a_warning() -> None:
+    ctx = context("rolling", 12_000)
+    ctx.append(user("Hello."), answer("Hi."), user("Never push to main."), answer("Understood."))
+    long_chat(ctx, 60)
+    (lost,) = (one for one in ctx.statements() if one.text == "Never push to main.")
+    assert lost.shown == "nowhere"
+    (warning,) = (text for text in ctx.report().warnings if "nowhere" in text)
+    assert lost.handle in warning
+    ctx.pin(event=lost.handle)
+    assert all(lost.handle not in text for text in ctx.report().warnings)
+
+
+def test_superseding_by_hand_counts_like_a_correction() -> None:
+    ctx = context("economy", 12_000)
+    ctx.append(user("Hello."), answer("Hi."), user("Never push to main."), answer("Understood."))
+    ctx.append(user("We talked to the team about it."), answer("Good."))
+    ctx.supersede("e3", by="e5")
+    (rule,) = (one for one in ctx.statements() if one.handle == "e3")
+    assert rule.replaced_by == "e5"
+    ctx.undo()
+    (rule,) = (one for one in ctx.statements() if one.handle == "e3")
+    assert rule.replaced_by == ""
+
+
+def test_overflow_is_no_excuse() -> None:
+    """What cannot fit is an error with numbers, never a request without the latest words."""
+    ctx = context("economy", 2_000)
+    ctx.append(user("Never push to main. " + PROSE * 40))
+    with pytest.raises(ContextOverflow):
+        ctx.fit()
