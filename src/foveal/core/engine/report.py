@@ -284,10 +284,7 @@ def report(
         notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=seen)
         if question
         else "",
-        warnings=(
-            *map(_early_cut_text, filter(_is_early, summaries)),
-            *filter(None, [unseen_warning(statements)]),
-        ),
+        warnings=tuple(_warnings(summaries, statements)),
         summaries=summaries,
         reduced=ReducedCounts.of(view),
         statements=tuple(statements),
@@ -310,6 +307,12 @@ def _summaries(engine: Engine) -> Iterable[Summary]:
                 reason=fact.reason,
                 measures=read_metrics(fact),
             )
+
+
+def _warnings(summaries: Iterable[Summary], statements: Sequence[UserStatement]) -> Iterable[str]:
+    yield from map(_early_cut_text, filter(_is_early, summaries))
+    if unseen := unseen_warning(statements):
+        yield unseen
 
 
 def _is_early(summary: Summary) -> bool:

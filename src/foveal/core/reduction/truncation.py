@@ -221,7 +221,7 @@ def clip(
 
 
 def clip_to_spans(text: str, spans: Sequence[Span], *, handle: str, counter: Counter) -> Clip:
-    """Return a text cut to these spans, which ascend; whoever chose them has seen to their size."""
+    """Return a text cut to these spans, which ascend."""
     parts = counter_for_parts(text, counter, None)
     tokens, exact = total_tokens(text, parts)
     task = _ClipTask(text, Limits(), _UNLIMITED_SIZE, handle, parts, tokens, exact, 0, ())

@@ -93,7 +93,7 @@ def test_a_message_is_replaced_by_a_later_one_and_holds_again(opener: Any, copie
     inspected.page.locator(".message-level", has_text=f"replaced by e{new}").wait_for()
     panel.get_by_role("button", name="As shown at this point").click()
     panel.get_by_label("Text of the message").get_by_text(f"[foveal: replaced by e{new}]").wait_for()
-    act(inspected, panel, "Holds again")
+    inspected.act(panel, "Holds again")
     panel.get_by_role("button", name="Holds again").wait_for(state="detached")
     assert kinds(copied) == [*before, "superseded", "reverted"]
 

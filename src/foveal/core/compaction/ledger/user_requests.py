@@ -148,7 +148,7 @@ def collect_requests(
     """Return the requests, oldest first, from the messages of the user in their order.
 
     Those before `answered_at`, the seq of the latest message that ended a turn, are answered. Messages `later` than
-    the range, and those that the user has named by hand (`superseded`), may replace what was said in it. The agent's
+    the range may replace what was said in it, and so do those that the user has named (`superseded`). The agent's
     `questions` are quoted with a short answer."""
     every = [*said, *later]
     texts = {event.seq: facts.text for event, facts in every}
