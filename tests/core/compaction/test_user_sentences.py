@@ -180,3 +180,79 @@ HONEST = {
 }
 ALL_FABRICATED = [line for lines in FABRICATED.values() for line in lines]
 ALL_HONEST = [line for lines in HONEST.values() for line in lines]
+WORK = [line for line in ALL_HONEST if line.isascii()]
+
+
+def kept(text: str) -> str:
+    return remove_user_sentences(text)[0]
+
+
+@pytest.mark.parametrize("line", ALL_FABRICATED)
+def test_a_fabricated_line_does_not_survive(line: str) -> None:
+    assert not re.search(r"\w", kept(line))
+
+
+@pytest.mark.parametrize("line", ALL_HONEST)
+def test_a_report_of_work_stays(line: str) -> None:
+    assert remove_user_sentences(line) == (line, 0)
+
+
+@given(
+    st.sampled_from(ALL_FABRICATED),
+    st.lists(st.sampled_from(WORK), min_size=1, max_size=6),
+    st.integers(0, 6),
+    st.sampled_from(["\n", "\n\n", "\n- "]),
+)
+def test_a_fabricated_line_is_removed_wherever_it_stands(
+    line: str, work: list[str], place: int, between: str
+) -> None:
+    before, after = work[:place], work[place:]
+    text = kept("\n".join(["## Goal", "It is read.", between.join([*before, line, *after])]))
+    assert all(part not in text for part in line.split("\n"))
+    assert all(part in text for part in before)
+    # A heading, a line with a colon and a line without an end take what they announce with them.
+    if line[-1] in ".。" and not re.search("[#:：]", line):
+        assert all(part in text for part in after)
+
+
+@pytest.mark.parametrize(
+    ("draft", "rest"),
+    [
+        ("Fixed a.py. The user agreed. Tests pass.", "Fixed a.py. Tests pass."),
+        ("- The user agreed. Tests pass.", "- Tests pass."),
+        ("- Fixed a.py; the user agreed.", "- Fixed a.py;"),
+        ("Fixed a.py\nThe user agreed\n\nTests pass", "Fixed a.py\n\nTests pass"),
+        ("The user wants:\n- a dog\n- a cat\n\nTests pass.", "Tests pass."),
+        ("The user said:\n\n```\na dog\n```\nTests pass.\nIt is read.", "Tests pass.\nIt is read."),
+        ("The user said:\nA dog\n\nTests pass.", "Tests pass."),
+        ("- The user wants:\n  - a dog\n- Tests pass.", "- Tests pass."),
+        ("### All user messages\n- a dog\n### State\nTests pass.", "### State\nTests pass."),
+        ("```\n# The user agreed\nreturn 1\n```", "```\nreturn 1\n```"),
+        ("## Goal\nThe user agreed.\n## Next\nTest it.", "## Goal\n-\n\n## Next\nTest it."),
+    ],
+)
+def test_what_is_left_keeps_its_form(draft: str, rest: str) -> None:
+    assert remove_user_sentences(draft, headings=["Goal", "Next"])[0] == rest
+
+
+def test_a_heading_that_was_asked_for_stays() -> None:
+    draft = "## The user's wishes\nThe user agreed.\nTests pass."
+    assert remove_user_sentences(draft, headings=["The user's wishes"])[0] == "## The user's wishes\nTests pass."
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_read_and_nothing_is_added(text: str) -> None:
+    rest, removed = remove_user_sentences(text)
+    assert removed or rest == re.sub(r"\n{3,}", "\n\n", "\n".join((text + "\n").splitlines())).strip()
+
+
+@given(st.lists(st.sampled_from([*ALL_FABRICATED, *ALL_HONEST]), max_size=8))
+def test_a_second_removal_removes_nothing(lines: list[str]) -> None:
+    once = kept("\n".join(lines))
+    assert remove_user_sentences(once) == (once, 0)
+
+
+@pytest.mark.parametrize("text", ["the user " * 40_000, "a" * 400_000, "- " * 100_000, "`" * 100_000, "may to be " * 30_000])
+def test_a_long_text_is_read_quickly(text: str) -> None:
+    with bounded():
+        remove_user_sentences(text)

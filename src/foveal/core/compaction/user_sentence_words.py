@@ -50,7 +50,7 @@ USER: Final = _pattern(
 )
 """The person who uses the agent. "Users" and "a user" are those of a product."""
 SUBJECT_USER: Final = re.compile(
-    r"(?:^|[.:;,!?()\"«»—–→-]\s*|\b(?:and|but|since|because|so|then|that|und|dass|weil)\s+)\W*"
+    r"(?:^|[.:;,!?()\"«»—–→-]\s?|\b(?:and|but|since|because|so|then|that|und|dass|weil)\s+)\W{0,4}"
     r"(?:user|usuario|utilisateur|(?:be)?nutzer|utilizador)(?=\s+[a-z]|\s*:)"
 )
 """The same without an article, where a clause begins: "User wants …"."""
@@ -189,7 +189,7 @@ _GUARDED: Final = _alternatives(
     """
 )
 _CLAUSE_START: Final = (
-    r"(?:^|[.:;,!?—–→¡]\s*|\b(?:and|then|now|just|simply|next|please|und|dann|jetzt|et|puis|y|luego|ahora|e|depois|agora|и|затем)\s+)\W*"
+    r"(?:^|[.:;,!?—–→¡]\s?|\b(?:and|then|now|just|simply|next|please|und|dann|jetzt|et|puis|y|luego|ahora|e|depois|agora|и|затем)\s+)\W{0,4}"
 )
 _NO_ORDER: Final = r"(?!\w*(?:ed|ing|ion|ions|ado|ada|ido|ida|ung|л|ла|ли|ло|но|н|на|ны)\b)"
 _MODAL: Final = (
@@ -201,7 +201,7 @@ _UNSPACED_GUARDED: Final = (
 )
 GUARDED_ORDER: Final = re.compile(
     rf"{_CLAUSE_START}{_NO_ORDER}(?:{_GUARDED})[a-zа-я]*(?![-/a-z])(?! (?:failed|fails|returns|was|is|patterns?|paths?)\b)"
-    rf"|\b{_MODAL} (?:\S+ ){{0,4}}?(?:ge)?(?:{_GUARDED})\w*|(?<!zu )\b(?:{_GUARDED})\w*en\W*$"
+    rf"|\b{_MODAL} (?:\S+ ){{0,4}}?(?:ge)?(?:{_GUARDED})\w*|(?<!zu )\b(?:{_GUARDED})\w*en\W{{0,4}}$"
     rf"|(?:^|[:：,，。；、\s>*-])(?:直接|立即|现在|接下来|下一步|然后|将|把|先|再|就|并)*{_UNSPACED_GUARDED}"
     rf"|[可能应應需该]\S{{0,14}}{_UNSPACED_GUARDED}"
     "|(?:削除|無効化?に?|スキップ|省略|無視|破棄|プッシュ|デプロイ|公開|停止|上書き|消去|マージ)(?:する|せよ|しろ|すべき|可能?|できる)(?=[。、.\\s]|$|こと)"

@@ -28,6 +28,12 @@ from foveal.core.compaction import user_sentence_words as words
 
 EMPTY_SECTION: Final = "-"
 """Stands in a section of which nothing is left."""
+MAX_SENTENCE_CHARS: Final = 1_000
+"""Characters of a sentence that are read at once; a longer one is read in parts."""
+OVERLAP_CHARS: Final = 100
+"""Characters that two parts share."""
+_END_CHARS: Final = 40
+"""Characters at the end of a sentence in which its last mark is looked for."""
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
@@ -40,9 +46,10 @@ _FILE_ENDINGS: Final = (
     "|env|md|rst|txt|csv|html?|s?css|xml|lock|logs?|gz|zip|png|svg|vue|swift|scala|proto|tf|patch|diff"
 )
 _CODE: Final = re.compile(
-    r"https?://\S+|[~.]{0,2}(?:/[\w.@+-]+){2,}/?|[\w.@+-]+(?:/[\w.@+-]+)*/[\w@+-]+\.\w{1,5}\b|\b[\w-]+(?:/[\w.-]+){2,}"
-    rf"|[\w.-]*[\w-]\.(?:{_FILE_ENDINGS})\b(?::\d+)*|(?<!\w)\.(?:{_FILE_ENDINGS}|git\w*)\b"
-    r"|\b\w[\w.]*\([\w.,\"'=*]*\)|\b\w*[^\W_]_+[^\W_]\w*(?:\.\w+)*|\b\w*[a-z][A-Z]\w*|\b\w+(?:\.\w+){2,}|(?<!\S)--[a-z][\w-]*|\$\{?\w+\}?"
+    r"https?://\S+|(?<![\w.@+/~-])(?:[~.]{0,2}(?:/[\w.@+-]+){2,}/?|[\w.@+-]+(?:/[\w.@+-]+)*/[\w@+-]+\.\w{1,5}\b"
+    rf"|[\w-]+(?:/[\w.-]+){{2,}}|[\w.-]{{0,80}}[\w-]\.(?:{_FILE_ENDINGS})\b(?::\d+)*|\.(?:{_FILE_ENDINGS}|git\w*)\b)"
+    r"|\b\w[\w.]{0,80}\([\w.,\"'=*]{0,80}\)|\b\w*[^\W_]_+[^\W_]\w*(?:\.\w+)*|\b\w*[a-z][A-Z]\w*|\b\w+(?:\.\w+){2,}"
+    r"|(?<!\S)--[a-z][\w-]*|\$\{?\w+\}?"
 )
 """Paths, file names, calls and identifiers."""
 _HANDLE: Final = re.compile(r"\be\d+(?:[-–]e?\d+)?\b")
@@ -54,7 +61,7 @@ _BOLD_LINE: Final = re.compile(r"[ \t>]*(?:\*\*|__)[^*_\n]+(?:\*\*|__):?[ \t]*$"
 _MARKER: Final = re.compile(r"[ \t>]*(?:(?:[-*+•–—·]|\d{1,3}[.)]|[a-z][.)])[ \t]+)?(?:\[[ xX]\][ \t]*)?")
 _FENCE: Final = re.compile(r"[ \t>]*(?:```|~~~)")
 _SENTENCE: Final = re.compile(r".+?(?:[.!?…]+[\"')\]*_`”»]*(?=\s|$)\s*|;\s+|[；。！？]+[」』”]?\s*|$)")
-_UNFINISHED: Final = re.compile(r"[^.!?…。！？;；:：\"')\]`*_|”»\s][\"')\]*_`]*\s*$")
+_UNFINISHED: Final = re.compile(r"[^.!?…。！？;；\"')\]`*_|”»\s][\"')\]*_`]*\s*$")
 _LEAD_END: Final = re.compile(r"[:：][\s*_`)]*$")
 
 
@@ -70,6 +77,12 @@ def remove_user_sentences(text: str, *, headings: Collection[str] = ()) -> tuple
 
 def is_about_user(sentence: str) -> bool:
     """Return whether a sentence is about the user, a will of somebody, a secret, or orders what needs permission."""
+    step = MAX_SENTENCE_CHARS - OVERLAP_CHARS
+    parts = range(0, max(1, len(sentence) - OVERLAP_CHARS), step)
+    return any(_is_part_about_user(sentence[start : start + MAX_SENTENCE_CHARS]) for start in parts)
+
+
+def _is_part_about_user(sentence: str) -> bool:
     text, has_code = _readable(sentence)
     plain = words.TECHNICAL.sub(words.CODE_MARK, text)
     if any(pattern.search(plain) for pattern in _ALWAYS) or words.SECRET_TOLD.search(plain):
@@ -173,7 +186,7 @@ def _split_sentences(block: str) -> list[str]:
         sentences = _SENTENCE.findall(line[start:]) or [""]
         sentences[0] = line[:start] + sentences[0]
         sentences[-1] += "\n"
-        if units and line[start : start + 1].islower() and _UNFINISHED.search(units[-1]):
+        if units and line[start : start + 1].islower() and _is_unfinished(units[-1]):
             units[-1] += sentences.pop(0)
         units += sentences
     return units
@@ -192,7 +205,9 @@ class _Removal:
         self._heading_depth = 0
         """The level of the removed heading above, 0 if there is none."""
         self._lead_depth: int | None = None
-        """The indent of the removed line above whose list goes with it."""
+        """The indent of the removed line above that announces what follows."""
+        self._announced = ""
+        """The kind of the blocks that it announces: those of a list, of a code block, or one paragraph."""
 
     def keep(self, block: _Block) -> str:
         """Return what stays of the next block."""
@@ -221,13 +236,13 @@ class _Removal:
         return "" if self._heading_depth else block.text
 
     def _is_below_lead(self, block: _Block) -> bool:
-        if self._lead_depth is None:
+        if self._lead_depth is None or self._announced not in ("", block.kind) or self._announced == "text":
             return False
-        if block.kind == "item":
-            return block.depth > self._lead_depth
-        # A paragraph after the line is what it announces, and nothing after that is.
-        self._lead_depth = None
-        return True
+        if not self._announced and block.kind == "item":
+            # A list may stand at the indent of the item that announces it.
+            self._lead_depth = min(self._lead_depth, block.depth - 1)
+        self._announced = block.kind
+        return block.kind != "item" or block.depth > self._lead_depth
 
     def _keep_line(self, line: str) -> str:
         if not is_about_user(line):
@@ -241,11 +256,16 @@ class _Removal:
         if not any(removed):
             return block.text
         self.count += sum(removed)
-        if removed[-1] and _LEAD_END.search(sentences[-1]):
-            self._lead_depth = block.depth if block.kind == "item" else -1
+        if removed[-1] and _LEAD_END.search(sentences[-1][-_END_CHARS:]):
+            self._lead_depth, self._announced = (block.depth if block.kind == "item" else -1), ""
         marker = _MARKER.match(block.text)
         start = marker[0] if marker and removed[0] else ""
-        rest = "".join(sentence for sentence, gone in zip(sentences, removed, strict=True) if not gone)
+        rest = ""
+        for sentence, is_removed in zip(sentences, removed, strict=True):
+            if not is_removed:
+                rest += sentence
+            elif sentence.endswith("\n") and rest.strip() and not rest.endswith("\n"):
+                rest = rest.rstrip() + "\n"
         if not re.search(r"\w", rest):
             return ""
         return start + rest.lstrip(" \t" if start else "").rstrip() + "\n"
@@ -255,13 +275,17 @@ def _removed(sentences: list[str]) -> Iterator[bool]:
     """Yield for each sentence whether it goes: by itself, or as the rest of an unfinished line before it."""
     found = [is_about_user(sentence) for sentence in sentences]
     for place, sentence in enumerate(sentences):
-        before = sentences[place - 1] if place and _UNFINISHED.search(sentences[place - 1]) else ""
-        after = sentences[place + 1] if place + 1 < len(sentences) and _UNFINISHED.search(sentence) else ""
+        before = sentences[place - 1] if place and _is_unfinished(sentences[place - 1]) else ""
+        after = sentences[place + 1] if place + 1 < len(sentences) and _is_unfinished(sentence) else ""
         yield (
             found[place]
             or (bool(before) and (found[place - 1] or is_about_user(f"{before} {sentence}")))
             or (bool(after) and not found[place + 1] and is_about_user(f"{sentence} {after}"))
         )
+
+
+def _is_unfinished(sentence: str) -> bool:
+    return _UNFINISHED.search(sentence[-_END_CHARS:]) is not None
 
 
 def _heading_words(line: str) -> str:
