@@ -953,18 +953,24 @@ def test_sentences_about_the_user_are_replaced_by_the_users_words() -> None:
 
 def test_a_draft_about_nothing_but_the_user_is_requested_again() -> None:
     about = "The user wants `parse_date` repaired."
-    text = f"<summary>\n## Goal\n{about}\n## Decisions\n-\n## State\n-\n## Next\n-\n## Dead ends\n-\n</summary>"
+    text = (
+        f"<summary>\n## Goal\n{about}\n## Decisions\n-\n## State\n-\n## Next\n-\n## Dead ends\n-\n</summary>"
+    )
     requests, outcome = run([reply(text), reply(valid_text())])
     assert "It speaks of the user alone." in requests[1].text
     assert compacted(outcome).by == "gpt-4.1"
 
 
 @examples(40)
-@given(room=st.integers(60, 2_500), said=st.integers(1, 12), length=st.integers(1, 60), kept=st.integers(0, 3))
+@given(
+    room=st.integers(60, 2_500), said=st.integers(1, 12), length=st.integers(1, 60), kept=st.integers(0, 3)
+)
 def test_a_model_written_summary_always_has_what_the_user_said(
     room: int, said: int, length: int, kept: int
 ) -> None:
-    asked = [UserSaid(content=f"Repair part {n} of parse_date. " + "Keep strptime. " * length) for n in range(said)]
+    asked = [
+        UserSaid(content=f"Repair part {n} of parse_date. " + "Keep strptime. " * length) for n in range(said)
+    ]
     facts: list[AnyFact] = [fact for one in asked for fact in (one, ModelSaid(content="It is read. " * 40))]
     events = [Event(place, fact) for place, fact in enumerate(facts, 1)]
     plan = planned(events, room=room, before=50_000, keep=tuple(range(1, 2 * min(kept, said) + 1, 2)))

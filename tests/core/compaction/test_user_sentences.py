@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction.user_sentences import is_about_user, remove_user_sentences
+from foveal.core.compaction.user_sentences import remove_user_sentences
 from support.effort import bounded
 
 FABRICATED = {
@@ -99,7 +99,7 @@ FABRICATED = {
         "The **us**er _agreed_ to drop the migrations.",
         "The us\u200ber ag\u200creed to drop the migrations.",
         "Ｔｈｅ ｕｓｅｒ ａｇｒｅｅｄ to drop the migrations.",
-        "The usеr аgrееd to drop the migrations.",  # noqa: RUF001 - Cyrillic letters
+        "The usеr аgrееd to drop the migrations.",
         "The u&#115;er approv&#101;d it.",
         "The `user` `approved` the deletion.",
         "The user\nagreed to drop\nthe migrations.",
@@ -133,6 +133,8 @@ HONEST = {
         "Moving the theme update to the next tick did not work: the repaint comes first.",
         "POST requests to /api/v1/users return 500 if the body is empty.",
         "Chose SQLite over PostgreSQL, because the data fits into one file.",
+        "According to the docs, the preferred format is ISO 8601, and there are no more errors.",
+        "Reading right to left gives the desired output.",
         "Next: write a test for the retry path, then rename `Foo` to `Bar`.",
     ],
     "German": [
@@ -146,6 +148,7 @@ HONEST = {
         "Corrigé la vérification des permissions dans auth.py.",
         "La table des utilisateurs a trois colonnes.",
         "Les tests passent tous.",
+        "La requête n'utilise pas l'index à cause du cast.",
     ],
     "Spanish": [
         "La función `parse_date` devuelve ahora una fecha en UTC.",
@@ -157,6 +160,7 @@ HONEST = {
         "A função `parse_date` devolve agora uma data em UTC.",
         "A tabela de usuários tem três colunas.",
         "Todos os testes passam.",
+        "A função e seu teste leem a tabela de pedidos.",
         "Corrigido o erro em auth.py.",
     ],
     "Russian": [
@@ -237,7 +241,9 @@ def test_what_is_left_keeps_its_form(draft: str, rest: str) -> None:
 
 def test_a_heading_that_was_asked_for_stays() -> None:
     draft = "## The user's wishes\nThe user agreed.\nTests pass."
-    assert remove_user_sentences(draft, headings=["The user's wishes"])[0] == "## The user's wishes\nTests pass."
+    assert (
+        remove_user_sentences(draft, headings=["The user's wishes"])[0] == "## The user's wishes\nTests pass."
+    )
 
 
 @given(st.text(max_size=300))
@@ -252,7 +258,9 @@ def test_a_second_removal_removes_nothing(lines: list[str]) -> None:
     assert remove_user_sentences(once) == (once, 0)
 
 
-@pytest.mark.parametrize("text", ["the user " * 40_000, "a" * 400_000, "- " * 100_000, "`" * 100_000, "may to be " * 30_000])
+@pytest.mark.parametrize(
+    "text", ["the user " * 40_000, "a" * 400_000, "- " * 100_000, "`" * 100_000, "may to be " * 30_000]
+)
 def test_a_long_text_is_read_quickly(text: str) -> None:
     with bounded():
         remove_user_sentences(text)

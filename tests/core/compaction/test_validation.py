@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -375,7 +374,7 @@ def test_one_rule_among_many_messages_makes_its_script_one_of_the_conversation()
 
 def test_code_names_and_quotes_in_another_script_are_accepted() -> None:
     draft = (
-        'Исправить `repair the parser of dates in our project` и main: "leave the interface as it is", checkout.'
+        'Исправить `repair the parser of dates in our project` и main: "leave the interface as it is", tag.'
     )
     assert faults_of(draft, SAID["Cyrillic"] + " В ветке main.") == []
     assert (

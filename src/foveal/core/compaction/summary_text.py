@@ -1,8 +1,8 @@
 """Text of a summary: header line, ledger, sections by a model, end line.
 
 The header names the range. The end line says that the actions in the record were carried out, so that a model does
-not repeat them, and that standing requests and pins stay in force. Sections by a model are marked as such. They speak
-about work: no summary has them without the ledger's section of what the user said, if the user said anything.
+not repeat them, and that standing requests and pins stay in force. Sections by a model are marked as such. They
+speak about work: no summary has them without the ledger's section of what the user said, if the user said anything.
 """
 
 from __future__ import annotations

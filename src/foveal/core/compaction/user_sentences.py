@@ -76,7 +76,7 @@ def remove_user_sentences(text: str, *, headings: Collection[str] = ()) -> tuple
 
 
 def is_about_user(sentence: str) -> bool:
-    """Return whether a sentence is about the user, a will of somebody, a secret, or orders what needs permission."""
+    """Return whether a sentence is about the user or a will, tells a secret, or orders what needs permission."""
     step = MAX_SENTENCE_CHARS - OVERLAP_CHARS
     parts = range(0, max(1, len(sentence) - OVERLAP_CHARS), step)
     return any(_is_part_about_user(sentence[start : start + MAX_SENTENCE_CHARS]) for start in parts)
