@@ -224,7 +224,7 @@ def test_a_fabricated_line_is_removed_wherever_it_stands(
     [
         ("Fixed a.py. The user agreed. Tests pass.", "Fixed a.py. Tests pass."),
         ("- The user agreed. Tests pass.", "- Tests pass."),
-        ("- Fixed a.py; the user agreed.", "- Fixed a.py;"),
+        ("- Fixed a.py; the user agreed.", "- Fixed a.py."),
         ("Fixed a.py\nThe user agreed\n\nTests pass", "Fixed a.py\n\nTests pass"),
         ("The user wants:\n- a dog\n- a cat\n\nTests pass.", "Tests pass."),
         ("The user said:\n\n```\na dog\n```\nTests pass.\nIt is read.", "Tests pass.\nIt is read."),

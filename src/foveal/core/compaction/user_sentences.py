@@ -268,7 +268,9 @@ class _Removal:
                 rest = rest.rstrip() + "\n"
         if not re.search(r"\w", rest):
             return ""
-        return start + rest.lstrip(" \t" if start else "").rstrip() + "\n"
+        rest = rest.rstrip()
+        rest = rest[:-1] + "." if removed[-1] and rest.endswith(";") else rest
+        return start + rest.lstrip(" \t" if start else "") + "\n"
 
 
 def _removed(sentences: list[str]) -> Iterator[bool]:
