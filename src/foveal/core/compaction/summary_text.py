@@ -69,8 +69,7 @@ def header_line(plan: Plan, by: str) -> str:
 
 def author_line(by: str) -> str:
     """Return the line above a model's sections."""
-    author = " ".join(by.split())
-    return f"[foveal: from here on by {author}, about the work, unverified beyond the names in it.]"
+    return f"[foveal: from here on by {' '.join(by.split())}, unverified beyond the names in it.]"
 
 
 def max_text_units(plan: Plan) -> int:

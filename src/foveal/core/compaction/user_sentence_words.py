@@ -151,7 +151,7 @@ WILL: Final = _pattern(
     ことにし ことになっ
     """,
 )
-"""What somebody wills, permits, forbids, lifts or has agreed to."""
+"""A will: what is wanted, permitted, forbidden, lifted or agreed."""
 AMBIGUOUS_WILL: Final = _pattern(
     """
     rules?, polic(y|ies), restrictions?, constraints?, guidelines?, requirements?, directives?, permissions?

@@ -28,7 +28,7 @@ from foveal.core.compaction import user_sentence_words as words
 
 EMPTY_SECTION: Final = "-"
 """Stands in a section of which nothing is left."""
-MAX_SENTENCE_CHARS: Final = 1_000
+MAX_READ_CHARS: Final = 1_000
 """Characters of a sentence that are read at once; a longer one is read in parts."""
 OVERLAP_CHARS: Final = 100
 """Characters that two parts share."""
@@ -77,9 +77,9 @@ def remove_user_sentences(text: str, *, headings: Collection[str] = ()) -> tuple
 
 def is_about_user(sentence: str) -> bool:
     """Return whether a sentence is about the user or a will, tells a secret, or orders what needs permission."""
-    step = MAX_SENTENCE_CHARS - OVERLAP_CHARS
+    step = MAX_READ_CHARS - OVERLAP_CHARS
     parts = range(0, max(1, len(sentence) - OVERLAP_CHARS), step)
-    return any(_is_part_about_user(sentence[start : start + MAX_SENTENCE_CHARS]) for start in parts)
+    return any(_is_part_about_user(sentence[start : start + MAX_READ_CHARS]) for start in parts)
 
 
 def _is_part_about_user(sentence: str) -> bool:
@@ -132,7 +132,7 @@ def _latin(found: re.Match[str]) -> str:
 # ── Splitting a draft ────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Block(NamedTuple):
+class _DraftBlock(NamedTuple):
     """A heading, a list item with its further lines, a paragraph, a line of code, or blank lines."""
 
     text: str
@@ -143,15 +143,15 @@ class _Block(NamedTuple):
     """The level of a heading, or the indent of an item."""
 
 
-def _split_blocks(text: str) -> list[_Block]:
-    blocks: list[_Block] = []
+def _split_blocks(text: str) -> list[_DraftBlock]:
+    blocks: list[_DraftBlock] = []
     is_code = False
     for line in (text + "\n").splitlines(keepends=True):
         is_fence = _FENCE.match(line) is not None
         if is_fence:
             is_code = not is_code
         last = blocks[-1] if blocks else None
-        block = _Block(line, "code") if is_code or is_fence else _read_line(line)
+        block = _DraftBlock(line, "code") if is_code or is_fence else _read_line(line)
         if (
             block.kind == "text"
             and last
@@ -164,17 +164,17 @@ def _split_blocks(text: str) -> list[_Block]:
     return blocks
 
 
-def _read_line(line: str) -> _Block:
+def _read_line(line: str) -> _DraftBlock:
     if not line.strip(" \t>\n"):
-        return _Block(line, "blank")
+        return _DraftBlock(line, "blank")
     if found := _HEADING.match(line):
-        return _Block(line, "heading", len(found[1]))
+        return _DraftBlock(line, "heading", len(found[1]))
     if _BOLD_LINE.match(line):
-        return _Block(line, "heading", 7)
+        return _DraftBlock(line, "heading", 7)
     marker = _MARKER.match(line)
     if marker and marker[0].strip(" \t>"):
-        return _Block(line, "item", len(line) - len(line.lstrip(" \t>")))
-    return _Block(line, "text")
+        return _DraftBlock(line, "item", len(line) - len(line.lstrip(" \t>")))
+    return _DraftBlock(line, "text")
 
 
 def _split_sentences(block: str) -> list[str]:
@@ -209,7 +209,7 @@ class _Removal:
         self._announced = ""
         """The kind of the blocks that it announces: those of a list, of a code block, or one paragraph."""
 
-    def keep(self, block: _Block) -> str:
+    def keep(self, block: _DraftBlock) -> str:
         """Return what stays of the next block."""
         if block.kind == "blank":
             return block.text
@@ -223,7 +223,7 @@ class _Removal:
             return self._keep_line(block.text)
         return self._keep_sentences(block)
 
-    def _keep_heading(self, block: _Block) -> str:
+    def _keep_heading(self, block: _DraftBlock) -> str:
         self._lead_depth = None
         if _heading_words(block.text) in self.asked:
             self._heading_depth = 0
@@ -235,7 +235,7 @@ class _Removal:
         self.count += bool(self._heading_depth)
         return "" if self._heading_depth else block.text
 
-    def _is_below_lead(self, block: _Block) -> bool:
+    def _is_below_lead(self, block: _DraftBlock) -> bool:
         if self._lead_depth is None or self._announced not in ("", block.kind) or self._announced == "text":
             return False
         if not self._announced and block.kind == "item":
@@ -250,7 +250,7 @@ class _Removal:
         self.count += 1
         return ""
 
-    def _keep_sentences(self, block: _Block) -> str:
+    def _keep_sentences(self, block: _DraftBlock) -> str:
         sentences = _split_sentences(block.text)
         removed = list(_removed(sentences))
         if not any(removed):
