@@ -6,6 +6,9 @@ long enough. Recorded conversations have larger results and more commands.
 An engine reads each event for the ledger when it arrives (`LedgerIndex`). Rows give the time of a ledger with an
 index, as in a session that compacts repeatedly; their notes also give the time without one. Further rows measure
 how long it takes to read an event, and a ledger of ten times as many events that extends an earlier one.
+
+The last rows tell how much of the summaries that other agents recorded is about the user and would be removed, and
+how many of them would have no other text.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from bench.bench_ledger import DATA, rows_of
 from bench.measure import Row, best_after, best_of, display, progress
 from bench.work import AGENT, messages
 from foveal.core.compaction import CompactionOutcome, Draft, DraftFailure, DraftRequest, Plan, Summariser
+from foveal.core.compaction.draft_text import has_content
 from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
+from foveal.core.compaction.user_sentences import remove_user_sentences
 from foveal.core.engine import Engine, SummaryJob, resolve_settings
 from foveal.core.log import Event
 from foveal.core.tokens.counter import counter
@@ -44,6 +49,8 @@ The user wants the failing tests fixed.
 </summary>"""
 TARGETS: Final = {"synthetic": 0.006, "recorded": 0.008}
 """Seconds, for all limits but the largest."""
+USER_TEXT_TARGETS: Final = {"openhands": 0.02, "entire": 0.35}
+"""The prompt of the second asks for all messages of the user."""
 LONG_RANGES: Final = 10
 """How many times as long the range of a merged ledger is."""
 
@@ -61,6 +68,8 @@ def rows() -> Iterator[Row]:
         chat = [message for row in rows_of([name]) for message in row["messages"]]
         yield _compaction_row("recorded", f" {name}", events_of(chat))
         yield from _ledger_rows("recorded", f" {name}", events_of(chat))
+    for name in ("openhands", "entire") if DATA.exists() else ():
+        yield from _user_sentence_rows(name)
 
 
 def _compaction_row(kind: str, name: str, events: list[Event]) -> Row:
@@ -86,6 +95,23 @@ def _compaction_row(kind: str, name: str, events: list[Event]) -> Row:
         limit=0.020,
         note=f"writing the request: {display(request, 's')}",
     )
+
+
+def _user_sentence_rows(name: str) -> Iterator[Row]:
+    """Measure what is removed from recorded summaries, whose prompts did not ask for the work alone."""
+    recorded = (row["meta"].get("condensations", ()) for row in rows_of([name]))
+    summaries = [condensation["summary"] for group in recorded for condensation in group]
+    kept = [remove_user_sentences(summary)[0] for summary in summaries]
+    shares = [1 - len(rest) / len(whole) for rest, whole in zip(kept, summaries, strict=True)]
+    yield Row(
+        f"text about the user in {len(summaries)} summaries, recorded {name}",
+        1 - sum(map(len, kept)) / sum(map(len, summaries)),
+        unit="%",
+        limit=USER_TEXT_TARGETS[name],
+        note=f"at most {max(shares):.0%} of one",
+    )
+    refused = sum(not has_content(rest) for rest in kept)
+    yield Row(f"summaries without any other text, recorded {name}", refused, unit="summaries", limit=0)
 
 
 def _request_summary(engine: Engine) -> Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]:

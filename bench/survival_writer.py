@@ -35,7 +35,7 @@ _MARK: Final = re.compile(rf"\b(?:{'|'.join(_COLOURS)}) (?:{'|'.join(_THINGS)}) 
 _LIMIT: Final = re.compile(r"at most (\d[\d,]*) words", re.IGNORECASE)
 _DRAFT: Final = """<summary>
 ## Goal
-The work that the user asked for goes on.
+The work goes on.
 ## Decisions
 - Nothing beyond what the messages say.
 ## State

@@ -255,11 +255,11 @@ TURNS = (
 )
 SUMMARY_ANSWER = """<summary>
 ## Goal
-The user wants the parts green, one after the other.
+All parts are green, one after the other.
 ## Decisions
 The bound in part1/price.py is the cause.
 ## State
-What was asked for so far is done, and the tests pass.
+The parts so far are done, and the tests pass.
 ## Next
 -
 ## Dead ends

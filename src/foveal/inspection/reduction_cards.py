@@ -25,7 +25,7 @@ from foveal.inspection.timeline import MAX_CARD_KEYS, ReductionCard, ViewChange
 _CHECKED_DRAFT: Final = (
     "length, sections and script",
     "every name occurs in the source",
-    "rules and approvals were stated by the user",
+    "sentences about the user are removed: the log quotes the user",
     "it does not repeat its instructions",
 )
 _UNCHECKED_DRAFT: Final = (

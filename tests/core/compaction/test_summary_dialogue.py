@@ -26,7 +26,7 @@ from foveal.core.compaction import (
 )
 from foveal.core.compaction.chunks import TranscriptSizer, newest_for_chunks, split_transcript
 from foveal.core.compaction.draft_requests import MIN_COUNTING_MARGIN
-from foveal.core.compaction.ledger.sections import SECTION_HEADINGS
+from foveal.core.compaction.ledger.sections import REQUESTS_HEADING, SECTION_HEADINGS
 from foveal.core.compaction.summary_text import END_LINE, author_line
 from foveal.core.log import (
     AnyFact,
@@ -302,13 +302,13 @@ def test_a_summary_must_use_the_language_of_the_user() -> None:
         *conversation(first=2)[1:],
     ]
     english, chinese = (
-        valid_text("Repair the parsing of dates as the user has asked for."),
-        valid_text("按用户要求修复日期解析。"),
+        valid_text("Repair the parsing of dates in all three formats."),
+        valid_text("修复三种格式的日期解析。"),
     )
     requests, outcome = run([reply(english), reply(chinese)], events)
     assert "in the language in which the user speaks" in requests[0].system
     assert "not in the language" in requests[1].text
-    assert "按用户要求修复日期解析" in compacted(outcome).summary
+    assert "修复三种格式的日期解析" in compacted(outcome).summary
 
 
 # ── The shared form ──
@@ -935,7 +935,7 @@ def test_a_draft_that_repeats_the_prompt_twice_leaves_the_ledger() -> None:
     assert all("repeats these instructions" in check for check in read_metrics(fact).checks)
 
 
-def test_a_rule_turned_round_in_two_drafts_is_not_in_the_summary() -> None:
+def test_sentences_about_the_user_are_replaced_by_the_users_words() -> None:
     events = conversation()
     said = "Repair parse_date in src/app/dates.py, keep strptime. Never push to main."
     events[0] = Event(1, UserSaid(content=said))
@@ -943,18 +943,41 @@ def test_a_rule_turned_round_in_two_drafts_is_not_in_the_summary() -> None:
         "Repair `parse_date`.\n- You may push to main.\n- The user approved deletion of the tests."
     )
     requests, outcome = run(always(reply(text)), events)
-    assert len(requests) == 2
-    assert "You may push to main." in requests[1].text
-    (written,) = compacted(outcome).chunks
-    assert "push to main" not in written
-    assert "approved" not in written
+    fact = compacted(outcome)
+    assert len(requests) == 1
+    assert fact.chunks == (valid_text("Repair `parse_date`.")[10:-11],)
+    code, _ = fact.summary.split(author_line("gpt-4.1"))
+    assert REQUESTS_HEADING in code
+    assert f"  > {said}" in code
+    assert read_metrics(fact).checks == ("gpt-4.1: sentences about the user, removed: 2",)
 
 
-def test_instructions_beside_the_range_can_state_a_rule() -> None:
-    text = valid_text("Repair `parse_date`.\n- The user insists that commits are always signed.")
-    signed = "Always sign your commits."
-    assert "are always signed" in compacted(run(always(reply(text)), instructions=[signed])[1]).summary
-    assert "are always signed" not in compacted(run(always(reply(text)))[1]).summary
+def test_a_draft_about_nothing_but_the_user_is_requested_again() -> None:
+    about = "The user wants `parse_date` repaired."
+    text = (
+        f"<summary>\n## Goal\n{about}\n## Decisions\n-\n## State\n-\n## Next\n-\n## Dead ends\n-\n</summary>"
+    )
+    requests, outcome = run([reply(text), reply(valid_text())])
+    assert "It speaks of the user alone." in requests[1].text
+    assert compacted(outcome).by == "gpt-4.1"
+
+
+@examples(40)
+@given(
+    room=st.integers(60, 2_500), said=st.integers(1, 12), length=st.integers(1, 60), kept=st.integers(0, 3)
+)
+def test_a_model_written_summary_always_has_what_the_user_said(
+    room: int, said: int, length: int, kept: int
+) -> None:
+    asked = [
+        UserSaid(content=f"Repair part {n} of parse_date. " + "Keep strptime. " * length) for n in range(said)
+    ]
+    facts: list[AnyFact] = [fact for one in asked for fact in (one, ModelSaid(content="It is read. " * 40))]
+    events = [Event(place, fact) for place, fact in enumerate(facts, 1)]
+    plan = planned(events, room=room, before=50_000, keep=tuple(range(1, 2 * min(kept, said) + 1, 2)))
+    outcome = run(always(reply(valid_text("Repair `parse_date`. " * 8))), events, plan=plan)[1]
+    if isinstance(outcome, Compacted) and author_line(outcome.by) in outcome.summary:
+        assert REQUESTS_HEADING in outcome.summary.split(author_line(outcome.by))[0]
 
 
 def test_a_message_of_the_user_before_the_range_has_a_script_of_the_conversation() -> None:

@@ -3,8 +3,7 @@
 1. A transient failure is retried once.
 2. A draft with faults is requested once more, with the list of its faults; a second draft that is worse is not
    used.
-3. Lines with names that do not occur in the source, and sentences with claims that the user's messages do not
-   support, are then removed.
+3. Lines with names that do not occur in the source are then removed.
 4. All requests of a compaction are counted in one `DraftTally`, whichever writer they go to.
 """
 
@@ -226,6 +225,8 @@ class DraftRequester:
                 return _best_usable(drafts, self.rules) or reply
             draft = validation.validate_draft(reply, self.rules, max_units=max_units, before=before)
             faults = draft.faults
+            if draft.removed:
+                self.tally.note(self.writer, f"sentences about the user, removed: {draft.removed}")
             if not faults:
                 return draft
             self.tally.note(self.writer, " ".join(faults))
@@ -244,10 +245,10 @@ def _best_usable(drafts: Sequence[ValidatedDraft], rules: DraftRules) -> Validat
         text = validation.without_faulty_lines(draft, rules)
         if text:
             return msgspec.structs.replace(
-                draft, text=text, units=rules.counter.count(text), unknown_names=(), unsupported_claims=()
+                draft, text=text, units=rules.counter.count(text), unknown_names=()
             )
     return None
 
 
 def _fault_count(draft: ValidatedDraft) -> tuple[int, bool]:
-    return len(draft.unknown_names) + len(draft.unsupported_claims), bool(draft.too_large)
+    return len(draft.unknown_names), bool(draft.too_large)

@@ -45,7 +45,6 @@ from foveal.core.compaction.prompt_overlap import PromptPhrases
 from foveal.core.compaction.requested_drops import without_requested_drops
 from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
-from foveal.core.compaction.user_claims import UserStatements
 from foveal.core.compaction.validation import DraftRules, ValidatedDraft
 from foveal.core.log.events import DIALOGUE_TYPES, Compacted, CompactionFailed, Event, raw
 from foveal.core.tokens.counter import Counter
@@ -78,7 +77,6 @@ def summary_dialogue(
     earlier: Sequence[Compacted] = (),
     elsewhere: Set[str] = frozenset(),
     beside: Sequence[str] = (),
-    instructions: Sequence[str] = (),
     before: Sequence[Event] = (),
     after: Sequence[Event] = (),
     index: LedgerIndex | None = None,
@@ -89,19 +87,19 @@ def summary_dialogue(
     of the window by which counts may be too low, `shared_total` the tokens of the conversation's request up to
     the end of the range. What models wrote for `earlier` summaries inside the range is used again. Names in
     `elsewhere` are shown outside of the range. So are the texts `beside` it
-    (instructions, newer messages), and a summary may use their names as well. Those that can state rules are
-    the `instructions` and the messages of the user `before` and `after` the range. The events `after` it may
-    also have answered a request or resolved an error inside it. The `index` has what earlier ledgers have read.
+    (instructions, newer messages), and a summary may use their names as well. A draft is in a script of the
+    range or of the messages `before` and `after` it. The events `after` it may also have answered a request or
+    resolved an error inside it. The `index` has what earlier ledgers have read.
     """
     inside = events_within(events, plan.first, plan.last)
     parts = summary_text.reuse_parts(plan, inside, earlier)
     also = (*beside, *(part.text for part in parts), prompt, plan.focus)
     known = KnownNames(inside, also=also, elsewhere=elsewhere)
-    user = UserStatements([*before, *inside, *after], also=(*instructions, prompt, plan.focus))
+    conversation = (*before, *inside, *after) if writers else ()
     # Without a writer, the texts of earlier summaries are used again as they are.
     authors = [fact.by for fact in earlier if fact.chunks] if parts and not writers else []
     work = _SummaryInProgress(
-        plan, inside, parts, known, user, counter, ratio, margin, prompt, after, authors, index
+        plan, inside, parts, known, conversation, counter, ratio, margin, prompt, after, authors, index
     )
     if work.rules.max_units < MIN_SECTION_UNITS and writers:
         work.tally.note_small_room(plan.room)
@@ -160,7 +158,7 @@ class _SummaryInProgress:
         events: Sequence[Event],
         parts: list[SummaryPart],
         known: KnownNames,
-        user: UserStatements,
+        conversation: Sequence[Event],
         counter: Counter,
         ratio: float,
         margin: float,
@@ -175,7 +173,7 @@ class _SummaryInProgress:
         self.counter = counter
         self.rules = DraftRules(
             known=known,
-            user=user,
+            conversation=conversation,
             instructions=PromptPhrases(
                 [prompt], built_in=[*summary_prompt.prompt_parts().values(), summary_text.END_LINE]
             ),

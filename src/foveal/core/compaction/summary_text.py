@@ -1,7 +1,8 @@
 """Text of a summary: header line, ledger, sections by a model, end line.
 
 The header names the range. The end line says that the actions in the record were carried out, so that a model does
-not repeat them, and that standing requests and pins stay in force. Sections by a model are marked as such.
+not repeat them, and that standing requests and pins stay in force. Sections by a model are marked as such. They
+speak about work: no summary has them without the ledger's section of what the user said, if the user said anything.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Final, NamedTuple
 
 from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
+from foveal.core.compaction.ledger.sections import REQUESTS_HEADING
 from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Compacted, Event, handle
+from foveal.core.log.events import Compacted, Event, UserSaid, handle
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.text_facts import find_names
@@ -87,7 +89,8 @@ def compose(
     after: Sequence[Event] = (),
     index: LedgerIndex | None = None,
 ) -> str:
-    """Return the summary with a model's sections (or none); "" when it cannot be made small enough.
+    """Return the summary with a model's sections (or none); "" when it cannot be made small enough, or when the
+    sections leave no room for what the user said.
 
     Requests, changed files and unresolved errors have a share of the text; sections that leave less are cut. Names
     in `elsewhere` are shown outside of the range."""
@@ -119,12 +122,14 @@ def compose(
         text = "\n\n".join(filter(None, (header, record, sections, END_LINE)))
         excess = counter.count(text) - max_units
         if excess <= 0:
-            return text if record or sections else ""
+            return text if record and (not sections or _quotes_user(record, events)) else ""
         room -= excess + 8
-    text = "\n\n".join((header, sections, END_LINE))
-    if sections and counter.count(text) <= max_units:
-        return text
     return ""
+
+
+def _quotes_user(record: str, events: Sequence[Event]) -> bool:
+    """Return whether a ledger has the section of what the user said, or the user said nothing."""
+    return REQUESTS_HEADING in record or not any(isinstance(event.fact, UserSaid) for event in events)
 
 
 def compose_ledger_only(

@@ -5,9 +5,9 @@
    (`writing_systems`), or is not smaller than what it replaces. Its characters are counted before anything else, so
    an endless draft is neither searched nor tokenised.
 2. Lines that imitate Foveal's own are quoted, not refused (`draft_text`).
-3. A draft is to be improved when it is larger than asked for, has names that do not occur in its source
-   (`known_names`), or claims rules and approvals that the user did not state (`user_claims`). A second draft is
-   requested with the faults; then the lines with such names and the sentences with such claims are removed.
+3. Sentences about the user are removed, whatever they say (`user_sentences`): the ledger quotes the user.
+4. A draft is to be improved when it is larger than asked for, or has names that do not occur in its source
+   (`known_names`). A second draft is requested with the faults; then the lines with such names are removed.
 
 Validation is pure and takes a few milliseconds for a thousand events with a megabyte of text. What it does not
 find: wrong statements made of words that occur, omissions, and another language in the same script.
@@ -21,12 +21,12 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.compaction import draft_text, user_claims, writing_systems
+from foveal.core.compaction import draft_text, writing_systems
 from foveal.core.compaction.known_names import KnownNames
 from foveal.core.compaction.prompt_overlap import PromptPhrases
 from foveal.core.compaction.summariser_protocol import Draft
-from foveal.core.compaction.user_claims import UserStatements
-from foveal.core.log.events import ModelSaid, text_of
+from foveal.core.compaction.user_sentences import remove_user_sentences
+from foveal.core.log.events import Event, ModelSaid, UserSaid, text_of
 from foveal.core.tokens.counter import Counter
 
 MAX_CHARS_PER_UNIT: Final = 12
@@ -37,10 +37,6 @@ MAX_THINKING_CHARS: Final = 200_000
 """Characters that a reply may have beside its summary."""
 MAX_REPORTED_NAMES: Final = 12
 """Unknown names that are listed for the writer."""
-MAX_REPORTED_CLAIMS: Final = 4
-MAX_REPORTED_CLAIM_CHARS: Final = 140
-"""Characters shown of a claim in the list of faults."""
-
 MAX_MODEL_MESSAGES_OF_SCRIPT: Final = 12
 """Newest messages of the model whose script is the conversation's, if the user said nothing."""
 
@@ -49,7 +45,8 @@ class DraftRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a draft is validated against."""
 
     known: KnownNames
-    user: UserStatements
+    conversation: Sequence[Event]
+    """The events in whose script a draft is written: those of the range, and messages around it."""
     instructions: PromptPhrases
     """The texts that the writer was given, which it must not repeat."""
     sections: tuple[str, ...]
@@ -73,28 +70,22 @@ class ValidatedDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A draft and its faults."""
 
     text: str
-    """The summary, without thinking and tags, and with imitations quoted."""
+    """The summary, without thinking, tags and sentences about the user, and with imitations quoted."""
+    removed: int = 0
+    """Sentences about the user that were removed."""
     units: int = 0
     unusable: tuple[str, ...] = ()
     """Reasons why it cannot be used."""
     too_large: str = ""
     unknown_names: tuple[str, ...] = ()
     """Names that do not occur in its source."""
-    unsupported_claims: tuple[str, ...] = ()
-    """Sentences that claim a rule or an approval which the user did not state."""
 
     @property
     def faults(self) -> list[str]:
         """All faults as sentences for the writer; none when the draft can be used as it is."""
         listed = ", ".join(f"`{name[:80]}`" for name in self.unknown_names[:MAX_REPORTED_NAMES])
         unknown = f"It names what does not occur in the conversation: {listed}." if listed else ""
-        return [*self.unusable, *filter(None, (self.too_large, unknown, self._claim_fault()))]
-
-    def _claim_fault(self) -> str:
-        shown = self.unsupported_claims[:MAX_REPORTED_CLAIMS]
-        listed = ", ".join(f"`{claim.strip(' -*')[:MAX_REPORTED_CLAIM_CHARS]}`" for claim in shown)
-        advice = "copy the user's rules letter by letter, and report no approval that was not given."
-        return f"The user's messages do not say this: {listed}; {advice}" if listed else ""
+        return [*self.unusable, *filter(None, (self.too_large, unknown))]
 
 
 def validate_draft(draft: Draft, rules: DraftRules, *, max_units: int, before: int) -> ValidatedDraft:
@@ -111,28 +102,32 @@ def validate_draft(draft: Draft, rules: DraftRules, *, max_units: int, before: i
     )
     if unusable:
         return ValidatedDraft(text=text, unusable=tuple(unusable))
+    text, removed = remove_user_sentences(text, headings=rules.sections)
+    if not draft_text.has_content(text):
+        fault = "It speaks of the user alone. Write about the work: the record quotes the user."
+        return ValidatedDraft(text=text, removed=removed, unusable=(fault,))
     units = rules.counter.count(text)
     if units >= before:
         unusable.append(f"It takes {units:,} tokens, and what it replaces takes {before:,}.")
     return ValidatedDraft(
         text=text,
+        removed=removed,
         units=units,
         unusable=tuple(unusable),
         too_large=f"It takes {units:,} tokens; {max_units:,} are allowed." if units > max_units else "",
         unknown_names=tuple(rules.known.unknown_names(text)),
-        unsupported_claims=tuple(rules.user.unsupported_claims(text)),
     )
 
 
 def without_faulty_lines(draft: ValidatedDraft, rules: DraftRules) -> str:
-    """Return a draft without lines that have unknown names and sentences that have unsupported claims.
+    """Return a draft without lines that have unknown names.
 
-    It is "" when a section or everything else is gone with them, or when what is left still has such a fault."""
-    text = user_claims.remove_claims(draft.text, draft.unsupported_claims)
+    It is "" when a section or everything else is gone with them, or when what is left still has such a name."""
+    text = draft.text
     if draft.unknown_names:
         text = draft_text.keep_lines(text, lambda line: not any(rules.known.unknown_names(line)))
     is_complete = all(draft_text.has_section(text, name) for name in rules.sections)
-    is_faulty = any(rules.known.unknown_names(text)) or any(rules.user.unsupported_claims(text))
+    is_faulty = any(rules.known.unknown_names(text))
     return text if is_complete and draft_text.has_content(text) and not is_faulty else ""
 
 
@@ -162,15 +157,16 @@ def _form_faults(draft: Draft, text: str, missing: Sequence[str], *, is_closed: 
 def _text_faults(text: str, rules: DraftRules) -> Iterator[str]:
     if rules.instructions.is_repeated_in(text):
         yield "It repeats these instructions instead of reporting the conversation."
-    script = writing_systems.find_foreign_script(text, _speech(rules.user))
+    script = writing_systems.find_foreign_script(text, _speech(rules.conversation))
     if script:
         yield f"It is not in the language in which the user speaks: the user does not write {script} script."
 
 
-def _speech(user: UserStatements) -> list[str]:
+def _speech(conversation: Sequence[Event]) -> list[str]:
     """Return the user's messages, newest first, or the model's newest if there are none of the user."""
-    if any(map(str.strip, user.messages)):
-        return user.messages
-    facts = (event.fact for event in reversed(user.events))
+    facts = [event.fact for event in reversed(conversation)]
+    messages = [text_of(fact.content) for fact in facts if isinstance(fact, UserSaid)]
+    if any(map(str.strip, messages)):
+        return messages
     said = (text_of(fact.content) for fact in facts if isinstance(fact, ModelSaid))
     return list(islice(said, MAX_MODEL_MESSAGES_OF_SCRIPT))

@@ -23,7 +23,6 @@ from foveal.core.log.events import (
     CompactionFailed,
     Dialect,
     Event,
-    Instructed,
     UserSaid,
 )
 from foveal.core.models.model import Model
@@ -108,14 +107,9 @@ class SummaryJob(NamedTuple):
             elsewhere=self.names_outside if summarisers else self.likely_names_outside,
             after=self.after,
             beside=[wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
-            instructions=[wire.original_text(fact) for fact in self._instructions()],
             before=list(self._said_before()),
             index=self.ledger_index,
         )
-
-    def _instructions(self) -> Iterator[Instructed]:
-        yield from self.fitted.aside
-        yield from (fact for fact in self.fitted.facts if isinstance(fact, Instructed))
 
     def _said_before(self) -> Iterator[Event]:
         """Yield the user's messages that the request shows unchanged before the range; a summary is none."""
