@@ -170,6 +170,7 @@ UNRELATED: Final = """
     Never log passwords. / You can log user names now.
     Tests need 5 minutes. / Builds need 7 minutes now.
     Only edit files in src. / Now edit the readme.
+    Paths are always relative, not absolute. / Paths are always relative, not absolute.
     You can push to docs-5 now. / You can push to docs-6 now.
     Notify Ada of every release. / From now on also notify Eva of every release.
     The meeting is on Monday. / There is also a meeting on Tuesday now.

@@ -306,7 +306,7 @@ class _SpacedReader:
             self._verb_at = at
         if not self._first and word not in _CLAUSE_MARKS:
             self._first = stem(word)
-        if word in tables.EMPTY or word in tables.BEING or len(word) < 2 or word in _CLAUSE_MARKS:
+        if word in tables.EMPTY or word in tables.BEING or len(word) < 2 or word[-1] == "'":
             return
         self._put(stem(word))
 
