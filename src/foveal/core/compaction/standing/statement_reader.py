@@ -141,7 +141,7 @@ def _phrases() -> Mapping[str, tuple[tuple[tuple[str, ...], int], ...]]:
 def _split_elisions(words: list[str]) -> Iterator[str]:
     """Yield the words, "n'utilise" as "n'" and "utilise"."""
     for word in words:
-        if word[1:2] == "'" and word[0] in _ELIDED and len(word) > 3:
+        if word[1:2] == "'" and word[0].lower() in _ELIDED and len(word) > 3:
             yield word[:2]
             yield word[2:]
         else:
