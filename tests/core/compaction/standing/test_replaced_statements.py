@@ -137,6 +137,35 @@ PAIRS: Final = {
 }
 """An earlier statement and the later one that replaces it."""
 
+OTHER_PAIRS: Final = """
+    Don't email the customer. / It's fine to email the customer now.
+    Our launch date is June 3. / Launch date has been pushed back to June 20.
+    Write the report in English. / Please write the report in Spanish from now on.
+    Use npm. / Switch to pnpm instead.
+    The meeting room is B12. / The meeting room is now C4.
+    My phone number is 555-1234. / My phone number changed to 555-9876.
+    Only use Postgres. / Use MySQL instead of Postgres.
+    Bitte keine Emojis verwenden. / Emojis sind jetzt erlaubt.
+    Das Meeting findet am Montag statt. / Das Meeting wurde auf Mittwoch verschoben.
+    Der Preis ist 20 Euro. / Der Preis ist jetzt 25 Euro.
+    Schreib auf Englisch. / Schreib ab sofort auf Deutsch.
+    N'utilise pas d'emojis. / Les emojis sont maintenant autorisés.
+    Le prix est de 20 euros. / Le prix passe à 25 euros.
+    No uses emojis. / Ya puedes usar emojis.
+    El precio es de 20 euros. / El precio subió a 25 euros.
+    Não use emojis. / Agora pode usar emojis.
+    O preço é de 20 euros. / O preço subiu para 25 euros.
+    Не используй эмодзи. / Теперь можно использовать эмодзи.
+    Цена 20 евро. / Цена теперь 25 евро.
+    不要使用表情符号。 / 现在可以使用表情符号了。
+    价格是20欧元。 / 价格现在是25欧元。
+    絵文字を使わないでください。 / 絵文字を使ってもいいです。
+    価格は20ユーロです。 / 価格は25ユーロになりました。
+    Always write tests first. / You don't have to write tests first any more.
+    Scope: only the API package. / Scrap the API scope rule.
+"""
+"""Pairs to which no word was tuned."""
+
 UNRELATED: Final = """
     Never delete files in src. / Never delete files in docs.
     Never delete files in src. / You can delete files in docs now.
@@ -170,6 +199,7 @@ UNRELATED: Final = """
     Never log passwords. / You can log user names now.
     Tests need 5 minutes. / Builds need 7 minutes now.
     Only edit files in src. / Now edit the readme.
+    Paths are always relative, not absolute. / Paths are always relative, not absolute.
     You can push to docs-5 now. / You can push to docs-6 now.
     Notify Ada of every release. / From now on also notify Eva of every release.
     The meeting is on Monday. / There is also a meeting on Tuesday now.
@@ -208,6 +238,18 @@ UNRELATED: Final = """
     報告書の締め切りは3月14日です。 / 講演の締め切りは4月2日です。
     日本語で答えてください。 / コメントは英語で書いてください。
     第1章は20ページです。 / 第2章は30ページです。
+    Never commit secrets. / You can comment on secrets now.
+    Tests run at 5:00. / Backups run at 6:00 now.
+    Don't edit README.md. / You can edit CHANGELOG.md now.
+    Paul leads design. / Anna leads sales now.
+    The first phase costs 5,000. / The second phase costs 7,000.
+    Write docs in English. / Write emails in German from now on.
+    Benutze keine Emojis im Code. / Emojis sind jetzt in E-Mails erlaubt.
+    No borres la base de datos. / Ya puedes borrar los logs.
+    价格是20欧元。 / 运费现在是5欧元。
+    価格は20ユーロです。 / 送料は今5ユーロです。
+    Do not use regex. / You may use regex for parsing dates.
+    Answer briefly. / Actually, use French names in the example.
 """
 """Two statements of which both count."""
 
@@ -221,7 +263,8 @@ def statements_of(*texts: str) -> list[Statement]:
     """Return each text as one statement of a message of its own."""
 
     def kind_of(text: str) -> StatementKind:
-        return next((sentence.kind for sentence in find_sentences(text)), "fact")
+        found = find_sentences(text)
+        return found[0].kind if found else "fact"
 
     return [Statement(5 * place, 0, text, kind_of(text)) for place, text in enumerate(texts)]
 
@@ -232,6 +275,11 @@ def test_nine_of_ten_pairs_are_found(language: str) -> None:
     missed = [pair for pair in pairs if find_replaced(statements_of(*pair)) != {(0, 0): (5, 0)}]
     assert len(pairs) >= 12
     assert len(missed) <= len(pairs) // 10, missed
+
+
+@pytest.mark.parametrize(("earlier", "later"), lines_of(OTHER_PAIRS))
+def test_a_pair_is_found(earlier: str, later: str) -> None:
+    assert find_replaced(statements_of(earlier, later)) == {(0, 0): (5, 0)}
 
 
 @pytest.mark.parametrize(("earlier", "later"), lines_of(UNRELATED))

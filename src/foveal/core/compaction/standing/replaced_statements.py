@@ -135,7 +135,7 @@ def _revoked(later: ComparedStatement, candidates: _Candidates) -> _Candidates:
 
 def _is_replaced(earlier: _Known, later: _Known) -> bool:
     old, new = earlier.compared, later.compared
-    if old.revokes:
+    if old.revokes or old == new:
         return False
     if old.subject == new.subject and _has_other_value(earlier, later):
         return True
@@ -176,7 +176,8 @@ def _turns(old: ComparedStatement, new: ComparedStatement, *, kind: str) -> bool
     before, after = old.content, new.content
     if before == after:
         return bool(after)
-    return len(after) > 1 and after < before and not old.is_compound
+    is_broader = len(after) > 1 and after < before and not old.is_compound
+    return is_broader and (new.polarity in ("permits", "releases") or new.changes)
 
 
 def _names(old: ComparedStatement, new: ComparedStatement) -> bool:

@@ -59,7 +59,7 @@ _MAX_REOPENING_CHARS: Final = 600
 _LONG_TEXT_CHARS: Final = 1_500
 """Characters from which on a text is a specification or a report: few of its sentences are the user's facts."""
 _MAX_LABEL_WORDS: Final = 9
-"""Words of the longest statement without a verb: "Budget 5,000 EUR"."""
+"""Words of the longest statement without a verb, and of the longest order of a choice."""
 
 _BREAK: Final = re.compile(r"[.!?][\"')\]]?(?=\s)|[。！？；]|\n\s*")
 _DIGIT: Final = re.compile(r"\d")
@@ -413,7 +413,9 @@ def _has_name(sentence: str) -> bool:
 
 def _orders_style(read: _Read) -> bool:
     """Return whether a sentence orders a lasting choice: "answer in French"."""
-    return read.first in _STYLE_ORDERS and not read.asks and not CHOICE_CLASSES.keys().isdisjoint(read.words)
+    if read.first not in _STYLE_ORDERS or read.asks or len(read.words) > _MAX_LABEL_WORDS:
+        return False
+    return not CHOICE_CLASSES.keys().isdisjoint(read.words)
 
 
 def _corrects(read: _Read) -> bool:

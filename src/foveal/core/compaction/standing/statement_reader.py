@@ -141,7 +141,7 @@ def _phrases() -> Mapping[str, tuple[tuple[tuple[str, ...], int], ...]]:
 def _split_elisions(words: list[str]) -> Iterator[str]:
     """Yield the words, "n'utilise" as "n'" and "utilise"."""
     for word in words:
-        if word[1:2] == "'" and word[0] in _ELIDED and len(word) > 3:
+        if word[1:2] == "'" and word[0].lower() in _ELIDED and len(word) > 3:
             yield word[:2]
             yield word[2:]
         else:
@@ -306,7 +306,7 @@ class _SpacedReader:
             self._verb_at = at
         if not self._first and word not in _CLAUSE_MARKS:
             self._first = stem(word)
-        if word in tables.EMPTY or word in tables.BEING or len(word) < 2 or word in _CLAUSE_MARKS:
+        if word in tables.EMPTY or word in tables.BEING or len(word) < 2 or word[-1] == "'":
             return
         self._put(stem(word))
 

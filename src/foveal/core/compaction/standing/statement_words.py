@@ -231,7 +231,7 @@ DECISIONS: Final = """
     it'd be nice if, it would be good if, it would be helpful if, it would help if, would be great if
     would be nice if, would be good if, i would appreciate, i'd appreciate, we would appreciate
     would love it if
-    i'd love it if, i hope the, ideally, is called, are called, is named, are named, name's, known as
+    i'd love it if, i hope the, ideally, name's, known as
     i live in
     i work at, i work for, i work as, i'm a, i am a, i'm an, i am an, i'm allergic, i'm vegan, i'm vegetarian
     we ship, our policy, is responsible for, the plan is, the goal is, the idea is, belongs to, is owned by
@@ -315,6 +315,9 @@ NOT_FACTS: Final = """
     like to explore, learn more, know more, i know i, it's sad, i'm skeptical, i noticed you, as you
     particularly interested
     also interested, step-by-step, i now see, i followed
+    interested in, need to understand, i didn't realize, i cannot find, i can't find, i believe
+    it's inspiring, may need
+    keep trying, like to discuss
 """
 """Phrases of reports, thanks and introductions, which state no fact."""
 
