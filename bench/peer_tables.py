@@ -190,12 +190,11 @@ def _made_by(found: Sequence[Json]) -> str:
     label = "label" if "label" in found[0] else "reducer"
     one = [each for each in found if each[label] == found[0][label] and each.get("by") != "window"]
     sizes = (
-        f"{half}{each['name']}: {each['conversations']} conversation{'s' * (each['conversations'] != 1)}, "
-        f"{each['calls']:,} calls"
+        f"{half}{each['name']}: {each['conversations']}, with {each['calls']:,} calls"
         for each in one
         for half in [f"half {each['half']}, " if "half" in each else ""]
     )
-    return f"Made by `{found[0]['command']}`. The sample: {'; '.join(sizes)}."
+    return f"Made by `{found[0]['command']}`. Conversations, once for each window: {'; '.join(sizes)}."
 
 
 def _name(label: str) -> str:
