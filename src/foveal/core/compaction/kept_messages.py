@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import zip_longest
 from typing import Final, Protocol
 
@@ -42,6 +42,10 @@ MARKER_UNITS: Final = 32
 """Units of the marker of a clip, about."""
 GAP_UNITS: Final = 10
 """Units of the note beside a sentence that is shown."""
+MIN_STATED_UNITS: Final = 16
+"""In less room no sentence is tried."""
+MAX_COMPARED_MESSAGES: Final = 400
+"""Messages, the newest, among which later ones are looked for that replace earlier ones."""
 MAX_TASK_SHARE: Final = 1 / 3
 """Share of the room up to which the first user message is shown whole."""
 
@@ -110,6 +114,8 @@ def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool
         return whole
     sizes: dict[int, int] = {}
     for step in _standing_first(view, users):
+        if room < MIN_STATED_UNITS:
+            break
         size = min(whole[id(step)], _stated_units(view, step)) if clips_long else whole[id(step)]
         if size <= room:
             sizes[id(step)] = size
@@ -124,15 +130,20 @@ def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool
 
 
 def _standing_first(view: View, users: Sequence[Step]) -> list[Step]:
-    """Return the messages that state something, newest first: those that still hold, then those that a later one
-    has replaced."""
-    stating = [step for step in reversed(users) if stated_by(view, step)]
-    replaced = replaced_messages(view, users)
-    return sorted(stating, key=lambda step: step.seq in replaced)
+    """Return the messages that state something: those with a rule or a correction, those with facts, and those that
+    a later one has replaced; each newest first."""
+    stating = [step for step in users if stated_by(view, step)]
+    replaced = _replaced_messages(view, stating[-MAX_COMPARED_MESSAGES:])
+    stating.reverse()
+    return sorted(stating, key=lambda step: (step.seq in replaced, not _is_binding(view, step)))
 
 
-def replaced_messages(view: View, users: Sequence[Step]) -> dict[int, int]:
-    """Return the seqs of messages of which nothing holds any longer, each with that of the message that says so."""
+def _is_binding(view: View, step: Step) -> bool:
+    return any(one.kind != "fact" for one in stated_by(view, step))
+
+
+def _replaced_messages(view: View, users: Sequence[Step]) -> Set[int]:
+    """Return the seqs of those messages of which nothing holds any longer."""
     statements = [
         Statement(step.seq, one.start, text[one.start : one.end], one.kind)
         for step in users
@@ -140,12 +151,8 @@ def replaced_messages(view: View, users: Sequence[Step]) -> dict[int, int]:
         for one in stated_by(view, step)
     ]
     by = find_replaced(statements)
-    replaced: dict[int, int] = {}
-    for step in users:
-        found = [by.get((step.seq, one.start)) for one in stated_by(view, step)]
-        if found and None not in found:
-            replaced[step.seq] = max(later[0] for later in found if later is not None)
-    return replaced | view.superseded
+    replaced = {step.seq for step in users if all((step.seq, one.start) in by for one in stated_by(view, step))}
+    return replaced | view.superseded.keys()
 
 
 def _stated_units(view: View, step: Step) -> int:

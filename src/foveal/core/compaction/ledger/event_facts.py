@@ -23,7 +23,7 @@ from foveal.core.compaction.ledger.call_reader import TouchedFiles, read_call
 from foveal.core.compaction.ledger.edit_changes import describe_change
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
 from foveal.core.compaction.ledger.sections import inline
-from foveal.core.compaction.standing.standing_statements import Sentence, find_sentences
+from foveal.core.compaction.standing.standing_statements import Sentence, find_sentences, reopens
 from foveal.core.log.events import Call, Event, ModelSaid, ToolReturned, UserSaid, calls_of, text_of
 from foveal.core.reduction.placeholder import call_subject
 from foveal.core.view.text_facts import distinct_names, string_values, strip_line_number
@@ -103,6 +103,8 @@ class UserFacts(msgspec.Struct, frozen=True, gc=False):
     """The sentences that still hold later."""
     keys: tuple[int, ...]
     """Hash values of these sentences, by which a repeated one is recognised."""
+    reopens: bool
+    """Whether it reopens what was answered before."""
     short_quotes: dict[Hashable, tuple[str, int]]
     """The latest short quote, which the next ledger is likely to repeat; the key says how it was made."""
 
@@ -138,7 +140,9 @@ def read_facts(event: Event) -> EventFacts:
         sentences: dict[int, Sentence] = {}
         for sentence in find_sentences(text):
             sentences.setdefault(hash(text[sentence.start : sentence.end].strip()), sentence)
-        return UserFacts(text, is_tool_report(text), tuple(sentences.values()), tuple(sentences), {})
+        is_report = is_tool_report(text)
+        is_reopening = not is_report and reopens(text)
+        return UserFacts(text, is_report, tuple(sentences.values()), tuple(sentences), is_reopening, {})
     return None
 
 

@@ -39,7 +39,6 @@ from foveal.core.compaction.standing.standing_statements import (
     Statement,
     find_answers,
     find_replaced,
-    reopens,
 )
 from foveal.core.log.events import Event, Media, UserSaid, handle, parts
 from foveal.core.tokens.counter import Counter
@@ -60,7 +59,7 @@ _LONG_REQUEST_CHARS: Final = 400
 """A longer standing request is reduced to its rules, unless all of it fits."""
 _FOREMOST_SHARES: Final = (0.15, 0.25, 0.5)
 """Shares of the room for the newest open request or the first one, each tried in turn; a longer one is reduced."""
-MAX_COMPARED_REQUESTS: Final = 1_000
+MAX_COMPARED_REQUESTS: Final = 400
 """Requests, the newest, among which later ones are looked for that replace earlier ones."""
 _NEWEST_WAITING: Final = 8
 """Requests that are quoted briefly before the newest open request and the first one are quoted at length."""
@@ -153,11 +152,7 @@ def collect_requests(
     every = [*said, *later]
     texts = {event.seq: facts.text for event, facts in every}
     replaced = _replaced(every, texts, superseded)
-    reopened = {
-        before.seq
-        for (before, _), (_, facts) in pairwise(every)
-        if not facts.is_report and reopens(facts.text)
-    }
+    reopened = {before.seq for (before, _), (_, facts) in pairwise(every) if facts.reopens}
     requests: list[Request] = []
     stated: set[int] = set()
     for _, facts in later:
@@ -278,8 +273,9 @@ class _Quotes:
 
     def _urgency(self, slot: int) -> tuple[bool, bool, bool]:
         request = self._requests[slot]
-        is_strong = any(_STRONG_RULE.search(request.text, *span) for span in request.spans)
-        return not request.is_open, not request.is_binding, not is_strong
+        is_binding = request.is_binding
+        is_strong = is_binding and any(_STRONG_RULE.search(request.text, *span) for span in request.spans)
+        return not request.is_open, not is_binding, not is_strong
 
     def _short(self, slot: int) -> Item:
         count = len(self._requests[slot].sentences)

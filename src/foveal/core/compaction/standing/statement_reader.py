@@ -157,6 +157,7 @@ CHOICE_CLASSES: Final = {
 """Words of which one replaces another, such as names of languages, with their class."""
 
 
+@lru_cache(maxsize=2_048)
 def read_statement(text: str) -> ComparedStatement:
     """Return a statement in comparable form."""
     text = text[:MAX_COMPARED_STATEMENT_CHARS]

@@ -22,11 +22,12 @@ from foveal.core.compaction.kept_messages import (
     own_user_steps,
     room_beside_first,
     share_room,
+    stated_by,
     text_units,
     user_room,
 )
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
-from foveal.core.compaction.standing.standing_statements import find_sentences
+from foveal.core.compaction.standing.standing_statements import Sentence, find_sentences
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments
@@ -109,7 +110,7 @@ def _clip_to_shares(view: View, users: Sequence[Step], room: int) -> Iterator[Cl
         is_report = bool(texts) and is_tool_report(texts[0].text)
         for part in texts if id(step) in sizes else ():
             if sizes[id(step)] < min(longest, text_units(view, step)):
-                yield _clip_to_sentences(view, part)
+                yield _clip_to_sentences(view, part, _sentences(view, step, part))
                 continue
             more = 0
             if part.units > longest and not is_report:
@@ -134,9 +135,13 @@ def _clip_user_part(view: View, part: _TextPart, size: int) -> Clipped | None:
     return _clip_part(view, part, Limits(strategy="both"), size, keep=keep)
 
 
-def _clip_to_sentences(view: View, part: _TextPart) -> Clipped | None:
+def _sentences(view: View, step: Step, part: _TextPart) -> Sequence[Sentence]:
+    return stated_by(view, step) if part.place == -1 else find_sentences(part.text)
+
+
+def _clip_to_sentences(view: View, part: _TextPart, sentences: Sequence[Sentence]) -> Clipped | None:
     """Clip a text of the user to the sentences that still hold."""
-    spans = [(one.start, one.end) for one in find_sentences(part.text)]
+    spans = [(one.start, one.end) for one in sentences]
     cut = clip_to_spans(part.text, spans, handle=handle(part.seq), counter=view.meter.counter)
     if cut.kept_tokens + MARKER_UNITS + GAP_UNITS * len(spans) > part.units:
         return None
