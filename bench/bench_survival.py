@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
@@ -29,6 +30,7 @@ from zlib import crc32
 
 from bench.bench_ledger import DATA, rows_of
 from bench.measure import Row, Unit, progress
+from bench.statement_cases import StatementCase, fact_cases, faults, pair_cases
 from bench.survival_cases import (
     RULE,
     SHAPES,
@@ -54,6 +56,9 @@ from foveal.core.log import Compacted, Dropped
 from foveal.core.tokens.counter import counter
 
 WINDOWS: Final = (8_000, 16_000, 32_000, 128_000)
+STATEMENT_WINDOWS: Final = (8_000, 12_000, 32_000, 128_000)
+STATEMENT_STEP: Final = 13
+"""Of the conversations with statements one in this many runs; FOVEAL_SURVIVAL_ALL=1 runs all."""
 TARGET_PRESETS: Final = ("economy", "handoff", "sliding-summary", "recent-summary")
 SUMMARISING: Final = (*TARGET_PRESETS, "confirm")
 SOURCES: Final = (
@@ -379,6 +384,51 @@ def scripted_rows() -> Iterator[Row]:
         if preset in SUMMARISING:
             yield _long_request_row(preset, limit)
         yield _parallel_row(preset, limit)
+    for preset in SUMMARISING:
+        progress(f"survival: what the user said, {preset} …")
+        yield _statements_row(preset)
+
+
+class StatementRun(NamedTuple):
+    """One scripted conversation with a statement, or with one and its correction."""
+
+    case: StatementCase
+    preset: str
+    window: int
+
+    def is_wrong(self) -> bool:
+        """Return whether a request misses the later statement, or shows it before the earlier one."""
+        ctx = _context(self.preset, self.window)
+        last = max(place for place, _ in self.case.statements)
+        for number, turn in enumerate(self.case.turns):
+            for message in turn:
+                if message["role"] == "assistant":
+                    try:
+                        request = "\n".join(_texts(ctx.fit()))
+                    except ContextOverflow:
+                        return True
+                    if number > last and any(faults(request, self.case.statements)):
+                        return True
+                ctx.append(message)
+        return False
+
+
+def _statements_row(preset: str) -> Row:
+    """Count the conversations in which what the user said is missing or in the wrong order."""
+    cases = [*pair_cases(), *fact_cases()][:: 1 if os.environ.get("FOVEAL_SURVIVAL_ALL") else STATEMENT_STEP]
+    todo = [StatementRun(case, preset, window) for window in STATEMENT_WINDOWS for case in cases]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        wrong = [
+            run
+            for run, bad in zip(todo, pool.map(StatementRun.is_wrong, todo, chunksize=4), strict=True)
+            if bad
+        ]
+    counts = Counter(run.window for run in wrong)
+    by_window = ", ".join(f"{window // 1_000}k {counts[window]}/{len(cases)}" for window in STATEMENT_WINDOWS)
+    at_8k = [run.case.name for run in wrong if run.window == STATEMENT_WINDOWS[0]]
+    note = f"{by_window}; 8k does not count{': ' if at_8k else ''}{', '.join(at_8k[:6])}"
+    beyond = [run for run in wrong if run.window > STATEMENT_WINDOWS[0]]
+    return Row(f"{preset}: statements missing or before what they correct", len(beyond), "runs", 0, note)
 
 
 def _context(preset: str, window: int, writer: MarkedWriter | None = None) -> Context:

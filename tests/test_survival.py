@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Final
 from zlib import crc32
 
@@ -35,7 +35,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import Context, ContextOverflow
-from foveal.core.log import Clipped, Compacted, Dropped, Event
+from foveal.core.log import Clipped, Compacted, Dropped, Event, UserSaid
+from foveal.core.log.events import text_of
 from support.effort import examples
 from support.histories import (
     ESTIMATE,
@@ -328,6 +329,25 @@ def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: i
         if number % every == 0 or taken == len(messages):
             assert kept_problems(ctx, request) == []
             assert lost_events(ctx, request) == []
+            assert out_of_order(ctx, request) == []
+
+
+QUOTED_HANDLE: Final = re.compile(r"^- e(\d+), (?:standing|open|answered|replaced)", re.MULTILINE)
+
+
+def out_of_order(ctx: Context, request: list[Json]) -> list[str]:
+    """Return what stands before something that the user said earlier: messages, and quotes of a record."""
+    said: dict[str, int] = {}
+    for event in ctx.log:
+        if isinstance(event.fact, UserSaid):
+            said.setdefault(text_of(event.fact.content), event.seq)
+    shown = [said[text] for message in request for text in strings(message) if text in said]
+    faults = [f"e{later} before e{earlier}" for later, earlier in pairwise(shown) if later > earlier]
+    for text in strings(request):
+        for section in text.split("The user said, in this order")[1:]:
+            handles = [int(number) for number in QUOTED_HANDLE.findall(section)]
+            faults += [f"e{a} is quoted before e{b}" for a, b in pairwise(handles) if a > b]
+    return faults
 
 
 # ── Rules in long messages ───────────────────────────────────────────────────────────────────────────────
