@@ -320,6 +320,18 @@ async def test_what_was_superseded_is_no_rule_of_the_new_session() -> None:
 
 
 @run
+async def test_a_correction_is_carried_and_what_it_corrects_is_no_rule() -> None:
+    store = MemoryStore()
+    old = await Session.open(store, "a", **LARGE)
+    await say(old, ("Hello.", "Hi."), ("Never push to main.", "Understood."), ("Use tabs only.", "Good."))
+    await say(old, ("You can push to main now.", "Understood."))
+    text = await carried_text(await Session.continue_from(store, "a", "b", carry="rules", **LARGE))
+    assert "Never push to main." not in text
+    assert "You can push to main now." in text
+    assert "Use tabs only." in text
+
+
+@run
 async def test_carry_rules_takes_pins_and_standing_rules_only() -> None:
     store = MemoryStore()
     await made_origin(store)

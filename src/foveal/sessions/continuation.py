@@ -31,10 +31,10 @@ from foveal.core.compaction.carried_record import (
 )
 from foveal.core.compaction.kept_messages import MAX_TASK_SHARE
 from foveal.core.compaction.ledger.ledger import write_ledger
-from foveal.core.compaction.standing.standing_rules import find_rules, states_rule
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import seq_of
 from foveal.core.engine.settings import EngineSettings
+from foveal.core.engine.user_statements import list_statements
 from foveal.core.log.events import (
     AnyFact,
     Equipped,
@@ -255,17 +255,27 @@ class _OldSession:
                 yield part
         for event in pinned:
             yield self._part("rule", event.seq, "pinned rule", readable_text(event.fact))
+        holding = self._binding_statements()
         for seq, text in self._said.items():
-            if seq in self.engine.view.superseded or not states_rule(text):
+            if handle(seq) not in holding:
                 continue
             is_short = len(text) <= MAX_WHOLE_RULE_CHARS
-            found = text if is_short else "\n".join(text[low:high].strip() for low, high in find_rules(text))
+            found = text if is_short else "\n".join(holding[handle(seq)])
             if found in seen:
                 continue
             seen.add(found)
             if is_short:
                 self._quoted.add(seq)
             yield self._part("rule", seq, "" if is_short else "in part", found)
+
+    def _binding_statements(self) -> dict[str, list[str]]:
+        """Return the rules and corrections that hold, by the handle of their message."""
+        said = [Event(seq, UserSaid(content=text)) for seq, text in self._said.items()]
+        found: dict[str, list[str]] = {}
+        for one in list_statements(said, self.engine.view):
+            if one.kind != "fact" and not one.replaced_by:
+                found.setdefault(one.handle, []).append(one.text)
+        return found
 
     def parts(self, carry: str, max_units: int, counter: Counter) -> Iterator[RecordPart]:
         """Yield what follows the rules, for a named choice."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction.standing.standing_rules import MAX_RULE_CHARS_READ, find_rules, states_rule
+from foveal.core.compaction.standing.standing_rules import MAX_RULE_CHARS_READ, find_rules
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ from foveal.core.compaction.standing.standing_rules import MAX_RULE_CHARS_READ, 
     ],
 )
 def test_a_rule_is_recognised(text: str) -> None:
-    assert states_rule(text)
+    assert [*find_rules(text)]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_rule_is_recognised(text: str) -> None:
     ],
 )
 def test_a_plain_request_is_no_rule(text: str) -> None:
-    assert not states_rule(text)
+    assert not [*find_rules(text)]
 
 
 def test_a_rule_is_its_sentence() -> None:
@@ -110,9 +110,9 @@ def test_a_rule_in_text_without_punctuation_begins_a_few_words_before_its_word()
 
 def test_a_long_text_is_read_at_its_two_ends() -> None:
     filler = "word " * MAX_RULE_CHARS_READ
-    assert states_rule("Never push." + filler)
-    assert states_rule(filler + "Never push.")
-    assert not states_rule(filler + "Never push." + filler)
+    assert [*find_rules("Never push." + filler)]
+    assert [*find_rules(filler + "Never push.")]
+    assert not [*find_rules(filler + "Never push." + filler)]
 
 
 @given(

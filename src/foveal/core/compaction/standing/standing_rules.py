@@ -174,11 +174,6 @@ _ASKS_FOR_HABIT: Final = re.compile(
 )
 
 
-def states_rule(text: str) -> bool:
-    """Return whether a text may state a standing rule."""
-    return next(find_rules(text), None) is not None
-
-
 def find_rules(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of the sentences that may state a rule, in their order."""
     return islice(_rule_sentences(text), _MAX_RULES_PER_TEXT)
