@@ -151,7 +151,9 @@ def _replaced_messages(view: View, users: Sequence[Step]) -> Set[int]:
         for one in stated_by(view, step)
     ]
     by = find_replaced(statements)
-    replaced = {step.seq for step in users if all((step.seq, one.start) in by for one in stated_by(view, step))}
+    replaced = {
+        step.seq for step in users if all((step.seq, one.start) in by for one in stated_by(view, step))
+    }
     return replaced | view.superseded.keys()
 
 
