@@ -89,11 +89,15 @@ def _processor() -> str:
     return next(names, platform.machine())
 
 
-if __name__ == "__main__":
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="default: all groups")
     parser.add_argument("--limit", type=int, metavar="N", help="conversations of peer_recall and surprise")
     parser.add_argument("--minutes", type=float, metavar="N", help="surprise begins no conversation later")
     parser.add_argument("--windows", type=int, nargs="+", metavar="TOKENS", help="windows of surprise")
-    given = vars(parser.parse_args())
+    return parser
+
+
+if __name__ == "__main__":
+    given = vars(arguments().parse_args())
     main(given.pop("groups"), **given)

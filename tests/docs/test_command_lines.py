@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import pytest
 import tree_sitter_bash
-from bench.__main__ import GROUPS
+from bench.__main__ import GROUPS, arguments
 from tree_sitter import Language, Node, Parser
 
 from foveal.apps.__main__ import main
@@ -141,7 +141,7 @@ def check(words: list[str]) -> None:
         case "pip":
             check_extras(" ".join(rest))
         case "python" | "python3" | ".venv/bin/python" if rest[:2] == ["-m", "bench"]:
-            assert set(rest[2:]) <= set(GROUPS), rest
+            assert set(arguments().parse_args(rest[2:]).groups) <= set(GROUPS), rest
         case "python" | "python3" | ".venv/bin/python" if rest and rest[0].endswith(".py"):
             assert (ROOT / rest[0]).exists(), rest[0]
         case "sudo" | "opentelemetry-instrument":
