@@ -44,6 +44,7 @@ from bench.survival_cases import (
 from bench.survival_checks import (
     Coverage,
     kept_faults,
+    pieces,
     room_of,
     share_of,
     unaccounted,
@@ -247,7 +248,9 @@ class Measurement:
         plain = " ".join(text.split())
         users, files = user_events(log), edited_files(log)
         stated, errors = rules(log), unresolved_errors(log)
-        not_verbatim = [event.handle for event in users if coverage.user_state(event) != "verbatim"]
+        not_verbatim = [
+            event.handle for event in users if pieces(event.fact) and coverage.user_state(event) != "verbatim"
+        ]
         unnamed = [
             f"{one.event.handle} {one.line[:80]}" for one in errors if not one.is_named(plain, coverage)
         ]

@@ -190,8 +190,8 @@ def unaccounted(coverage: Coverage, report: Callable[[], Report]) -> list[Event]
 
 
 def user_events(log: Sequence[Event]) -> list[Event]:
-    """Return the user's messages that have text."""
-    return [event for event in log if isinstance(event.fact, UserSaid) and pieces(event.fact)]
+    """Return the user's messages. A blank one can be the first or the latest, too."""
+    return [event for event in log if isinstance(event.fact, UserSaid)]
 
 
 def room_of(report: Report) -> int:
@@ -228,7 +228,7 @@ def share_of(log: Sequence[Event], *, room: int, count: Callable[[str], int]) ->
 
 def kept_faults(coverage: Coverage, users: Sequence[Event], share: Share) -> list[str]:
     """Return each broken promise as `e12 lost` or the like."""
-    states = [(event, coverage.user_state(event)) for event in users]
+    states = [(event, coverage.user_state(event) if pieces(event.fact) else "verbatim") for event in users]
     if share == "within":
         return [f"{event.handle} {state}" for event, state in states if state != "verbatim"]
     faults = [f"{event.handle} {state}, the latest" for event, state in states[-1:] if state != "verbatim"]
