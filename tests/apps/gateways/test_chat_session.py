@@ -394,6 +394,22 @@ async def test_context_adds_up_and_does_not_enter_the_conversation(tmp_path: Pat
 
 
 @run
+async def test_context_warns_of_statements_that_are_shown_nowhere(tmp_path: Path) -> None:
+    async with open_service(tmp_path, Scripted("Good.", "Good.", "Good.")) as service:
+        chats = open_chats(service)
+        await send(chats, "We ship to Bolivia first. The `budget` is 12,450.50 EUR.")
+        await send(chats, "Hello.")
+        assert "nowhere" not in (await send(chats, "/context")).text
+        session = await service.tenant("telegram").session("telegram-42")
+        (said, _) = [one.handle for one in await session.session.statements()]
+        await session.session.drop(said)
+        assert (await send(chats, "/context")).text.endswith(
+            "\n⚠️ 2 statements of yours are shown nowhere: there is no room. Say again what still holds:"
+            "\n• `We ship to Bolivia first.`\n• `The 'budget' is 12,450.50 EUR.`"
+        )
+
+
+@run
 async def test_tokens_shows_the_usage_so_far(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted("Hello to you.")) as service:
         chats = open_chats(service)

@@ -63,3 +63,18 @@ def test_a_log_without_secrets_keeps_its_timeline() -> None:
     assert exported(log)["timeline"] == timeline
     later = exported(log[:2], timeline=timeline)["timeline"]
     assert len(later.rows) == 2
+
+
+def test_statements_are_those_of_the_recorded_log_without_secrets() -> None:
+    facts: list[AnyFact] = [
+        UserSaid(content=f"Never push to main. The token is {TOKEN}."),
+        UserSaid(content="You can push to main now."),
+    ]
+    data = exported([Event(seq, fact, 1.0 + seq) for seq, fact in enumerate(facts)])
+    assert data["statements"].at == 1
+    assert [(one.text, one.replaced_by) for one in data["statements"].statements][::2] == [
+        ("Never push to main.", "e1"),
+        ("You can push to main now.", ""),
+    ]
+    assert "[foveal: redacted" in data["statements"].statements[1].text
+    assert TOKEN not in str(data)

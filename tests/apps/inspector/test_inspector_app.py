@@ -237,6 +237,25 @@ def test_a_long_timeline_is_compressed_if_the_client_accepts_it(tmp_path: Path) 
             assert gzip.decompress(b"".join(answer.iter_raw())) == plain.content
 
 
+def test_the_statements_of_the_user_are_those_at_the_point(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    write_session(path, "rules", [UserSaid(content="Never push to main.")], title="Rules")
+    with InspectedServer(path) as server:
+        key = server.keys()["Rules"]
+        rule = {
+            "handle": "e2",
+            "text": "Never push to main.",
+            "kind": "rule",
+            "replaced_by": "",
+            "shown": "verbatim",
+        }
+        assert get(server, "statements", id=key, at=2) == {"at": 2, "statements": [rule]}
+        assert get(server, "statements", id=key, at=1) == {"at": 1}
+        client = server.client()
+        assert client.get("/inspect/api/statements", params={"id": key, "at": 99}).status_code == 404
+        assert client.get("/inspect/api/statements", params={"id": key}).status_code == 400
+
+
 def test_texts_requests_diffs_and_hits_are_those_of_the_log(server: InspectedServer, key: str) -> None:
     text = get(server, "text", id=key, event=4)
     assert text["parts"][0]["text"].startswith(LONG.format(0))

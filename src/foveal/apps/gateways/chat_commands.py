@@ -255,7 +255,7 @@ async def _decline(live: LiveSession) -> ChannelMessage:
 
 
 async def _context(live: LiveSession) -> ChannelMessage:
-    return ChannelMessage(text=texts.context(await live.report()))
+    return ChannelMessage(text=texts.context(await live.report(with_statements=True)))
 
 
 async def _tokens(live: LiveSession) -> ChannelMessage:

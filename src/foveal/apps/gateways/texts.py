@@ -15,6 +15,7 @@ from foveal.core.compaction.health import is_by_model, read_metrics
 from foveal.core.engine.confirm_texts import largest_part, over_limit_notice
 from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.report import Report
+from foveal.core.engine.user_statements import unseen
 from foveal.core.log.events import (
     Clipped,
     Compacted,
@@ -47,6 +48,9 @@ BOT_COMMANDS: Final = {
 COMMAND_ARGUMENTS: Final = {"compact": " [words]", "new": " [record]", "pair": " CODE"}
 BAR_CELLS: Final = 10
 MAX_ERROR_CHARS: Final = 400
+MAX_QUOTED_STATEMENTS: Final = 5
+"""Statements that are shown nowhere, quoted by /context, the newest."""
+MAX_QUOTED_STATEMENT_CHARS: Final = 120
 MAX_UNDO_COMMANDS: Final = 3
 """Commands in the line about reductions of one kind."""
 NO_MESSAGES: Final = "This conversation has no messages yet."
@@ -198,6 +202,7 @@ def context(report: Report) -> str:
         f"Used: {report.used:,} tokens ({report.accuracy}), {_used_and_limit(report)}. {_thresholds(report)}",
         *_summary_line(report),
         *_clip_line(report),
+        *_unseen_lines(report),
     ]
     return "\n".join([f"{footer(report)} · {report.model}", "```", *lines, "```", *below])
 
@@ -229,6 +234,21 @@ def _clip_line(report: Report) -> Iterable[str]:
     if count:
         many = "One long text is" if count == 1 else f"{count:,} long texts are"
         yield f"{many} clipped: the model sees a part of it and can look up the rest."
+
+
+def _unseen_lines(report: Report) -> Iterable[str]:
+    """Yield the warning about statements that no request shows: a chat has no pins, but the user can repeat them."""
+    lost = unseen(report.statements)
+    if not lost:
+        return
+    many = "One statement" if len(lost) == 1 else f"{len(lost):,} statements"
+    verb = "is" if len(lost) == 1 else "are"
+    yield f"⚠️ {many} of yours {verb} shown nowhere: there is no room. Say again what still holds:"
+    for one in lost[-MAX_QUOTED_STATEMENTS:]:
+        text = one_line(one.text, width=MAX_QUOTED_STATEMENT_CHARS).replace("`", "'")
+        yield f"• `{text}`"
+    if len(lost) > MAX_QUOTED_STATEMENTS:
+        yield f"• and {len(lost) - MAX_QUOTED_STATEMENTS:,} older ones"
 
 
 def tokens(report: Report, totals: UsageTotals) -> str:

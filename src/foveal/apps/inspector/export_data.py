@@ -1,4 +1,5 @@
-"""The data of an exported session: timeline, texts, versions of texts and one request, without secrets.
+"""The data of an exported session: timeline, texts, versions of texts, statements of the user and one request,
+without secrets.
 
 1. Secrets are replaced once more, in the log, before anything is made of it. So they are in no preview either. A
    log in which nothing had to be replaced keeps the timeline that the caller has of it.
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from foveal.apps.inspector.open_logs import inspected_settings
+from foveal.core.engine.user_statements import UserStatement
 from foveal.core.log.events import (
     Compacted,
     Event,
@@ -25,8 +27,9 @@ from foveal.core.log.events import (
     Pinned,
     ToolReturned,
     UserSaid,
+    text_of,
 )
-from foveal.core.redaction import find_secrets, redact_fact
+from foveal.core.redaction import find_secrets, redact_fact, scrub
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold, needs_refold
 from foveal.core.view.view import View
@@ -35,6 +38,7 @@ from foveal.inspection.log_views import LogViews
 from foveal.inspection.message_text import InspectedText, TextPiece, shown_text, whole_text
 from foveal.inspection.sent_request import InspectedRequest, sent_request
 from foveal.inspection.session_source import SessionAbout
+from foveal.inspection.shown_statements import ShownStatements, statements_in
 from foveal.inspection.timeline import Timeline, ViewChange
 from foveal.inspection.timeline_builder import TimelineBuilder
 
@@ -65,6 +69,17 @@ class RedactedLog(NamedTuple):
     def is_clean(self) -> bool:
         """Whether nothing was replaced."""
         return all(one.fact is other.fact for one, other in zip(self.recorded, self.redacted, strict=True))
+
+
+class _FoldedData(NamedTuple):
+    """What is made of the view while the log is folded."""
+
+    versions: dict[str, InspectedText]
+    """The texts that stand in place of others, each under its key and the event from which on it does."""
+    requests: list[InspectedRequest]
+    """The last request."""
+    statements: ShownStatements
+    """Those at the end of the log."""
 
 
 class UncountedTexts:
@@ -102,8 +117,14 @@ def export_data(
         for event in log.redacted
         if isinstance(event.fact, _SPOKEN)
     }
-    versions, requests = _versions(log, timeline, max_chars, report)
-    return {"timeline": timeline, "texts": texts, "shown": versions, "requests": requests}
+    made = _versions(log, timeline, max_chars, report)
+    return {
+        "timeline": timeline,
+        "texts": texts,
+        "shown": made.versions,
+        "requests": made.requests,
+        "statements": made.statements,
+    }
 
 
 def redacted_log(events: Sequence[Event], report: ReportExport) -> RedactedLog:
@@ -120,11 +141,7 @@ def redacted_log(events: Sequence[Event], report: ReportExport) -> RedactedLog:
 # ── Versions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _versions(
-    log: RedactedLog, timeline: Timeline, max_chars: int, report: ReportExport
-) -> tuple[dict[str, InspectedText], list[InspectedRequest]]:
-    """Return the texts that stand in place of others, each under its key and the event from which on it does, and
-    the last request."""
+def _versions(log: RedactedLog, timeline: Timeline, max_chars: int, report: ReportExport) -> _FoldedData:
     wanted: defaultdict[int, list[ViewChange]] = defaultdict(list)
     for change in timeline.changes:
         if change.level in ("clipped", "masked") or (change.level == "full" and change.key[0] in "nm"):
@@ -133,6 +150,7 @@ def _versions(
     is_clean, count = log.is_clean, len(log.recorded)
     versions: dict[str, InspectedText] = {}
     requests: list[InspectedRequest] = []
+    statements = ShownStatements(at=-1)
     for number, (event, view) in enumerate(_walk(log.recorded)):
         for change in wanted.get(event.seq, ()):
             text = shown_text(
@@ -148,7 +166,25 @@ def _versions(
             requests += _last_request(log.redacted, last, view if is_clean else None)
         if number % _EVENTS_PER_REPORT == 0:
             report(count + number, 2 * count)
-    return versions, requests
+        if number == count - 1:
+            statements = _statements(log, view)
+    return _FoldedData(versions, requests, statements)
+
+
+def _statements(log: RedactedLog, view: View) -> ShownStatements:
+    """Return the user's statements. Their places in the view are those of the log as it was recorded."""
+    found = statements_in(log.recorded, view)
+    if log.is_clean:
+        return found
+    texts = {one.handle: text_of(one.fact.content) for one in log.redacted if isinstance(one.fact, UserSaid)}
+
+    def redacted(one: UserStatement) -> UserStatement:
+        if one.text in texts[one.handle]:
+            return one
+        text = scrub(one.text)  # a secret may be one only beside other words of the message
+        return msgspec.structs.replace(one, text=_FRAGMENT if text == one.text else text)
+
+    return msgspec.structs.replace(found, statements=tuple(map(redacted, found.statements)))
 
 
 def _walk(log: Sequence[Event]) -> Iterator[tuple[Event, View]]:

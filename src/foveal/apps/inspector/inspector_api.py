@@ -22,6 +22,7 @@ from foveal.apps.inspector.inspector_queries import (
     InspectSearchQuery,
     InspectSessionsQuery,
     InspectShownQuery,
+    InspectStatementsQuery,
     InspectTextQuery,
     InspectTimelineQuery,
     InspectWhatIfQuery,
@@ -211,6 +212,16 @@ class InspectorApi:
 
         def find(log: LogSnapshot) -> LostDetails:
             return lost_details(log.events, query.event, views=log.views)
+
+        return await self._answer(call, query, find)
+
+    async def statements(self, call: InspectCall) -> Response:
+        from foveal.inspection.shown_statements import ShownStatements, shown_statements  # loads the ledger
+
+        query = read_query(call.request, InspectStatementsQuery)
+
+        def find(log: LogSnapshot) -> ShownStatements:
+            return shown_statements(log.events, at=query.at, views=log.views)
 
         return await self._answer(call, query, find)
 

@@ -94,6 +94,7 @@ class Inspector:
             "diff": api.diff,
             "search": api.search,
             "lost": api.lost,
+            "statements": api.statements,
             "writers": api.writers,
             "whatif": api.what_if,
             "live": api.live,

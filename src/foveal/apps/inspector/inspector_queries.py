@@ -67,6 +67,10 @@ class InspectLostQuery(InspectQuery, frozen=True, kw_only=True):
     """The compaction."""
 
 
+class InspectStatementsQuery(InspectQuery, frozen=True, kw_only=True):
+    at: _Seq
+
+
 class InspectSearchQuery(InspectQuery, frozen=True, kw_only=True):
     q: _Words
 

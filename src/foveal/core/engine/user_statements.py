@@ -139,7 +139,9 @@ def statement_lines(statements: Sequence[UserStatement], *, most: int) -> list[s
         f"the user's statements: {len(holding)} {verb}{f' ({places})' if places else ''}"
         f"{f'; {replaced} replaced' if replaced else ''}"
     ]
-    listed = sorted(holding, key=lambda one: one.shown != "nowhere")[:most]
+    lost = unseen(statements)[-most:]
+    shown = [one for one in holding if one.shown != "nowhere"]
+    listed = [*lost, *shown[max(0, len(shown) + len(lost) - most) :]]
     for one in listed:
         text = one_line(one.text, width=MAX_STATEMENT_WIDTH)
         lines.append(f"  {one.handle:<6} {one.kind:<10} {one.shown:<9} {text}")

@@ -10,7 +10,7 @@ from support.inspected_server import InspectedServer
 from support.waiting import wait_until
 
 TITLE = "Orders are shipped twice"
-PANELS = ("Message", "Reductions", "Requests", "Diff", "Composition", "Search", "What if")
+PANELS = ("Message", "Reductions", "Requests", "Diff", "Composition", "Statements", "Search", "What if")
 OVERLAPS = """
 () => {
   const controls = [...document.querySelectorAll("button, input, select, summary, a, textarea")];

@@ -17,7 +17,7 @@ from support.inspected_server import InspectedServer
 from support.paths import TRANSCRIPTS
 
 SHOP = "Orders are shipped twice"
-PANELS = ("Message", "Reductions", "Requests", "Diff", "Composition", "Search", "What if")
+PANELS = ("Message", "Reductions", "Requests", "Diff", "Composition", "Statements", "Search", "What if")
 
 
 @pytest.fixture

@@ -145,6 +145,15 @@ export class DataSource {
   }
 
   /**
+   * Return what the user has said up to event `at`, and where the request after it shows that.
+   * @param {number} at
+   * @returns {Promise<import("./types.js").ShownStatements>}
+   */
+  statements(at) {
+    return this.get("statements", { id: this.id, at });
+  }
+
+  /**
    * Return a page of sessions, the newest first.
    * @param {{after?: string, limit?: number, q?: string}} [query]
    * @returns {Promise<SessionPage>}

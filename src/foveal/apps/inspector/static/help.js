@@ -17,7 +17,7 @@ const KEYS_HELP = [
   ["Enter", "open the text of the row"],
   ["/", "search: when did the model last see X"],
   ["f", "filter the log"],
-  ["1 – 7", "panels"],
+  ["1 – 8", "panels"],
   ["t", "colours: system, light, dark"],
   ["?", "this list"],
   ["Esc", "close, or clear the selection"],

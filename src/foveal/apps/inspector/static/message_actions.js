@@ -11,6 +11,7 @@ import { coversOf } from "./covers.js";
 import { clear, el, setText } from "./dom.js";
 import { expansionSize, growthSentence, whyTooLarge } from "./expansion_size.js";
 import { formatCount, formatNumber, oneLine } from "./format.js";
+import { laterMessages, pinOfMessage, supersessionOf } from "./message_marks.js";
 import { actionButton, confirmAction, eventLink, problemBox } from "./panel_parts.js";
 import { isSent, seqOfKey } from "./timeline_state.js";
 
@@ -32,8 +33,6 @@ import { isSent, seqOfKey } from "./timeline_state.js";
  * @property {() => string} [waits]  What is waited for, if that can take long; it can be cancelled then.
  */
 
-/** Later messages of the user that can be chosen at once, the newest. */
-const MAX_LATER_MESSAGES = 500;
 /** What every confirmation ends with. */
 export const UNDO_HINT = "You can take it back with Undo; the log keeps everything.";
 
@@ -99,6 +98,24 @@ export function restoreAction(app, key, place) {
   const change = app.timeline.at(app.timeline.last).get(key);
   if (!key.startsWith("e") || !change || isSent(change.level) || change.level === "removed") return null;
   return actionBar(app, `restore ${key} ${place}`, [{ ...pinOf(app, key, change), name: "Restore" }]);
+}
+
+/**
+ * Return the buttons that keep what the user said in a message, or say that it no longer holds.
+ * @param {App} app
+ * @param {string} key
+ * @param {"unseen" | "holding" | "replaced"} group
+ * @returns {HTMLElement | null} null if there is nothing to do
+ */
+export function statementActions(app, key, group) {
+  const change = app.timeline.at(app.timeline.last).get(key);
+  if (whyReadOnly(app) || !change) return null;
+  const [supersede, ...holdAgain] = supersedeOf(app, key, change);
+  // A pin keeps a message as it is shown, which may be without the sentence; a pin of an expanded one keeps all of it.
+  const expand = group === "unseen" && isSent(change.level) ? [expandOf(app, key, change)] : [];
+  const choices = group === "replaced" ? holdAgain : [...expand, pinOf(app, key, change), supersede];
+  const usable = choices.filter((choice) => choice && !choice.whyNot);
+  return usable.length > 0 ? actionBar(app, `${group} statement ${key}`, usable) : null;
 }
 
 /**
@@ -290,8 +307,8 @@ function answerContent(app) {
  * @returns {ActionChoice}
  */
 function undoOf(app, key, change) {
-  const pin = pinOfMessage(app, seqOfKey(key));
-  const isSuperseded = change.by >= 0 && change.by === supersessionOf(app, seqOfKey(key));
+  const pin = pinOfMessage(app.timeline, seqOfKey(key));
+  const isSuperseded = change.by >= 0 && change.by === supersessionOf(app.timeline, seqOfKey(key));
   const target = pin >= 0 ? pin : isSuperseded ? -1 : change.by;
   const name = pin >= 0 ? "Unpin" : "Undo";
   return {
@@ -332,36 +349,6 @@ function coveredBy(app, seq) {
 }
 
 /**
- * The newest pin of a message or of its step that was not taken back; a pinned rule is its own. -1 if there is none.
- * @param {App} app
- * @param {number} seq
- * @returns {number}
- */
-function pinOfMessage(app, seq) {
-  const { timeline } = app;
-  const step = stepOf(timeline, seq);
-  /** @type {Set<number>} */
-  const undone = new Set();
-  for (let index = timeline.rows.length - 1; index >= 0; index -= 1) {
-    const { seq: pin, kind, target } = timeline.rows[index];
-    if (kind === "reverted") undone.add(target);
-    else if (kind === "pinned" && !undone.has(pin) && stepOf(timeline, target >= 0 ? target : pin) === step) return pin;
-  }
-  return -1;
-}
-
-/**
- * The event that begins the step of a message: the answer with its call, or itself.
- * @param {import("./timeline_state.js").TimelineState} timeline
- * @param {number} seq
- * @returns {number}
- */
-function stepOf(timeline, seq) {
-  const call = timeline.row(seq)?.call ?? -1;
-  return call >= 0 ? call : seq;
-}
-
-/**
  * @param {App} app
  * @param {string} key
  * @param {ViewChange} change
@@ -391,7 +378,7 @@ function expandOf(app, key, change) {
  * @returns {ActionChoice}
  */
 function pinOf(app, key, change, noun = "message") {
-  const isPinned = pinOfMessage(app, seqOfKey(key)) >= 0;
+  const isPinned = pinOfMessage(app.timeline, seqOfKey(key)) >= 0;
   const isHidden = !isSent(change.level);
   const isSummary = app.timeline.row(seqOfKey(key))?.kind === "compacted";
   const size = isHidden ? expansionSize(app.timeline, key) : null;
@@ -439,8 +426,8 @@ function supersedeOf(app, key, change) {
   const seq = seqOfKey(key);
   const row = app.timeline.row(seq);
   if (row?.kind !== "user_said" && !(row?.kind === "pinned" && row.target < 0)) return [];
-  const later = laterMessages(app, seq);
-  const recorded = supersessionOf(app, seq);
+  const later = laterMessages(app.timeline, seq);
+  const recorded = supersessionOf(app.timeline, seq);
   /** @type {ActionChoice} */
   const supersede = {
     name: "Replaced by…",
@@ -466,35 +453,4 @@ function supersedeOf(app, key, change) {
     sentences: [`The line that names the later message is removed from ${key}.`],
   };
   return recorded >= 0 ? [supersede, holdAgain] : [supersede];
-}
-
-/**
- * The messages of the user after a message that are part of the conversation, newest first.
- * @param {App} app
- * @param {number} seq
- * @returns {import("./types.js").TimelineRow[]}
- */
-function laterMessages(app, seq) {
-  const { timeline } = app;
-  const shown = timeline.at(timeline.last);
-  const found = timeline.rows.filter((row) => row.kind === "user_said" && row.seq > seq && shown.get(`e${row.seq}`)?.level !== "removed");
-  return found.slice(-MAX_LATER_MESSAGES).reverse();
-}
-
-/**
- * The newest event, not taken back, that says that a message no longer holds. -1 if there is none.
- * @param {App} app
- * @param {number} seq
- * @returns {number}
- */
-function supersessionOf(app, seq) {
-  const { timeline } = app;
-  /** @type {Set<number>} */
-  const undone = new Set();
-  for (let index = timeline.rows.length - 1; index >= 0; index -= 1) {
-    const { seq: at, kind, target } = timeline.rows[index];
-    if (kind === "reverted") undone.add(target);
-    else if (kind === "superseded" && target === seq && !undone.has(at)) return at;
-  }
-  return -1;
 }

@@ -26,6 +26,7 @@ import { TimelineState } from "./timeline_state.js";
  * @property {Record<string, MessageText>} [texts]
  * @property {Record<string, MessageText>} [shown]
  * @property {SentRequest[]} [requests]
+ * @property {import("./types.js").ShownStatements} [statements] those at the newest event
  */
 
 /** Shortest text that can be searched for. */
@@ -166,6 +167,16 @@ export class OfflineData extends DataSource {
     }
     hits.sort((one, other) => Number(other[0].slice(1).split(".")[0]) - Number(one[0].slice(1).split(".")[0]));
     return { q, hits: hits.slice(0, MAX_OFFLINE_HITS), truncated: hits.length > MAX_OFFLINE_HITS };
+  }
+
+  /**
+   * @override
+   * @returns {Promise<import("./types.js").ShownStatements>}
+   */
+  async statements() {
+    const { statements } = this._embedded;
+    if (!statements) throw new Problem(`The exported file does not hold the statements of the user. ${NEEDS_SERVER}`);
+    return statements;
   }
 
   /**

@@ -11,6 +11,7 @@ import { createMessagePanel } from "./message_panel.js";
 import { createReductionsPanel } from "./reductions_panel.js";
 import { createRequestsPanel } from "./requests_panel.js";
 import { createSearchPanel } from "./search_panel.js";
+import { createStatementsPanel } from "./statements_panel.js";
 import { createWhatIfPanel } from "./what_if_panel.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -27,6 +28,7 @@ const PANELS = [
   createRequestsPanel,
   createDiffPanel,
   createCompositionPanel,
+  createStatementsPanel,
   createSearchPanel,
   createWhatIfPanel,
 ];
@@ -38,6 +40,7 @@ export class PanelTabs {
   /** @param {App} app */
   constructor(app) {
     this.app = app;
+    this.shown = -1;
     this.panels = PANELS.map((create) => create(app));
     this.tabs = this.panels.map((panel, index) => this.tab(panel, index));
     const bodies = this.panels.map((panel) => this.body(panel));
@@ -45,6 +48,7 @@ export class PanelTabs {
     const list = el("div", { class: "panel-tabs", role: "tablist", "aria-label": "Panels" }, this.tabs);
     on(list, "keydown", (event) => this.handleKey(event));
     const loading = el("p", { class: "empty-state panels-loading" }, "Loading the history of the session…");
+    this.list = list;
     this.element = el("div", { class: "panel-frame" }, list, loading, bodies);
   }
 
@@ -61,10 +65,23 @@ export class PanelTabs {
       this.tabs[other].tabIndex = isOpen ? 0 : -1;
       this.bodies[other].hidden = !isOpen;
     });
+    if (index !== this.shown) this.reveal(this.tabs[index]);
+    this.shown = index;
     // Panels say what there is of a session, so they wait until all of it is known.
     const { isOutline } = this.app.timeline;
     this.element.classList.toggle("is-loading", isOutline);
     if (!isOutline) this.panels[index].render(state);
+  }
+
+  /**
+   * Scroll the list of tabs, and nothing else, so that a tab can be seen.
+   * @param {HTMLElement} tab
+   * @returns {void}
+   */
+  reveal(tab) {
+    const frame = this.list.getBoundingClientRect();
+    const { left, right } = tab.getBoundingClientRect();
+    this.list.scrollLeft += Math.max(0, right - frame.right) - Math.max(0, frame.left - left);
   }
 
   /**

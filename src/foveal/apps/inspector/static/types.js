@@ -278,6 +278,23 @@
  */
 
 /**
+ * A sentence in which the user states a rule, a correction or a fact.
+ * @typedef {object} UserStatement
+ * @property {string} handle the message
+ * @property {string} text
+ * @property {"rule" | "correction" | "fact"} kind
+ * @property {string} replaced_by the later message that replaces it; "" while it holds
+ * @property {"verbatim" | "record" | "nowhere"} shown
+ */
+
+/**
+ * @typedef {object} ShownStatements
+ * @property {number} at the newest event of the request that was looked at
+ * @property {UserStatement[]} [statements] oldest first
+ * @property {number} [left_out] further statements that are not listed
+ */
+
+/**
  * @typedef {object} WhatIfFigure
  * @property {string} name
  * @property {string} [unit] `dollars`, `share` (0 to 1), `tokens` or `count`
