@@ -237,7 +237,7 @@ def _clip_line(report: Report) -> Iterable[str]:
 
 
 def _unseen_lines(report: Report) -> Iterable[str]:
-    """Yield the warning about statements that no request shows: a chat has no pins, but the user can repeat them."""
+    """Yield the warning about statements that are shown nowhere: a chat has no pins, its user can repeat them."""
     lost = unseen(report.statements)
     if not lost:
         return

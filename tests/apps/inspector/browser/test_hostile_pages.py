@@ -57,7 +57,16 @@ PAYLOADS: Final = (
     f"[link](javascript:{RUN}) ![image]({ELSEWHERE}) <a href=javascript:{RUN}>x</a>",
 )
 HUGE: Final = "<b>" * 300_000
-PANELS: Final = ("Message", "Reductions", "Requests", "Diff", "Composition", "Statements", "Search", "What if")
+PANELS: Final = (
+    "Message",
+    "Reductions",
+    "Requests",
+    "Diff",
+    "Composition",
+    "Statements",
+    "Search",
+    "What if",
+)
 
 
 def facts(p: str, *, longest: str) -> list[AnyFact]:
