@@ -5,6 +5,8 @@
 2. Beyond it, long ones are clipped to their two ends first. If that is not enough, messages that state what still
    holds (rules, corrections, facts) are cut to these sentences and stay where they were said, so that a later one
    stands behind an earlier one (the law *Later wins*). What is left of the share goes to the newest messages.
+   Before these come short messages that ask nothing: a correction in other words than code knows is one of them,
+   and they cost little.
 3. Where not even that fits, what was replaced by a later statement goes first, then the oldest; the summary or the
    notice that covers them quotes them, or names their handles.
 4. The first message, the task, takes at most half of the share from the others, and is clipped only if it takes
@@ -42,6 +44,8 @@ MARKER_UNITS: Final = 32
 """Units of the marker of a clip, about."""
 GAP_UNITS: Final = 10
 """Units of the note beside a sentence that is shown."""
+MAX_SHORT_UNITS: Final = 40
+"""Messages up to this size stay before longer ones, unless they ask something."""
 MIN_STATED_UNITS: Final = 16
 """In less room no sentence is tried."""
 MAX_COMPARED_MESSAGES: Final = 400
@@ -121,6 +125,11 @@ def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool
             sizes[id(step)] = size
             room -= size
     for step in reversed(users):
+        size = whole[id(step)]
+        if id(step) not in sizes and size <= min(room, MAX_SHORT_UNITS) and not _asks(step):
+            sizes[id(step)] = size
+            room -= size
+    for step in reversed(users):
         more = whole[id(step)] - sizes.get(id(step), 0)
         if more > room:
             break
@@ -129,17 +138,22 @@ def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool
     return sizes
 
 
+def _asks(step: Step) -> bool:
+    return step.utterance.read_text(question_in) != ""
+
+
 def _standing_first(view: View, users: Sequence[Step]) -> list[Step]:
     """Return the messages that state something: those with a rule or a correction, those with facts, and those that
-    a later one has replaced; each newest first."""
-    stating = [step for step in users if stated_by(view, step)]
+    a later one has replaced; each newest first. What the user has named as a replacement counts as a correction."""
+    named = {*view.superseded, *view.superseded.values()}
+    stating = [step for step in users if step.seq in named or stated_by(view, step)]
     replaced = _replaced_messages(view, stating[-MAX_COMPARED_MESSAGES:])
     stating.reverse()
     return sorted(stating, key=lambda step: (step.seq in replaced, not _is_binding(view, step)))
 
 
 def _is_binding(view: View, step: Step) -> bool:
-    return any(one.kind != "fact" for one in stated_by(view, step))
+    return step.seq in view.superseded.values() or any(one.kind != "fact" for one in stated_by(view, step))
 
 
 def _replaced_messages(view: View, users: Sequence[Step]) -> Set[int]:
@@ -152,14 +166,18 @@ def _replaced_messages(view: View, users: Sequence[Step]) -> Set[int]:
     ]
     by = find_replaced(statements)
     replaced = {
-        step.seq for step in users if all((step.seq, one.start) in by for one in stated_by(view, step))
+        step.seq
+        for step in users
+        if stated_by(view, step) and all((step.seq, one.start) in by for one in stated_by(view, step))
     }
     return replaced | view.superseded.keys()
 
 
 def _stated_units(view: View, step: Step) -> int:
-    """Return the units of a message that is cut to the sentences that hold."""
+    """Return the units of a message that is cut to the sentences that hold; one without any stays whole."""
     text = text_of(step.utterance.fact.content)
+    if not stated_by(view, step):
+        return text_units(view, step)
     count = view.meter.counter.count
     return MARKER_UNITS + sum(count(text[one.start : one.end]) + GAP_UNITS for one in stated_by(view, step))
 

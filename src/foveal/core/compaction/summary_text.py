@@ -24,8 +24,8 @@ LEDGER_AUTHOR: Final = "ledger"
 """Author of a summary that no model wrote."""
 END_LINE: Final = (
     "[foveal: end of the record. Its actions were carried out: do not repeat them. Standing requests and pins stay "
-    "in force. Of two statements of the user the later one counts, the one with the higher handle, wherever it is "
-    "shown. Go on with the latest open request.]"
+    "in force. Of two statements of the user the later one counts, wherever it is shown. Go on with the latest "
+    "open request.]"
 )
 _NEEDED_LEDGER_SHARE: Final = 0.4
 """Share of the text that requests, changed files and errors in the ledger may take from a model's sections."""

@@ -119,9 +119,11 @@ def unseen_warning(statements: Sequence[UserStatement]) -> str:
     more = f" and {len(handles) - MAX_NAMED_STATEMENTS} more" if len(handles) > MAX_NAMED_STATEMENTS else ""
     named = ", ".join(handles[-MAX_NAMED_STATEMENTS:])
     count = f"{len(lost)} statement{'s' * (len(lost) != 1)} of the user"
+    verb = "are" if len(lost) != 1 else "is"
     return (
-        f"{count} ({named}{more}) {'are' if len(lost) != 1 else 'is'} shown nowhere: there is no room; "
-        '`pin(event="eN")` keeps one in every request, `supersede("eN", by="eM")` says that it no longer holds'
+        f"{count} ({named}{more}) {verb} shown nowhere: the user's share of the room is used up "
+        '(`retain_user_share`); `pin(event="eN")` keeps one in every request, `supersede("eN", by="eM")` says that '
+        "it no longer holds"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 _MAX_SPANS: Final = 40
@@ -27,12 +28,23 @@ _HARNESS_TAG: Final = re.compile(
 """The beginning of a notice that a harness writes."""
 _SKILL: Final = re.compile(r"Base directory for this skill:")
 """The beginning of instructions that a harness has loaded."""
+_DOCSTRING: Final = re.compile(r'"""[^"]*(?:"(?!"")[^"]*)*"""')
+_FORWARDED: Final = re.compile(
+    r"^(?:-{2,} ?(?:forwarded|original) message\b.*|begin forwarded message:|from: \S+@\S+.*|from: .+<\S+@\S+>.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The beginning of a mail that the user passes on."""
 _OWN_WORDS: Final = re.compile(r"<(feedback|user_message|user_feedback|answer|task)>")
 """What the user said, inside a report of a tool."""
 
 _PASTED_LINE: Final = re.compile(
     r"\s*(?:"
     r"</?\w[^>]*>\s*$"  # a tag
+    r"|>"  # a quoted line of a mail
+    r"|.*\"\"\""  # a docstring
+    r"|[{\[]?[\"'].*[\"'}\]],\s*$"  # a line of a literal
+    r"|(?:for|while|if|elif|with) [^\n]*[(\[=][^\n]*:\s*(?:#.*)?$"
+    r"|(?:await|yield|assert) \S+[(.]"
     r"|\|.*\|"  # a row of a table
     r"|[+-]?\s*\d+\s*(?:[|│→\t]|[+-]\s)"  # a line of a listing or a diff
     r"|[+-]\s+\d+\s"
@@ -60,6 +72,10 @@ def pasted_spans(text: str) -> list[tuple[int, int]]:
         spans += _pasted_elements(text)
     if is_tool_report(text):
         spans += _outside_own_words(text)
+    if '"""' in text:
+        spans += [found.span() for found in islice(_DOCSTRING.finditer(text), _MAX_SPANS)]
+    if (forwarded := _FORWARDED.search(text)) is not None:
+        spans.append((forwarded.start(), len(text)))
     return spans
 
 

@@ -151,10 +151,11 @@ def collect_requests(
     `questions` are quoted with a short answer."""
     every = [*said, *later]
     texts = {event.seq: facts.text for event, facts in every}
-    replaced = _replaced(every, texts, superseded)
+    replaced = _replaced(every)
     reopened = {before.seq for (before, _), (_, facts) in pairwise(every) if facts.reopens}
     requests: list[Request] = []
     stated: set[int] = set()
+    named = set(superseded.values())
     for _, facts in later:
         stated.update(facts.keys)
     for event, facts in reversed(said):
@@ -165,7 +166,11 @@ def collect_requests(
             (replaced[event.seq, one.start] for one in facts.sentences if (event.seq, one.start) in replaced),
             None,
         )
-        question = "" if facts.sentences else questions.get(event.seq, "")
+        if event.seq in superseded:
+            new, by = (), Later(handle(superseded[event.seq]), texts.get(superseded[event.seq], ""))
+        elif event.seq in named and not new:
+            new = (Sentence(0, len(facts.text), "correction"),)
+        question = "" if facts.sentences or new else questions.get(event.seq, "")
         if question:
             new = find_answers(facts.text)
         requests.append(
@@ -181,9 +186,7 @@ def collect_requests(
     return requests[::-1]
 
 
-def _replaced(
-    said: Sequence[tuple[Event, UserFacts]], texts: Mapping[int, str], superseded: Mapping[int, int]
-) -> dict[tuple[int, int], Later]:
+def _replaced(said: Sequence[tuple[Event, UserFacts]]) -> dict[tuple[int, int], Later]:
     """Return the statements that do not hold any longer, by the seq of their message and their place in it."""
     statements = [
         Statement(event.seq, one.start, facts.text[one.start : one.end], one.kind)
@@ -191,14 +194,10 @@ def _replaced(
         for one in facts.sentences
     ]
     by_place = {(one.seq, one.start): one for one in statements}
-    found = {
+    return {
         place: Later(handle(later[0]), by_place[later].text)
         for place, later in find_replaced(statements).items()
     }
-    for one in statements:
-        if (later := superseded.get(one.seq)) is not None:
-            found[one.seq, one.start] = Later(handle(later), texts.get(later, ""))
-    return found
 
 
 def requests_section(requests: Sequence[Request], *, keep: Set[int], room: int, counter: Counter) -> Section:
@@ -315,7 +314,7 @@ def _states(visible: Sequence[Request], *, slot: int) -> Iterator[Item]:
     if len({*standing, *pending}) < len(visible):
         told.append("the others answered" if told else "all answered")
     if told:
-        yield Item(slot, f"{ITEM_PREFIX}shown in full beside this record: {'; '.join(told)}")
+        yield Item(slot, f"{ITEM_PREFIX}shown beside this record: {'; '.join(told)}")
     answers = [request for request in visible if request.question]
     for number, request in enumerate(answers[-_MAX_STATES:], 1):
         yield Item(slot + number, f"{ITEM_PREFIX}{request.event.handle}, shown beside it{_asked(request)}")

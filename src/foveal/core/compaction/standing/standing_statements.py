@@ -56,7 +56,7 @@ _LINE_CHARS: Final = 500
 """Characters before and after a statement that are read to recognise a pasted line."""
 _MAX_REOPENING_CHARS: Final = 600
 """Characters of a message that are searched for words that reopen a request."""
-_LONG_TEXT_CHARS: Final = 1_500
+_LONG_TEXT_CHARS: Final = 3_000
 """Characters from which on a text is a specification or a report: few of its sentences are the user's facts."""
 _MAX_LABEL_WORDS: Final = 9
 """Words of the longest statement without a verb, and of the longest order of a choice."""

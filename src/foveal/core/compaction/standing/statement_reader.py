@@ -307,6 +307,10 @@ class _SpacedReader:
             self._verb_at = at
         if not self._first and word not in _CLAUSE_MARKS:
             self._first = stem(word)
+        # "project A" and "project B" are two things.
+        if len(word) == 1 and word.isalpha() and at and self._originals[at].isupper() and word != "i":
+            self._put(word)
+            return
         if word in tables.EMPTY or word in tables.BEING or len(word) < 2 or word[-1] == "'":
             return
         self._put(stem(word))

@@ -27,6 +27,7 @@ from foveal.core.compaction.kept_messages import (
     user_room,
 )
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
+from foveal.core.compaction.ledger.sections import word_end
 from foveal.core.compaction.standing.standing_statements import Sentence, find_sentences
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget
@@ -40,6 +41,8 @@ from foveal.core.view.view import View
 _MAX_TRIED_TEXTS: Final = 3
 _MARKER_UNITS: Final = 16
 """Units by which a clip is cut below its size, so that its marker fits too."""
+_LEAD_CHARS: Final = 80
+"""Characters at the beginning of a message that stay when it is cut to the sentences that hold."""
 _MAX_GROWTH_FOR_SENTENCES: Final = 4
 _MAX_NEWEST_SHARE: Final = 0.75
 """Share of the room that the results of the newest step may take under any policy."""
@@ -139,9 +142,15 @@ def _sentences(view: View, step: Step, part: _TextPart) -> Sequence[Sentence]:
     return stated_by(view, step) if part.place == -1 else find_sentences(part.text)
 
 
+def _lead(text: str) -> Span:
+    """Return the beginning of a message: it may say whose words follow."""
+    end = text.find("\n", 0, _LEAD_CHARS)
+    return 0, end if end > 0 else word_end(text, min(len(text), _LEAD_CHARS))
+
+
 def _clip_to_sentences(view: View, part: _TextPart, sentences: Sequence[Sentence]) -> Clipped | None:
     """Clip a text of the user to the sentences that still hold."""
-    spans = [(one.start, one.end) for one in sentences]
+    spans = [_lead(part.text), *((one.start, one.end) for one in sentences)]
     cut = clip_to_spans(part.text, spans, handle=handle(part.seq), counter=view.meter.counter)
     if cut.kept_tokens + MARKER_UNITS + GAP_UNITS * len(spans) > part.units:
         return None
