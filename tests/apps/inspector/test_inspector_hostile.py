@@ -270,6 +270,7 @@ def test_json_is_json_whatever_a_session_contains(server: InspectedServer, keys:
             *(("request", {"at": end, "dialect": name}) for name in ("anthropic", "gemini")),
             ("diff", {"a": min(3, end), "b": end}),
             ("search", {"q": "alert"}),
+            ("statements", {"at": end}),
         ):
             answer = client.get(f"/inspect/api/{path}", params={"id": key, **parameters})
             assert answer.status_code == 200, (path, parameters, answer.text)
@@ -290,7 +291,7 @@ def test_an_exported_file_runs_nothing_but_its_own_script(server: InspectedServe
         assert data_attributes == {"type": "application/json", "id": "foveal-data"}
         assert script_attributes == {"type": "module"}
         assert "<" not in data
-        assert {"timeline", "texts", "shown", "requests"} == json.loads(data).keys()
+        assert {"timeline", "texts", "shown", "requests", "statements"} == json.loads(data).keys()
         assert "Ab3dEf6hIj" * 3 not in text
         digest = b64encode(sha256(script.encode()).digest()).decode()
         policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv"))
