@@ -172,7 +172,7 @@ def test_a_yes_or_no_is_kept_with_its_question(preset: str, question: str, reply
     )
     request = "\n".join(long_chat(ctx, 60))
     assert question in request
-    assert reply in request[request.index(question) - 200 :]
+    assert f"“{question}”: “{reply}”" in request
 
 
 # ── What is reopened ─────────────────────────────────────────────────────────────────────────────────────

@@ -228,10 +228,10 @@ def test_the_state_of_visible_requests_is_told_in_one_line() -> None:
         user_said("Paint it."),
     )
     assert section(ledger_of(*facts, keep={0, 2, 4}), "The user said") == [
-        "- shown in full beside this record: open e4; standing e0; the others answered"
+        "- shown beside this record: open e4; standing e0; the others answered"
     ]
     assert section(ledger_of(*facts, keep={2}), "The user said")[-1] == (
-        "- shown in full beside this record: all answered"
+        "- shown beside this record: all answered"
     )
 
 
@@ -1016,7 +1016,7 @@ def test_an_edit_between_steps_that_stay_is_told() -> None:
     facts = (user_said("Go."), *steps, *edit, *steps)
     kept = frozenset(range(len(facts))) - {19, 20}
     assert ledger_of(*facts, keep=kept) == (
-        "The user said, in this order (the later counts):\n- shown in full beside this record: open e0\n"
+        "The user said, in this order (the later counts):\n- shown beside this record: open e0\n"
         'Files changed, newest first:\n- app.py: edited, e19: "a = 1" → "a = 2"\n'
         "look back: e0–e38"
     )

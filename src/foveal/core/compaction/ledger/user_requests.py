@@ -76,6 +76,7 @@ _UNITS_PER_HANDLE: Final = 15
 _MIN_LIST_UNITS: Final = 60
 """In less room that line has only the first and the last handle, so that it stays."""
 _MAX_QUESTION_WIDTH: Final = 160
+_MAX_ANSWER_WIDTH: Final = 80
 _MAX_STATES: Final = 12
 """Visible requests whose state is told, for each state."""
 
@@ -317,12 +318,13 @@ def _states(visible: Sequence[Request], *, slot: int) -> Iterator[Item]:
         yield Item(slot, f"{ITEM_PREFIX}shown beside this record: {'; '.join(told)}")
     answers = [request for request in visible if request.question]
     for number, request in enumerate(answers[-_MAX_STATES:], 1):
-        yield Item(slot + number, f"{ITEM_PREFIX}{request.event.handle}, shown beside it{_asked(request)}")
+        said = f"“{inline(request.text, _MAX_ANSWER_WIDTH)}”"
+        yield Item(slot + number, f"{ITEM_PREFIX}{request.event.handle}{_asked(request)}: {said}")
 
 
 def _asked(request: Request) -> str:
     """Return what is said about the question that a request answers."""
-    return f", answers: “{inline(request.question, _MAX_QUESTION_WIDTH)}”" if request.question else ""
+    return f", to “{inline(request.question, _MAX_QUESTION_WIDTH)}”" if request.question else ""
 
 
 def _left_out(requests: Sequence[Request], shown: Collection[int], room: int) -> str:
