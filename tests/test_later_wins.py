@@ -175,21 +175,6 @@ def test_a_yes_or_no_is_kept_with_its_question(preset: str, question: str, reply
     assert f"“{question}”: “{reply}”" in request
 
 
-# ── What is reopened ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_request_that_is_reopened_is_not_answered() -> None:
-    ctx = context("handoff", 12_000)
-    ctx.append(user("Hello."), answer("Hi."))
-    ctx.append(user("Please repair the importer of invoices."), answer("It is repaired."))
-    ctx.append(user("That still fails."), answer("I see."))
-    ctx.append(*(message for turn in chat_turns(12, words=90) for message in turn))
-    ctx.compact()
-    (summary,) = (step for step in strings(ctx.fit()) if "The user said" in step)
-    if "repair the importer" in summary:
-        assert "answered:\n  > Please repair the importer" not in summary
-
-
 # ── statements() ─────────────────────────────────────────────────────────────────────────────────────────
 
 

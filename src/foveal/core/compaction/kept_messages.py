@@ -24,6 +24,7 @@ from itertools import zip_longest
 from typing import Final, Protocol
 
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
+from foveal.core.compaction.standing.replaced_statements import MAX_COMPARED_MESSAGES
 from foveal.core.compaction.standing.standing_statements import (
     Sentence,
     Statement,
@@ -42,14 +43,14 @@ MIN_CLIPPED_USER_UNITS: Final = 120
 """No user message is clipped below this size to make room for another one."""
 MARKER_UNITS: Final = 32
 """Units of the marker of a clip, about."""
+LEAD_UNITS: Final = 20
+"""Units of the first words of a message, which stay when it is cut to its sentences, about."""
 GAP_UNITS: Final = 10
 """Units of the note beside a sentence that is shown."""
 MAX_SHORT_UNITS: Final = 40
 """Messages up to this size stay before longer ones, unless they ask something."""
 MIN_STATED_UNITS: Final = 16
 """In less room no sentence is tried."""
-MAX_COMPARED_MESSAGES: Final = 400
-"""Messages, the newest, among which later ones are looked for that replace earlier ones."""
 MAX_TASK_SHARE: Final = 1 / 3
 """Share of the room up to which the first user message is shown whole."""
 
@@ -179,7 +180,11 @@ def _stated_units(view: View, step: Step) -> int:
     if not stated_by(view, step):
         return text_units(view, step)
     count = view.meter.counter.count
-    return MARKER_UNITS + sum(count(text[one.start : one.end]) + GAP_UNITS for one in stated_by(view, step))
+    return (
+        MARKER_UNITS
+        + LEAD_UNITS
+        + sum(count(text[one.start : one.end]) + GAP_UNITS for one in stated_by(view, step))
+    )
 
 
 def room_beside_first(view: View, users: Sequence[Step], room: int) -> int:

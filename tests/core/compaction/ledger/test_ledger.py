@@ -317,6 +317,13 @@ def test_of_a_long_standing_request_only_the_rules_are_quoted() -> None:
     ]
 
 
+def test_a_request_that_a_later_message_reopens_is_open() -> None:
+    turns = (user_said("Please repair the importer."), said("It is repaired."))
+    more = (user_said("That still fails."), said("I see."))
+    assert section(ledger_of(*turns), "The user said")[0] == "- e0, answered:"
+    assert section(ledger_of(*turns, *more), "The user said")[0] == "- e0, open:"
+
+
 def test_a_rule_that_is_repeated_counts_once() -> None:
     turns = [fact for n in range(3) for fact in (user_said(f"Draw {n}.\nNever use red.\n"), said("Done."))]
     shown = section(ledger_of(*turns), "The user said")

@@ -34,6 +34,7 @@ from foveal.core.compaction.ledger.sections import (
     word_end,
     word_start,
 )
+from foveal.core.compaction.standing.replaced_statements import MAX_COMPARED_MESSAGES
 from foveal.core.compaction.standing.standing_statements import (
     Sentence,
     Statement,
@@ -59,8 +60,6 @@ _LONG_REQUEST_CHARS: Final = 400
 """A longer standing request is reduced to its rules, unless all of it fits."""
 _FOREMOST_SHARES: Final = (0.15, 0.25, 0.5)
 """Shares of the room for the newest open request or the first one, each tried in turn; a longer one is reduced."""
-MAX_COMPARED_REQUESTS: Final = 400
-"""Requests, the newest, among which later ones are looked for that replace earlier ones."""
 _NEWEST_WAITING: Final = 8
 """Requests that are quoted briefly before the newest open request and the first one are quoted at length."""
 _BARE_COMMAND: Final = re.compile(r"/[\w-]+\Z")
@@ -191,7 +190,7 @@ def _replaced(said: Sequence[tuple[Event, UserFacts]]) -> dict[tuple[int, int], 
     """Return the statements that do not hold any longer, by the seq of their message and their place in it."""
     statements = [
         Statement(event.seq, one.start, facts.text[one.start : one.end], one.kind)
-        for event, facts in said[-MAX_COMPARED_REQUESTS:]
+        for event, facts in said[-MAX_COMPARED_MESSAGES:]
         for one in facts.sentences
     ]
     by_place = {(one.seq, one.start): one for one in statements}

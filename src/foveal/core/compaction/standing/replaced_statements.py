@@ -27,6 +27,8 @@ from foveal.core.compaction.standing.statement_reader import (
 StatementKey: TypeAlias = tuple[int, int]
 """The number of a message and the start of a sentence in it."""
 
+MAX_COMPARED_MESSAGES: Final = 400
+"""Messages, the newest, among which later ones are looked for that replace earlier ones."""
 MAX_STATEMENTS_PER_WORD: Final = 8
 """Earlier statements with a word that are compared: the newest ones."""
 _MAX_RATIO: Final = 10
