@@ -697,6 +697,24 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
     """The provider's message."""
 
 
+class ThinkingLeftOut(Fact, frozen=True, tag="thinking_left_out"):
+    """Requests leave out all thinking before this event, because something in front of it has changed.
+
+    Most changes need no such event, because their own events say enough. It is for an answer to a request from
+    before a change, and for a provider that has refused thinking.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.ThinkingLeftOut(problem="The block is bound to a different conversation.")
+        ```
+    """
+
+    problem: str = ""
+    """The provider's message; "" if no provider has refused thinking."""
+
+
 class Reverted(Fact, frozen=True, tag="reverted"):
     """A reduction, an expansion, a pin, a supersession or a rewind is undone.
 
@@ -778,6 +796,7 @@ Known: TypeAlias = (
     | CompactionFailed
     | Expanded
     | Overflowed
+    | ThinkingLeftOut
     | Reverted
     | Rewound
 )

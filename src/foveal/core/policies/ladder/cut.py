@@ -75,7 +75,7 @@ class _HiddenResults:
         newest_first = sorted(self._slots, key=lambda found: -found[0])
         hidden = (place for place, slot in newest_first if hide_result(view, slot, policy) is not None)
         # A loop of calls may need the thinking that it began with, so what stays unchanged begins at a safe place.
-        end = safe_cut(view.steps, next(hidden, -1) + 1, kept)
+        end = safe_cut(view, next(hidden, -1) + 1, kept)
         self._slots = [found for found in self._slots if found[0] < end]
         self._ids = {id(slot) for _, slot in self._slots}
         results = (slot.result for _, slot in self._slots)
@@ -144,7 +144,7 @@ def plan_cut(
         if is_above(view.units - recorded - _units_of(savings)) or not (results.saved or view.summaries):
             savings += _long_texts(view, newest, kept)
             most = goal + recorded - _record_room(budget, policy, hidden=before + view.units)
-            end = safe_cut(view.steps, newest, kept)
+            end = safe_cut(view, newest, kept)
             removed = _oldest(view, kept, results, savings, most=most, end=end)
             hidden += _units_of(savings) + sum(map(view.units_of, removed))
     room = room_with(hidden)
