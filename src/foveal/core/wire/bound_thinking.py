@@ -26,6 +26,7 @@ from foveal.core.wire.overflow_errors import error_texts
 
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 """The value of the header `anthropic-beta` that `block_binding` needs."""
+BETA_HEADER: Final = "anthropic-beta"
 BINDING_SETTING: Final = "binds_thinking"
 """The name of the setting, and of its field in `Opened.settings`."""
 FIRST_BINDING_VERSION: Final = (5, 1)

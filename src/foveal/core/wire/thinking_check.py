@@ -91,6 +91,16 @@ class ThinkingCheck:
             previous = block.key
         return faults
 
+    def without_refused(
+        self, dialect: Dialect, messages: Sequence[Json], *, system: Any = None, tools: Any = ()
+    ) -> list[Json]:
+        """Return a request without the thinking that its provider would refuse, and without all before that."""
+        kept = list(messages)
+        while faults := self.faults(dialect, kept, system=system, tools=tools):
+            at = int(faults[-1].partition("]")[0].removeprefix("["))
+            kept = [*without_thinking_blocks(kept[: at + 1]), *kept[at + 1 :]]
+        return kept
+
 
 def _blocks(messages: Sequence[Any], system: Any, tools: Any) -> Iterator[_ThinkingBlock]:
     """Yield the thinking blocks of messages. Other blocks count with the message that they are in, so messages that
