@@ -13,10 +13,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import foveal
 from foveal import Context, ContextOverflow
 from foveal.core.log import ModelSaid, Reverted, Thinking, ThinkingLeftOut
+from foveal.core.policies.economy import _is_cheap
+from foveal.core.policies.ladder import plan_cut
+from foveal.core.policies.moment import Moment
 from foveal.core.tokens import MessageTokens
 from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.fold import effective_events, fold
@@ -367,3 +371,28 @@ def test_undo_of_a_cut_brings_no_thinking_back() -> None:
     log = [*loop.ctx.log]
     log.append(foveal.events.Event(len(log), Reverted(target=cut)))
     assert thoughts(render_log(log, "anthropic")) == []
+
+
+# ── The price of a cut ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_price_of_a_cut_counts_the_thinking_that_is_lost() -> None:
+    cuts = []
+    for binds in (True, False):
+        ctx = Context(BOUND, window=200_000, reserve=500, tokenizer="estimate", binds_thinking=binds)
+        loop = Loop(11, window=200_000)
+        loop.ctx, loop.check = ctx, ThinkingCheck()
+        loop.ask(steps=6)
+        loop.fit()
+        engine = ctx._engine
+        policy, budget = engine.policy, engine.budget()
+        plan = plan_cut(engine.view, budget, policy, goal=100, said=engine.unreduced_units, reason="price")
+        assert plan is not None
+        cuts.append(plan)
+    bound, free = cuts
+    assert (bound.lost_thinking > 0, free.lost_thinking) == (True, 0)
+    moment = Moment(calls=5, spent=100 * bound.lost_thinking, write=1.0, read=1.0, output=5.0)
+    assert _is_cheap(bound.rewritten, bound.lost_thinking, moment)
+    expensive = replace(moment, output=20.0)
+    assert not _is_cheap(bound.rewritten, bound.lost_thinking, expensive)
+    assert _is_cheap(free.rewritten, free.lost_thinking, expensive)

@@ -99,6 +99,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Units that the summary may take."""
     rewritten: int = 0
     """Units of the messages from the first change on, once it is made: what a provider has to read anew."""
+    lost_thinking: int = 0
+    """Units of the thinking that requests leave out afterwards, because it is bound to what changes."""
     total: int
     """Units of all messages before the compaction."""
     reason: str
@@ -230,6 +232,9 @@ def plan_record(
     results = [
         slot.result for index in changed for slot in view.steps[index].slots if slot.result is not None
     ]
+    # Lost thinking is missing in its own messages: with the first of them, the prefix changes.
+    lost, place = view.thinking.units_after(view.steps[changed[0]].seq, view.meter)
+    unchanged = view.steps[: min(changed[0], bisect_left(view.steps, place, key=_seq))]
     return Plan(
         first=first,
         last=last,
@@ -240,7 +245,8 @@ def plan_record(
         events=sum(step.message_count for step in removed) + sum(result.seq in targets for result in results),
         before=before,
         room=max(1, min(room, before // 2)),
-        rewritten=view.units - before + room - sum(map(view.units_of, view.steps[: changed[0]])),
+        rewritten=max(0, view.units - before - lost + room - sum(map(view.units_of, unchanged))),
+        lost_thinking=lost,
         total=view.units,
         reason=reason,
         rule=terms.rule,

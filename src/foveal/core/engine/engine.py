@@ -524,7 +524,9 @@ class Engine:
         `ContextOverflow` after `MAX_RESENDS` refusals of the size in a row."""
         problem = refused_thinking(error)
         if problem is not None:
-            has_thinking = any(step.has_thinking for step in self.view.steps)
+            # Before the first refusal, a proxy may have sent the client's own bytes, with all thinking.
+            steps, sent_all = self.view.steps, not self.view.thinking.was_refused
+            has_thinking = any(step.has_thinking or (sent_all and step.has_said_thinking) for step in steps)
             return ThinkingLeftOut(problem=problem) if has_thinking else None
         found = recognise_overflow(error)
         if found is None:

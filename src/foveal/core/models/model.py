@@ -44,6 +44,8 @@ DEFAULT_MAX_OUTPUT = 4_096
 """Small enough for every model in use; providers refuse a request for more output than they allow."""
 
 MILLION = 1_000_000
+DEFAULT_OUTPUT_RATIO: Final = 5.0
+"""The price of an output token relative to an uncached one where it is unknown: that of most models."""
 HOUR_WRITE_RATIO: Final = 2.0
 """The price of a token that is written to the cache for an hour relative to an uncached one, at Anthropic."""
 
@@ -121,6 +123,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         if not self.input_price or self.write_price is None:
             return cache_rule(self.name).write
         return self.write_price / self.input_price
+
+    @property
+    def output_ratio(self) -> float:
+        """The price of a token that the model writes relative to an uncached one."""
+        if not self.input_price or self.output_price is None:
+            return DEFAULT_OUTPUT_RATIO
+        return self.output_price / self.input_price
 
     def cost(
         self,

@@ -21,7 +21,7 @@ from foveal.core.log.events import (
     parts,
     unraw,
 )
-from foveal.core.tokens.message_tokens import CountedFact
+from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
 from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.wire.bound_thinking import ThinkingBinding, is_bound_utterance
 from foveal.core.wire.cache_marks import strip_cache_marks
@@ -54,6 +54,14 @@ class ShownThinking:
     def seqs(self) -> Collection[int]:
         """The utterances whose thinking is shown, oldest first."""
         return self._steps.keys()
+
+    def units_after(self, place: int, meter: MessageTokens) -> tuple[int, int]:
+        """Return the units of the thinking that a change at a place would leave out, and the first step that has
+        any; 0 and the place if there is none."""
+        if not self._steps or not self.is_bound or next(reversed(self._steps)) <= place:
+            return 0, place
+        units = sum(step.utterance.thinking_units(meter) for step in self._steps.values())
+        return units, min(place, next(iter(self._steps)))
 
     def begin_event(self, seq: int) -> None:
         """Take what follows as changes that this event makes."""

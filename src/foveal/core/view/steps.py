@@ -433,7 +433,12 @@ class Step:
     @property
     def has_thinking(self) -> bool:
         """Whether thinking of the model is shown."""
-        return not self.utterance.leaves_out_thinking and has_thinking(self.utterance.fact.content)
+        return not self.utterance.leaves_out_thinking and self.has_said_thinking
+
+    @property
+    def has_said_thinking(self) -> bool:
+        """Whether the model has said it with thinking, shown or not."""
+        return has_thinking(self.utterance.fact.content)
 
     @property
     def has_open_call(self) -> bool:

@@ -169,9 +169,9 @@ def _record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
     return int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
 
 
-def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int) -> int:
-    """Return about how many units a provider has to read anew after a cut of results, without writing the
-    placeholders: most turns only need to know that a cut would cost too much."""
+def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int) -> tuple[int, int]:
+    """Return about how many units a provider has to read anew after a cut of results, and how many of thinking are
+    lost, without writing the placeholders: most turns only need to know that a cut would cost too much."""
     oldest, saved = None, 0
     for slot in _old_results(view, budget, policy):
         assert slot.result is not None
@@ -179,15 +179,16 @@ def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int)
         units = slot.result.units(view.meter)
         saved += max(0, units - placeholder_units(units, policy)) if units > MIN_HIDDEN_UNITS else 0
     if oldest is None:
-        return view.units
+        return view.units, 0
+    lost, place = view.thinking.units_after(oldest.seq, view.meter)
     before = 0
     for step in view.steps:
-        if step is oldest:
+        if step.seq >= place:
             break
         before += view.units_of(step)
     recorded = sum(map(view.units_of, view.summaries))
     room = _record_room(budget, policy, hidden=said - view.units + recorded + saved)
-    return view.units - saved - recorded + room - before
+    return max(0, view.units - saved - recorded - lost + room - before), lost
 
 
 def _units_of(savings: Iterable[_Saving]) -> int:
