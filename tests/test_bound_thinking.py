@@ -396,3 +396,13 @@ def test_the_price_of_a_cut_counts_the_thinking_that_is_lost() -> None:
     expensive = replace(moment, output=20.0)
     assert not _is_cheap(bound.rewritten, bound.lost_thinking, expensive)
     assert _is_cheap(free.rewritten, free.lost_thinking, expensive)
+
+
+def test_the_report_says_what_the_provider_left_out() -> None:
+    loop = Loop(12, window=200_000)
+    loop.ask()
+    reason = {"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "prefix_binding_mismatch"}
+    usage = {"input_tokens": 500, "output_tokens": 5}
+    loop.ctx.observe({"type": "message", "usage": usage, "input_transformations": [reason, reason]})
+    assert loop.ctx.report().dropped_thinking == 2
+    assert "left out of the last call: 2" in str(loop.ctx.report())

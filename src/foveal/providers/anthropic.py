@@ -23,6 +23,8 @@ from foveal.providers.cache_breakpoints import add_breakpoints
 
 BINDING_HEADERS_FIELD: Final = "extra_headers"
 """The argument of Anthropic's client with headers of one request."""
+TRANSFORMATIONS_FIELD: Final = "input_transformations"
+"""The field of a reply that lists what the provider has left out of the request."""
 _USAGE_FIELDS: Final = (
     "input_tokens",
     "cache_read_input_tokens",
@@ -104,7 +106,9 @@ class AnthropicReply:
     def add(self, event: JsonObject) -> list[ReplyPiece]:
         match event.get("type"):
             case "message_start":
-                self._add_usage((event.get("message") or {}).get("usage"))
+                message = event.get("message") or {}
+                self._add_usage(message.get("usage"))
+                self._add_transformations(message)
             case "content_block_start":
                 return self._start_block(event.get("index", 0), event.get("content_block") or {})
             case "content_block_delta":
@@ -112,6 +116,7 @@ class AnthropicReply:
             case "message_delta":
                 self._stop = (event.get("delta") or {}).get("stop_reason") or self._stop
                 self._add_usage(event.get("usage"))
+                self._add_transformations(event)
         return []
 
     def reply(self) -> Reply:
@@ -156,6 +161,11 @@ class AnthropicReply:
         except (ValueError, RecursionError):
             arguments = written
         return {**block, "input": arguments if isinstance(arguments, dict) else written}
+
+    def _add_transformations(self, place: JsonObject) -> None:
+        """Keep what the provider says it has left out of the request."""
+        if listed := place.get(TRANSFORMATIONS_FIELD):
+            self._usage[TRANSFORMATIONS_FIELD] = listed
 
     def _add_usage(self, usage: Any) -> None:
         """Replace earlier numbers by later ones; a number that is left out keeps its earlier value."""

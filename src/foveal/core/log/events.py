@@ -403,6 +403,8 @@ class Used(Fact, frozen=True, tag="used"):
     """The provider's reason why its cache did not hold the prompt, such as `tools_changed`, if it gave one."""
     cache_missed: int = 0
     """Tokens that the cache would have held otherwise, as far as the provider says."""
+    dropped_thinking: int = 0
+    """Thinking blocks of the request that the provider left out, because it would have refused them."""
 
     @property
     def prompt(self) -> int:

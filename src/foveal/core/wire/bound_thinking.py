@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from foveal.core.log.events import AnyFact, Content, ModelSaid, Opened, Thinking, ThinkingLeftOut, extras
 from foveal.core.wire.common import Json
@@ -125,11 +125,3 @@ def refuses_controls(error: object) -> bool:
     if any(_REFUSAL in text for text in texts):
         return False
     return any(field in text for text in texts for field in _CONTROL_FIELDS)
-
-
-def input_transformations(reply: object) -> list[Json]:
-    """Return what a provider left out of a request, as the reply lists it; [] if it left out nothing."""
-    listed: Any = reply.get("input_transformations") if isinstance(reply, Mapping) else None
-    if not isinstance(listed, list):
-        return []
-    return [dict(entry) for entry in listed if isinstance(entry, Mapping)]

@@ -33,8 +33,10 @@ _encode = msgspec.json.Encoder(order="deterministic", enc_hook=str).encode
 class _ThinkingBlock(NamedTuple):
     """A thinking block in a request, and what stands before it."""
 
-    at: str
-    """Its place, as providers name it."""
+    at: int
+    """The index of its message."""
+    place: int
+    """Its index in the content of that."""
     key: bytes
     """The digest of the block: two blocks with the same key are the same."""
     before: bytes
@@ -78,28 +80,39 @@ class ThinkingCheck:
         self, dialect: Dialect, messages: Sequence[Any], *, system: Any = None, tools: Any = ()
     ) -> list[str]:
         """Return which thinking blocks of a request its provider would refuse."""
-        if dialect not in CHECKED_DIALECTS or not self._origins:
-            return []
-        faults: list[str] = []
-        previous = b""
-        for block in _blocks(messages, system, tools):
-            origin = self._origins.get(block.key)
-            if origin is not None and origin.before != block.before:
-                faults.append(f"{block.at} thinking behind other content than it was produced behind")
-            elif origin is not None and previous and previous != origin.previous:
-                faults.append(f"{block.at} thinking without the one before it")
-            previous = block.key
-        return faults
+        found = self._refused(messages, system, tools) if dialect in CHECKED_DIALECTS else ()
+        return [
+            f"[{block.at}].content[{block.place}] thinking "
+            + ("without the one before it" if is_gap else "behind other content than it was produced behind")
+            for block, is_gap in found
+        ]
 
     def without_refused(
         self, dialect: Dialect, messages: Sequence[Json], *, system: Any = None, tools: Any = ()
     ) -> list[Json]:
         """Return a request without the thinking that its provider would refuse, and without all before that."""
         kept = list(messages)
-        while faults := self.faults(dialect, kept, system=system, tools=tools):
-            at = int(faults[-1].partition("]")[0].removeprefix("["))
-            kept = [*without_thinking_blocks(kept[: at + 1]), *kept[at + 1 :]]
+        while dialect in CHECKED_DIALECTS and (found := list(self._refused(kept, system, tools))):
+            moved = [block.at + 1 for block, is_gap in found if not is_gap]
+            # A block whose predecessor is missing is legal as the first one.
+            end = moved[-1] if moved else found[-1][0].at
+            if not any(map(_thinks, kept[:end])):
+                end += 1
+            kept = [*without_thinking_blocks(kept[:end]), *kept[end:]]
         return kept
+
+    def _refused(
+        self, messages: Sequence[Any], system: Any, tools: Any
+    ) -> Iterator[tuple[_ThinkingBlock, bool]]:
+        """Yield the blocks that would be refused, and whether it is because of a gap in the chain before them."""
+        previous = b""
+        for block in _blocks(messages, system, tools) if self._origins else ():
+            origin = self._origins.get(block.key)
+            if origin is not None and origin.before != block.before:
+                yield block, False
+            elif origin is not None and previous and previous != origin.previous:
+                yield block, True
+            previous = block.key
 
 
 def _blocks(messages: Sequence[Any], system: Any, tools: Any) -> Iterator[_ThinkingBlock]:
@@ -112,7 +125,7 @@ def _blocks(messages: Sequence[Any], system: Any, tools: Any) -> Iterator[_Think
         for place, block in enumerate(content):
             if is_thinking_block(block):
                 key = blake2b(_encode(_plain(block)), digest_size=_DIGEST_BYTES).digest()
-                yield _ThinkingBlock(f"[{at}].content[{place}]", key, digest.digest())
+                yield _ThinkingBlock(at, place, key, digest.digest())
             elif not is_cache_point(block):
                 if not is_begun:
                     is_begun = True
@@ -137,14 +150,16 @@ def is_thinking_block(block: object) -> bool:
     return block.get("type") in ("thinking", "redacted_thinking") or "reasoningContent" in block
 
 
+def _thinks(message: Json) -> bool:
+    return any(map(is_thinking_block, _as_blocks(message.get("content"))))
+
+
 def without_thinking_blocks(messages: Sequence[Json]) -> list[Json]:
     """Return messages of Anthropic or Bedrock without thinking, and without those that have nothing else."""
     left: list[Json] = []
     for message in messages:
-        content = message.get("content")
-        if isinstance(content, list) and any(map(is_thinking_block, content)):
-            content = [block for block in content if not is_thinking_block(block)]
-            message = {**message, "content": content}
-        if content:
+        if not _thinks(message):
             left.append(message)
+        elif content := [block for block in message["content"] if not is_thinking_block(block)]:
+            left.append({**message, "content": content})
     return left
