@@ -700,10 +700,10 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
 
 
 class ThinkingLeftOut(Fact, frozen=True, tag="thinking_left_out"):
-    """Requests leave out all thinking before this event, because something in front of it has changed.
+    """Requests leave out all thinking before this event.
 
-    Most changes need no such event, because their own events say enough. It is for an answer to a request from
-    before a change, and for a provider that has refused thinking.
+    Something in front of that thinking has changed. Most changes need no such event, because their own events say
+    enough. It is for an answer to a request from before a change, and for a provider that has refused thinking.
 
     Examples:
         ```python
