@@ -26,6 +26,7 @@ from foveal.core.log.events import (
     Rewound,
     SnapshotTaken,
     Superseded,
+    ThinkingLeftOut,
     ToolReturned,
     Unknown,
     Used,
@@ -95,6 +96,9 @@ def event_sentence(fact: AnyFact) -> str:
             return f"{handle(fact.first)} to {handle(fact.last)} shown in full until the next user message"
         case Overflowed():
             return _overflow_sentence(fact)
+        case ThinkingLeftOut():
+            who = "the provider refused it, because" if fact.problem else "because"
+            return f"thinking before this is left out: {who} something in front of it has changed"
         case Reverted():
             return f"took back {handle(fact.target)}"
         case Rewound():

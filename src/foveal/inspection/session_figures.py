@@ -18,6 +18,7 @@ from foveal.core.log.events import (
     Noted,
     Opened,
     Overflowed,
+    ThinkingLeftOut,
     Used,
 )
 from foveal.core.models.cost import UsageTotals
@@ -139,6 +140,8 @@ def _failure(fact: AnyFact) -> str:
     match fact:
         case Overflowed():
             text = fact.problem or "a request was too large for the provider"
+        case ThinkingLeftOut():
+            text = fact.problem
         case CompactionFailed():
             text = f"no summary was written: {fact.problem}"
         case Noted(topic=topic) if topic in (_TURN_TOPIC, API_ERROR_TOPIC):

@@ -258,7 +258,8 @@ def _recorded_requests(log: Sequence[Event], case: ReplayCase) -> Iterator[Reque
     view, seen = View(MessageTokens(Estimate())), list[Event]()
     for event in log:
         if event.seq in answers:
-            messages = wire.join([step.render(wire) for step in view.steps])
+            bound = wire.for_thinking(is_bound=view.thinking.is_bound)
+            messages = bound.join([step.render(bound) for step in view.steps])
             yield case.reader.request(messages, system=_aside_text(view), tools=_tools(view))
         seen.append(event)
         view = advance(view, event, seen)

@@ -18,6 +18,7 @@ from msgspec import Raw
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, Instructed
 from foveal.core.wire import MessageChunk
+from foveal.core.wire.bound_thinking import with_dropped_blocks
 from foveal.core.wire.common import Json
 from foveal.interception.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 
@@ -68,6 +69,8 @@ class ClientRequest:
         """For each instruction among the messages: its position and the digest of its text."""
         self.max_tokens: int = 0
         """The client's limit for the answer; 0 if it sets none."""
+        self.allows_binding_controls: bool = True
+        """Whether the upstream is not known to refuse the field `block_binding`."""
         self.problem: str = self._read()
         """Why the request cannot be managed; "" if it can."""
 
@@ -173,15 +176,35 @@ class ClientRequest:
         self.fields["model"] = Raw(msgspec.json.encode(model))
         self.body = msgspec.json.encode(self.fields)
 
+    def refuse_binding_controls(self) -> None:
+        """Do not send the field `block_binding`: the upstream refuses it."""
+        self.allows_binding_controls = False
+
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
 
-    def encode(self, messages: Sequence[Json | Raw] | None, *, max_tokens: int = 0) -> bytes:
-        """Return the body with these messages (None: its own) and this limit for the answer (0: its own)."""
+    def dropped_blocks(self) -> Json | None:
+        """Return the field `thinking` that has the provider leave out thinking that it would refuse; None if the
+        field stays as it is."""
+        if self.dialect != "anthropic" or not self.allows_binding_controls:
+            return None
+        return with_dropped_blocks(self._field("thinking"))
+
+    def encode(
+        self,
+        messages: Sequence[Json | Raw] | None,
+        *,
+        max_tokens: int = 0,
+        thinking: Json | None = None,
+    ) -> bytes:
+        """Return the body with these messages (None: its own), this limit for the answer (0: its own) and this
+        field `thinking` (None: its own)."""
         if messages is None and not max_tokens:
             return self.body
         fields: dict[str, Any] = dict(self.fields)
         if messages is not None:
             fields[_MESSAGES_FIELD[self.dialect]] = messages
+        if thinking is not None:
+            fields["thinking"] = thinking
         if self.dialect == "gemini" and max_tokens:
             fields[_GENERATION_FIELD] = {**self._generation(), "maxOutputTokens": max_tokens}
         for name in _MAX_TOKENS_FIELDS[self.dialect] if max_tokens else ():

@@ -15,7 +15,7 @@ from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ModelSaid, Thinking, parts, text_of
 from foveal.core.wire.common import Json
 from foveal.ports import Reply
-from foveal.providers.anthropic import AnthropicReply
+from foveal.providers.anthropic import TRANSFORMATIONS_FIELD, AnthropicReply
 from foveal.providers.base import StreamedReply
 from foveal.providers.openai_chat import ChatReply
 from foveal.providers.openai_responses import ResponsesReply
@@ -81,6 +81,8 @@ def _whole(data: bytes, dialect: Dialect) -> _Found | None:
             if reply.get("type") != "message":
                 return None
             usage = _usage(reply.get("usage"), reply.get("stop_reason"))
+            if usage and reply.get(TRANSFORMATIONS_FIELD):
+                usage[TRANSFORMATIONS_FIELD] = reply[TRANSFORMATIONS_FIELD]
             return _Found([{"role": "assistant", "content": reply["content"]}], usage)
         case "gemini":  # a stream that is not asked for as events is a list
             return _gemini(reply if isinstance(reply, list) else [reply])

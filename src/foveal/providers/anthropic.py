@@ -4,6 +4,8 @@
 2. The reply is assembled from the raw events, because the library's own helper fails on tool arguments that are not
    JSON. Here such arguments stay the text that the model wrote, and the tool reports the error to the model.
 3. Thinking is kept with its signature, so that it can be sent back.
+4. Once a conversation was reduced, a provider that binds thinking is asked to leave out what it would refuse
+   (`core.wire.bound_thinking`). An endpoint that does not know the field does not get it again.
 """
 
 from __future__ import annotations
@@ -14,10 +16,15 @@ from typing import Any, Final
 
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
+from foveal.core.wire.bound_thinking import BETA_HEADER, BINDING_BETA, refuses_controls, with_dropped_blocks
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, anthropic_client, anthropic_tools
 from foveal.providers.cache_breakpoints import add_breakpoints
 
+BINDING_HEADERS_FIELD: Final = "extra_headers"
+"""The argument of Anthropic's client with headers of one request."""
+TRANSFORMATIONS_FIELD: Final = "input_transformations"
+"""The field of a reply that lists what the provider has left out of the request."""
 _USAGE_FIELDS: Final = (
     "input_tokens",
     "cache_read_input_tokens",
@@ -33,12 +40,25 @@ class Anthropic(BaseProvider):
     library = "anthropic"
     _last_messages: Sequence[JsonObject] = ()
     """The messages of the previous request, without cache marks."""
+    _allows_binding_controls = True
 
     def make_client(self) -> Any:
         return anthropic_client(self.endpoint, read_timeout_s=self.read_timeout_s)
 
     async def open_stream(self, client: Any, body: JsonObject) -> Any:
-        return await client.messages.create(**body)
+        try:
+            return await client.messages.create(**body)
+        except Exception as error:
+            if BINDING_HEADERS_FIELD not in body or not refuses_controls(error):
+                raise
+            self._allows_binding_controls = False
+        return await client.messages.create(**self._without_controls(body))
+
+    def _without_controls(self, body: JsonObject) -> JsonObject:
+        left = {
+            name: value for name, value in body.items() if name not in ("thinking", BINDING_HEADERS_FIELD)
+        }
+        return {**left, **self.options}
 
     def new_reply(self) -> StreamedReply:
         return AnthropicReply()
@@ -56,6 +76,14 @@ class Anthropic(BaseProvider):
             body["system"] = request.system
         if request.tools:
             body["tools"] = anthropic_tools(request.tools)
+        if (
+            request.binds_thinking
+            and (request.reduced or request.thinking_from)
+            and self._allows_binding_controls
+        ):
+            thinking = with_dropped_blocks(self.options.get("thinking"))
+            if thinking is not None and BINDING_HEADERS_FIELD not in self.options:
+                body |= {"thinking": thinking, BINDING_HEADERS_FIELD: {BETA_HEADER: BINDING_BETA}}
         previous, self._last_messages = self._last_messages, messages
         return add_breakpoints(body, previous)
 
@@ -78,7 +106,9 @@ class AnthropicReply:
     def add(self, event: JsonObject) -> list[ReplyPiece]:
         match event.get("type"):
             case "message_start":
-                self._add_usage((event.get("message") or {}).get("usage"))
+                message = event.get("message") or {}
+                self._add_usage(message.get("usage"))
+                self._add_transformations(message)
             case "content_block_start":
                 return self._start_block(event.get("index", 0), event.get("content_block") or {})
             case "content_block_delta":
@@ -86,6 +116,7 @@ class AnthropicReply:
             case "message_delta":
                 self._stop = (event.get("delta") or {}).get("stop_reason") or self._stop
                 self._add_usage(event.get("usage"))
+                self._add_transformations(event)
         return []
 
     def reply(self) -> Reply:
@@ -130,6 +161,11 @@ class AnthropicReply:
         except (ValueError, RecursionError):
             arguments = written
         return {**block, "input": arguments if isinstance(arguments, dict) else written}
+
+    def _add_transformations(self, place: JsonObject) -> None:
+        """Keep what the provider says it has left out of the request."""
+        if listed := place.get(TRANSFORMATIONS_FIELD):
+            self._usage[TRANSFORMATIONS_FIELD] = listed
 
     def _add_usage(self, usage: Any) -> None:
         """Replace earlier numbers by later ones; a number that is left out keeps its earlier value."""

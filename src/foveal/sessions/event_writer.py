@@ -175,9 +175,9 @@ class EventWriter:
             return await self.load()
         if any(needs_refold(event.fact, engine.view) for event in missed):
             mover = engine.prefix_mover or next(e for e in missed if _moves_prefix(e.fact, engine.view))
-            self._engine = None
+            before, self._engine = engine, None
             engine = await self.load()
-            engine.take_over_prefix_mover(mover)
+            engine.take_over_request(before, mover)
             return engine
         if missed:
             self._engine = None  # a thread may be half-way through when this task is cancelled
@@ -290,11 +290,8 @@ class EventWriter:
         if any(map(always_refolds, facts)):
             return await self._commit_refolding(facts)
         for _ in range(MAX_CONFLICTS):
-            engine = await self.load()
-            mover, ends_expansion = (
-                engine.prefix_mover,
-                any(needs_refold(fact, engine.view) for fact in facts),
-            )
+            engine = before = await self.load()
+            ends_expansion = any(needs_refold(fact, engine.view) for fact in facts)
             if ends_expansion:
                 engine = await self.fold(*facts)
             first = engine.next_seq
@@ -302,7 +299,7 @@ class EventWriter:
             self._engine = None  # from here until everything is stored, memory is ahead of the store
             events = await _each(partial(engine.append, at=now), facts)
             if ends_expansion:
-                engine.take_over_prefix_mover(mover or events[0])
+                engine.take_over_request(before, before.prefix_mover or events[0])
             if await self.store_appended(engine, first):
                 return events
         raise self.conflict_error()
@@ -320,7 +317,7 @@ class EventWriter:
                 continue
             self._notify(events)
             engine = await self.load()
-            engine.take_over_prefix_mover(before.prefix_mover or events[0])
+            engine.take_over_request(before, before.prefix_mover or events[0])
             await self._checkpoint(engine, events)
             return events
         raise self.conflict_error()

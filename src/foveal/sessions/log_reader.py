@@ -114,7 +114,7 @@ async def fold_log(
         engine = Engine(*settings, view=found.empty_view(MessageTokens(settings.counter)))
         effective = frozenset(event.seq for event in found.events)
         await _fold_slices(engine, store, id, end=end, effective=effective)
-    engine.request_sent()  # the log does not say which of its events moved the prefix since the last request
+    engine.forget_prefix_mover()  # the log does not say which of its events moved the prefix since the last request
     engine.budget()
     return engine
 

@@ -173,6 +173,24 @@ class ConversationPool:
         self._owners: dict[bytes, dict[int, FittedConversation]] = {}
         """The conversations that contain the history with a digest."""
         self._models: dict[str, Model] = {}
+        self._without_binding_controls: set[str] = set()
+        """Hosts that refuse the field `block_binding`."""
+
+    def allows_binding_controls(self, host: str) -> bool:
+        """Return whether a host is not known to refuse the field `block_binding`.
+
+        Args:
+            host: The name of the host.
+        """
+        return host not in self._without_binding_controls
+
+    def note_refused_controls(self, host: str) -> None:
+        """Note that a host has refused the field `block_binding`.
+
+        Args:
+            host: The name of the host.
+        """
+        self._without_binding_controls.add(host)
 
     @property
     def writes_summaries(self) -> bool:
@@ -232,7 +250,8 @@ class ConversationPool:
         if name not in self._models:
             if len(self._models) >= MAX_KNOWN_MODELS:
                 self._models.clear()
-            self._models[name] = model(name, window=self._settings.get("window"))
+            binds = self._settings.get("binds_thinking")
+            self._models[name] = model(name, window=self._settings.get("window"), binds_thinking=binds)
         return self._models[name]
 
     @property

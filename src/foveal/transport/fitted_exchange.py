@@ -84,8 +84,15 @@ class FittedExchange:
         fitted, origins = self._context.fit_with_origins(
             whole, tools=request.tool_list(), system=request.system_value()
         )
-        messages = None if _is_intact(origins, len(request.messages)) else self._messages(fitted, origins)
-        self.body = request.encode(messages, max_tokens=max_tokens)
+        self._sent = None if _is_intact(origins, len(request.messages)) else self._messages(fitted, origins)
+        self._max_tokens = max_tokens
+        self._encode()
+
+    def _encode(self) -> None:
+        is_checked = self._sent is not None and self._conversations.model_for(self.request).binds_thinking
+        thinking = self.request.dropped_blocks() if is_checked else None
+        self.sends_binding_controls: bool = thinking is not None
+        self.body = self.request.encode(self._sent, max_tokens=self._max_tokens, thinking=thinking)
 
     def _messages(self, fitted: list[Json], origins: list[Origin]) -> list[Json | Raw]:
         """Return the messages to send; those that are shown whole are the client's own."""
@@ -99,6 +106,11 @@ class FittedExchange:
         marked = with_cache_marks(whole, request, self._conversation.last_sent)
         self._conversation.remember_sent([strip_cache_marks(message) for message in whole])
         return list(marked)
+
+    def drop_binding_controls(self) -> None:
+        """Send the request again without the field `block_binding`: the provider refuses it."""
+        self.request.refuse_binding_controls()
+        self._encode()
 
     def retry_smaller(self, error: object) -> bool:
         """Return True if the provider's error means that the request was too large and `body` is now smaller."""

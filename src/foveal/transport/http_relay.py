@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
 from foveal.core.log.events import Dialect
+from foveal.core.wire.bound_thinking import BETA_HEADER, refuses_controls, with_beta
 from foveal.interception.attempts import (
     MAX_ERROR_BYTES,
     FirstEvent,
@@ -150,6 +151,8 @@ async def relay(io: HttpIO, conversations: ConversationPool, request: Any) -> An
     in_path = _GEMINI_MODEL.search(request.url.path) if dialect == "gemini" else None
     model = in_path[1] if in_path is not None else ""
     client_request = ClientRequest(dialect, body, conversations.request_cache, model=model)
+    if not conversations.allows_binding_controls(request.url.host):
+        client_request.refuse_binding_controls()
     name = request.headers.get(SESSION_HEADER, "").strip()
     is_retry = request.headers.get(RETRY_HEADER, "0") not in ("", "0")
     exchange: FittedExchange | None = await io.begin(
@@ -159,7 +162,7 @@ async def relay(io: HttpIO, conversations: ConversationPool, request: Any) -> An
     if exchange is None:
         return await io.send(_without_name(request))
     try:
-        return await _HttpCall(io, request, exchange).response_for_client()
+        return await _HttpCall(io, request, exchange, conversations).response_for_client()
     except BaseException:
         exchange.end()
         raise
@@ -277,8 +280,11 @@ def subclass(first: type, *bases: type) -> type[Any]:
 class _HttpCall:
     """An `UpstreamCall` through the client of an application."""
 
-    def __init__(self, io: HttpIO, request: Any, exchange: FittedExchange) -> None:
+    def __init__(
+        self, io: HttpIO, request: Any, exchange: FittedExchange, conversations: ConversationPool
+    ) -> None:
         self._io, self._request, self._exchange = io, request, exchange
+        self._conversations = conversations
         self._response: Any = None
         self._chunks: Any = None
         self._read: list[bytes] = []
@@ -304,7 +310,10 @@ class _HttpCall:
         return response
 
     async def send(self) -> UpstreamHead:
-        self._response = await self._io.send(_with_body(self._io.library, self._request, self._exchange.body))
+        request = _with_body(self._io.library, self._request, self._exchange.body)
+        if self._exchange.sends_binding_controls:
+            request.headers[BETA_HEADER] = with_beta(request.headers.get(BETA_HEADER, ""))
+        self._response = await self._io.send(request)
         self._chunks = self._io.iterator(self._response.stream)
         self._read = []
         status = self._response.status_code
@@ -328,6 +337,10 @@ class _HttpCall:
         return FirstEvent(beginning.data)
 
     async def shrink(self, error: object) -> bool:
+        if self._exchange.sends_binding_controls and refuses_controls(error):
+            self._conversations.note_refused_controls(self._request.url.host)
+            self._exchange.drop_binding_controls()
+            return True
         return self._exchange.retry_smaller(error)
 
     async def discard(self) -> None:

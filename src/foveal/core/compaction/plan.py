@@ -3,9 +3,10 @@
 The choice is pure and is made before a model is asked:
 
 1. A cut lies between two steps, so a call and its results are on the same side. A loop of calls that began with the
-   model's thinking is not cut before a step without thinking of its own: a provider would refuse what is left. The
-   summary takes the place of the last summarised step, so steps before the cut that stay (an open call) come after
-   it and count as what is left.
+   model's thinking is not cut before a step without thinking of its own: a provider would refuse what is left. With
+   a model that binds thinking, none from before the cut is left, and any cut is legal. The summary takes the place
+   of the last summarised step, so steps before the cut that stay (an open call) come after it and count as what is
+   left.
 2. The latest request, the newest open calls, instructions and pinned steps are never summarised. A single request
    with one long loop of calls can still be compacted: the steps behind the request are summarised.
 3. A range is summarised only if it is large enough: it must take more units than the last summary and than
@@ -29,7 +30,7 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.kept_messages import kept_user_steps
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.log.events import Event, Mask, Thinking, UserSaid
+from foveal.core.log.events import Event, Mask, UserSaid
 from foveal.core.log.ranges import is_within
 from foveal.core.models.budget import Budget
 from foveal.core.view.steps import Step
@@ -98,6 +99,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Units that the summary may take."""
     rewritten: int = 0
     """Units of the messages from the first change on, once it is made: what a provider has to read anew."""
+    lost_thinking: int = 0
+    """Units of the thinking that requests leave out afterwards, because it is bound to what changes."""
     total: int
     """Units of all messages before the compaction."""
     reason: str
@@ -229,6 +232,9 @@ def plan_record(
     results = [
         slot.result for index in changed for slot in view.steps[index].slots if slot.result is not None
     ]
+    # Lost thinking is missing in its own messages: with the first of them, the prefix changes.
+    lost, place = view.thinking.units_after(view.steps[changed[0]].seq, view.meter)
+    unchanged = view.steps[: min(changed[0], bisect_left(view.steps, place, key=_seq))]
     return Plan(
         first=first,
         last=last,
@@ -239,7 +245,8 @@ def plan_record(
         events=sum(step.message_count for step in removed) + sum(result.seq in targets for result in results),
         before=before,
         room=max(1, min(room, before // 2)),
-        rewritten=view.units - before + room - sum(map(view.units_of, view.steps[: changed[0]])),
+        rewritten=max(0, view.units - before - lost + room - sum(map(view.units_of, unchanged))),
+        lost_thinking=lost,
         total=view.units,
         reason=reason,
         rule=terms.rule,
@@ -359,13 +366,13 @@ def _cut_candidates(
     latest = view.latest_user
     if reason == "turns" and latest is not None:
         # A finished turn goes whole; of a running one nothing does. The latest request itself stays either way.
-        yield safe_cut(steps, len(steps) if has_finished_turn(view) else steps.index(latest), kept)
+        yield safe_cut(view, len(steps) if has_finished_turn(view) else steps.index(latest), kept)
         return
     whole = view.units if reason in ("hand", "messages") else budget.hard
     seen: set[int] = set()
     for share in (terms.tail, terms.tail / 2, terms.tail / 4, 0.0):
         min_messages = terms.keep_messages if share else 0
-        end = safe_cut(steps, _tail_index(view, budget, whole * share, min_messages), kept)
+        end = safe_cut(view, _tail_index(view, budget, whole * share, min_messages), kept)
         if end not in seen:
             seen.add(end)
             yield end
@@ -385,38 +392,35 @@ def _tail_index(view: View, budget: Budget, room: float, min_messages: int) -> i
     return index
 
 
-def safe_cut(steps: Sequence[Step], cut: int, kept: Set[int]) -> int:
+def safe_cut(view: View, cut: int, kept: Set[int]) -> int:
     """Return the nearest index at or before `cut` where a cut leaves a history that every provider accepts."""
-    while True:
+    steps = view.steps
+    while not view.thinking.is_bound:
         first_left = cut
         # Steps right before the cut that stay anyway follow the summary, so they are what is left of a loop.
         while first_left > 0 and not is_removable(steps[first_left - 1], kept):
             first_left -= 1
         thinking = _thinking_before(steps, first_left)
         if thinking is None:
-            return cut
+            break
         cut = thinking
+    return cut
 
 
 def _thinking_before(steps: Sequence[Step], index: int) -> int | None:
     """Return the index of the thinking that a loop of calls going on at `index` needs, None if it needs none."""
-    if index >= len(steps) or not _in_loop(steps[index]) or _thinks(steps[index]):
+    if index >= len(steps) or not _in_loop(steps[index]) or steps[index].has_thinking:
         return None
     for before in range(index - 1, -1, -1):
         if not _in_loop(steps[before]):
             return None
-        if _thinks(steps[before]):
+        if steps[before].has_thinking:
             return before
     return None
 
 
 def _in_loop(step: Step) -> bool:
     return step.kind == "model" and bool(step.slots)
-
-
-def _thinks(step: Step) -> bool:
-    content = step.utterance.fact.content
-    return not isinstance(content, str) and any(isinstance(part, Thinking) for part in content)
 
 
 def _plan_between(

@@ -23,6 +23,7 @@ from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, Co
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range
 from foveal.core.compaction.summary_dialogue import ledger_summary
+from foveal.core.engine.awaited_answer import AwaitedAnswer
 from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
 from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.engine_state import EngineState
@@ -47,6 +48,7 @@ from foveal.core.log.events import (
     Noted,
     Opened,
     Overflowed,
+    ThinkingLeftOut,
     ToolReturned,
     Used,
     text_of,
@@ -65,6 +67,7 @@ from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, Messag
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
 from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
+from foveal.core.wire.bound_thinking import refused_thinking
 from foveal.core.wire.overflow_errors import recognise_overflow
 
 _seq = attrgetter("seq")
@@ -106,6 +109,7 @@ class Engine:
         self.provider_limits: ProviderLimits = ProviderLimits()
         self.prefix_mover: Event | None = None
         """The first event since the last request that can have changed what that request showed."""
+        self._answer = AwaitedAnswer()
         self._fitted_at: tuple[int, Budget] | None = None
         """The next seq and the budget when the request last fitted."""
         self.ledger_index: LedgerIndex = LedgerIndex()
@@ -186,15 +190,23 @@ class Engine:
         else:
             self.all_effective = False
         self._account(event, is_effective=is_effective)
+        self._answer.is_outdated_by(event.fact)
 
     def request_sent(self) -> None:
         """Note that a request was sent: from here on, `prefix_mover` is about the next one."""
         self.prefix_mover = None
+        self._answer.request_sent()
 
-    def take_over_prefix_mover(self, mover: Event | None) -> None:
-        """Set the event that has moved the prefix since the last request. For an engine that replaces another one:
-        the log alone does not say which of its events came after that request."""
+    def forget_prefix_mover(self) -> None:
+        """Count the prefix as not moved: nothing is known of the last request."""
+        self.prefix_mover = None
+
+    def take_over_request(self, other: Engine, mover: Event | None) -> None:
+        """Set what is known of the last request, and the event that has moved the prefix since. For an engine that
+        replaces another one: the log alone does not say which of its events came after that request."""
         self.prefix_mover = mover
+        self._answer = other._answer
+        self._answer.mark_outdated()
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,6 +232,9 @@ class Engine:
                 self._clip(event, fact, limits)
                 if self.view.late_results[-1:] == [event.seq]:
                     self.prefix_mover = self.prefix_mover or event
+        thinking = self.view.thinking
+        if self._answer.is_outdated_by(fact) and thinking.is_bound and event.seq in thinking.seqs:
+            self.append(ThinkingLeftOut(), at=at)
         return event
 
     @contextmanager
@@ -503,9 +518,16 @@ class Engine:
         """Return the tokens that a request may take."""
         return available_tokens(budget, self.calibration)
 
-    def refusal(self, error: object, *, sent: int) -> Overflowed | None:
-        """Return the fact for a provider's refusal of a request of `sent` tokens as too large, or None if the error
-        is about something else. Raises `ContextOverflow` after `MAX_RESENDS` refusals in a row."""
+    def refusal(self, error: object, *, sent: int) -> Overflowed | ThinkingLeftOut | None:
+        """Return the fact for a provider's refusal of a request of `sent` tokens as too large, or of its thinking,
+        or None if the error is about something else, or if there is no thinking to leave out. Raises
+        `ContextOverflow` after `MAX_RESENDS` refusals of the size in a row."""
+        problem = refused_thinking(error)
+        if problem is not None:
+            # Before the first refusal, a proxy may have sent the client's own bytes, with all thinking.
+            steps, sent_all = self.view.steps, not self.view.thinking.was_refused
+            has_thinking = any(step.has_thinking or (sent_all and step.has_said_thinking) for step in steps)
+            return ThinkingLeftOut(problem=problem) if has_thinking else None
         found = recognise_overflow(error)
         if found is None:
             return None

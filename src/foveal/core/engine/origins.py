@@ -106,6 +106,7 @@ class OriginTracer:
 
     def trace(self, view: View, wire: Wire, joined: Sequence[ProviderMessage]) -> list[Origin]:
         """Return the origin of each message of the request that a view was rendered as."""
+        wire = wire.for_thinking(is_bound=view.thinking.is_bound)
         written = [message for step in view.steps for message in self._written(step, wire)]
         runs = [[message] for message in written]
         if wire.merges_roles:

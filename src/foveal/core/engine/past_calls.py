@@ -33,6 +33,7 @@ from foveal.core.log.events import (
     Opened,
     SnapshotTaken,
     Superseded,
+    ThinkingLeftOut,
     ToolReturned,
     Used,
     UserSaid,
@@ -160,6 +161,7 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             ttl=model.cache_ttl,
             read=model.read_ratio,
             write=model.write_ratio,
+            output=model.output_ratio,
             prefix_lost=self.count > 0 and self.lost_at >= 0,
             model_switched=self.is_switched,
             said=self.said,
@@ -168,6 +170,6 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def _is_reduction_of_a_policy(fact: AnyFact) -> bool:
-    if not may_move_prefix(fact) or isinstance(fact, Equipped | Instructed | Superseded):
+    if not may_move_prefix(fact) or isinstance(fact, Equipped | Instructed | Superseded | ThinkingLeftOut):
         return False
     return not (isinstance(fact, Compacted) and fact.reason == "hand")

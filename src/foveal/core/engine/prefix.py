@@ -20,13 +20,14 @@ from foveal.core.log.events import (
     Instructed,
     Masked,
     Superseded,
+    ThinkingLeftOut,
 )
 from foveal.core.view.request_writer import common_beginning
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import strip_cache_marks
 
-_MOVERS: Final = frozenset({Masked, Dropped, Compacted, Equipped, Superseded})
+_MOVERS: Final = frozenset({Masked, Dropped, Compacted, Equipped, Superseded, ThinkingLeftOut})
 
 
 class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

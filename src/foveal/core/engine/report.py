@@ -158,6 +158,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that were fitted."""
     cached_share: float | None
     """The share of the last reported prompt that came from the cache."""
+    dropped_thinking: int
+    """Thinking blocks that the provider left out of the last request (`input_transformations` of Anthropic)."""
     cache_miss: str
     """The provider's reason why its cache did not hold the last prompt, with the tokens; "" if it gave none."""
     turns: int
@@ -274,6 +276,7 @@ def report(
         mode=engine.policy.mode,
         calls=calls,
         cached_share=usage.cached_share,
+        dropped_thinking=0 if usage.last is None else usage.last.dropped_thinking,
         cache_miss=_cache_miss(usage.last),
         turns=view.turn_count,
         turns_left=None if turn is None else turns_until_reduction(view, budget, engine.policy, turn=turn),
@@ -565,6 +568,8 @@ def _card_lines(report: Report) -> Iterable[str]:
     yield from (f"  {warning}" for warning in report.warnings)
     if report.breaks:
         yield f"  {breaks_text(report)}"
+    if report.dropped_thinking:
+        yield f"  thinking blocks that the provider left out of the last call: {report.dropped_thinking:,}"
     if report.cache_miss:
         yield f"  cache miss in the last call, says the provider: {report.cache_miss}"
     if report.saved is not None and report.saved:

@@ -22,6 +22,7 @@ from foveal.core.policies.presets import PresetName
 from foveal.core.reduction import truncation
 from foveal.core.reduction.truncation import UNLIMITED, Limits, clip_parts
 from foveal.core.tokens.counter import Counter
+from foveal.core.wire.bound_thinking import BINDING_SETTING
 from foveal.errors import BadSetting
 
 # ── Limits of tool results ─────────────────────────────────────────────────────────────────────────────
@@ -96,6 +97,10 @@ class SettingArguments(TypedDict, total=False):
     """Most encoded bytes of images, audio and files in a request. Default: 20,000,000."""
     tokenizer: str | Counter
     """The name of a vocabulary, `"auto"`, `"estimate"`, or a counter. Default: `"auto"`."""
+    binds_thinking: bool | None
+    """Whether the provider refuses thinking once anything before it has changed. Then requests leave it out.
+    Default: what is known of the model.
+    """
 
 
 _COUNTER_NAMES: Final = ("name", "exact", "count", "count_all")
@@ -128,6 +133,7 @@ def resolve_settings(model: str | Model, **settings: Unpack[SettingArguments]) -
     known = (
         _find_model(model, window, output) if isinstance(model, str) else _with_limits(model, window, output)
     )
+    known = _with_binding(known, given.get(BINDING_SETTING))
     caps = {field: given[field] for field in Caps.__struct_fields__ if field in given}
     if output is not None:
         caps.setdefault("reserve", output)
@@ -197,21 +203,33 @@ def _with_limits(given: Model, window: int | None, output: int | None) -> Model:
     return given
 
 
+def _with_binding(given: Model, binds: object) -> Model:
+    if binds is None:
+        return given
+    if not isinstance(binds, bool):
+        raise BadSetting(BINDING_SETTING, binds, "True or False")
+    return replace(given, binds_thinking=binds, sources={**given.sources, BINDING_SETTING: "yours"})
+
+
 # ── Settings in the log ───────────────────────────────────────────────────────────────────────────
 
 
 def opened_fact(model: Model, rules: Policy, *, origin: str = "", folder: str = "") -> Opened:
-    """Return the fact that a session starts, or continues, with a model and a policy. A window that the caller has
-    set is recorded too: without it, nothing but the caller knows how large a request could be."""
+    """Return the fact that a session starts, or continues, with a model and a policy. What the caller has set is
+    recorded too: without a window, nothing but the caller knows how large a request could be, and what is shown of
+    the model's thinking depends on whether it is bound."""
     window = model.window if model.sources.get("window") == "yours" else None
-    about = {name: value for name, value in (("folder", folder), ("window", window)) if value}
+    about: dict[str, Any] = {name: value for name, value in (("folder", folder), ("window", window)) if value}
+    if model.sources.get(BINDING_SETTING) == "yours":
+        about[BINDING_SETTING] = model.binds_thinking
     return Opened(model=model.name, policy=rules.name, settings=raw(about) if about else UNSET, origin=origin)
 
 
 def opens_anew(opened: Opened, before: Opened) -> bool:
-    """Return whether a session continues with another model or policy. Another window alone is not recorded: a
-    session that is only looked at does not change."""
-    return (opened.model, opened.policy) != (before.model, before.policy)
+    """Return whether a session continues with another model or policy, or with another setting for its thinking.
+    Another window alone is not recorded: a session that is only looked at does not change."""
+    bindings = (extras(fact.settings).get(BINDING_SETTING) for fact in (opened, before))
+    return (opened.model, opened.policy) != (before.model, before.policy) or len(set(bindings)) > 1
 
 
 def recorded_window(opened: Opened) -> int | None:

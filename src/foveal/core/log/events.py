@@ -403,6 +403,8 @@ class Used(Fact, frozen=True, tag="used"):
     """The provider's reason why its cache did not hold the prompt, such as `tools_changed`, if it gave one."""
     cache_missed: int = 0
     """Tokens that the cache would have held otherwise, as far as the provider says."""
+    dropped_thinking: int = 0
+    """Thinking blocks of the request that the provider left out, because it would have refused them."""
 
     @property
     def prompt(self) -> int:
@@ -697,6 +699,24 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
     """The provider's message."""
 
 
+class ThinkingLeftOut(Fact, frozen=True, tag="thinking_left_out"):
+    """Requests leave out all thinking before this event.
+
+    Something in front of that thinking has changed. Most changes need no such event, because their own events say
+    enough. It is for an answer to a request from before a change, and for a provider that has refused thinking.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.ThinkingLeftOut(problem="The block is bound to a different conversation.")
+        ```
+    """
+
+    problem: str = ""
+    """The provider's message; "" if no provider has refused thinking."""
+
+
 class Reverted(Fact, frozen=True, tag="reverted"):
     """A reduction, an expansion, a pin, a supersession or a rewind is undone.
 
@@ -778,6 +798,7 @@ Known: TypeAlias = (
     | CompactionFailed
     | Expanded
     | Overflowed
+    | ThinkingLeftOut
     | Reverted
     | Rewound
 )

@@ -35,6 +35,8 @@ from foveal.core.models.catalogue import (
     model_rows,
     window_pattern,
 )
+from foveal.core.wire.bound_thinking import BINDING_SETTING
+from foveal.core.wire.bound_thinking import binds_thinking as name_binds_thinking
 from foveal.errors import BadSetting
 
 DEFAULT_WINDOW = 128_000
@@ -42,6 +44,8 @@ DEFAULT_MAX_OUTPUT = 4_096
 """Small enough for every model in use; providers refuse a request for more output than they allow."""
 
 MILLION = 1_000_000
+DEFAULT_OUTPUT_RATIO: Final = 5.0
+"""The price of an output token relative to an uncached one where it is unknown: that of most models."""
 HOUR_WRITE_RATIO: Final = 2.0
 """The price of a token that is written to the cache for an hour relative to an uncached one, at Anthropic."""
 
@@ -84,6 +88,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens; a shorter prefix is not cached."""
     token_ratio: float
     """Tokens of this model per o200k token, before calibration."""
+    binds_thinking: bool = False
+    """Whether its provider refuses thinking once anything before it has changed."""
     sources: dict[str, str]
     """The source of each value, such as `yours`, `learned`, `snapshot` or `default`. Equal lookups share the dict:
     do not change it.
@@ -117,6 +123,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         if not self.input_price or self.write_price is None:
             return cache_rule(self.name).write
         return self.write_price / self.input_price
+
+    @property
+    def output_ratio(self) -> float:
+        """The price of a token that the model writes relative to an uncached one."""
+        if not self.input_price or self.output_price is None:
+            return DEFAULT_OUTPUT_RATIO
+        return self.output_price / self.input_price
 
     def cost(
         self,
@@ -175,6 +188,7 @@ class _ModelOverrides(msgspec.Struct, frozen=True, kw_only=True):
     cache_ttl: int | None
     cache_minimum: int | None
     token_ratio: float | None
+    binds_thinking: bool | None
     learned_window: int | None
 
 
@@ -191,6 +205,7 @@ def model(
     cache_ttl: int | None = None,
     cache_minimum: int | None = None,
     token_ratio: float | None = None,
+    binds_thinking: bool | None = None,
     learned_window: int | None = None,
 ) -> Model:
     """Return what is known of a model; values that you give take precedence.
@@ -210,6 +225,8 @@ def model(
         cache_ttl: Seconds that a cached prefix survives. None takes the rule of the family.
         cache_minimum: Tokens of the shortest prefix that is cached. None takes the rule of the family.
         token_ratio: Tokens of this model per o200k token. None takes the known value, or 1.
+        binds_thinking: Whether the provider refuses thinking once anything before it has changed. None decides
+            by the version in the name.
         learned_window: A window that an overflow error reported. None if there was none.
 
     Returns:
@@ -239,6 +256,7 @@ def model(
         cache_ttl=_whole("cache_ttl", cache_ttl, least=0, most=31_536_000, unit="seconds"),
         cache_minimum=_whole("cache_minimum", cache_minimum, least=0, most=MILLION, unit="tokens"),
         token_ratio=_number("token_ratio", token_ratio, least=0.1, most=10.0, unit="tokens per o200k token"),
+        binds_thinking=_flag(BINDING_SETTING, binds_thinking),
         learned_window=_tokens("learned_window", learned_window),
     )
     return _resolve(name, given)
@@ -250,6 +268,12 @@ def _tokens(field: str, value: int | None) -> int | None:
 
 def _price(field: str, value: float | None) -> float | None:
     return _number(field, value, least=0.0, most=100_000.0, unit="dollars per million tokens")
+
+
+def _flag(field: str, value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise BadSetting(field, value, "True or False")
+    return value
 
 
 def _whole(field: str, value: int | None, *, least: int, most: int, unit: str) -> int | None:
@@ -272,9 +296,15 @@ def _number(field: str, value: float | None, *, least: float, most: float, unit:
 @functools.lru_cache(maxsize=1_024)
 def _resolve(name: str, given: _ModelOverrides) -> Model:
     row = find_row(name, model_rows()) or ModelRow()
-    found = (
-        _limits(name, given, row.limits) | _prices(name, given, row.prices) | _cache(name, given, row.limits)
+    binds = _first(
+        (given.binds_thinking, "yours"), (name_binds_thinking(name) or None, "pattern"), default=False
     )
+    found: _SourcedValues = {
+        **_limits(name, given, row.limits),
+        **_prices(name, given, row.prices),
+        **_cache(name, given, row.limits),
+        BINDING_SETTING: binds,
+    }
     return msgspec.convert(
         {field: value for field, (value, _) in found.items()}
         | {"name": name, "sources": {field: source for field, (_, source) in found.items()}},

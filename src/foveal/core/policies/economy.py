@@ -8,8 +8,9 @@ price.
    before a result was ever sent breaks no cache.
 2. A cut hides old results; calls, texts and the user's messages stay as long as the room allows (`ladder.cut`).
 3. A cut is made before it must be if it is cheap: when it costs at most `MAX_CUT_COST_SHARE` of what the
-   conversation has cost so far. A conversation that ends right after it has then lost little, and one that goes on
-   saves with every call. It also needs something to gain: the request is larger than `early_tokens` and than three
+   conversation has cost so far. Thinking that is bound to what the cut changes is lost, and counts with the price
+   of writing it again. A conversation that ends right after it has then lost little, and one that goes on saves
+   with every call. It also needs something to gain: the request is larger than `early_tokens` and than three
    fifths of all that was said, and the cut removes a third of it. It hides nothing but results, and each of them
    leaves a line of what it held, or half of the request stays. `early = false` turns these cuts off.
 4. Above `act`, a cut is made at any price. When the request does not fit, new results that exceed `clip_share` of
@@ -56,23 +57,29 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
         return None
     if not (is_due or view.units + budget.fixed > _worthwhile(budget, moment, policy)):
         return None
-    if not is_due and not _is_cheap(
-        ladder.estimate_rewritten(view, budget, policy, said=moment.said), moment
-    ):
-        return None
+    if not is_due:
+        rewritten, lost = ladder.estimate_rewritten(view, budget, policy, said=moment.said)
+        if not _is_cheap(rewritten, lost, moment):
+            return None
     is_full = view.units + budget.fixed > _full(budget, moment)
     reason = "tokens" if is_full else "price"
     planned = _plan(view, budget, moment, policy, reason=reason, only_results=not is_due)
     if planned is None or planned.before - planned.room < view.units * MIN_CUT_SHARE:
         return None
-    if not (is_due or (_is_cheap(planned.rewritten, moment) and _is_harmless(view, planned))):
+    if not (
+        is_due
+        or (_is_cheap(planned.rewritten, planned.lost_thinking, moment) and _is_harmless(view, planned))
+    ):
         return None
     return None if ladder.covers_reverted_summary(view, planned) else planned
 
 
-def _is_cheap(rewritten: int, moment: Moment) -> bool:
-    """Return whether a cut costs little of what the conversation has cost, if the provider reads this much anew."""
-    return moment.free_break or (moment.write - moment.read) * rewritten <= MAX_CUT_COST_SHARE * moment.spent
+def _is_cheap(rewritten: int, lost_thinking: int, moment: Moment) -> bool:
+    """Return whether a cut costs little of what the conversation has cost, if the provider reads this much anew and
+    the model loses this much of its thinking, which it has to write again."""
+    cost = 0.0 if moment.free_break else (moment.write - moment.read) * rewritten
+    cost += moment.output * lost_thinking
+    return cost <= MAX_CUT_COST_SHARE * moment.spent
 
 
 def _is_harmless(view: View, planned: Plan) -> bool:

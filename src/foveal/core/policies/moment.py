@@ -31,6 +31,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Price of a cached token, relative to an uncached one."""
     write: float = 1.0
     """Price of writing a token into the cache, relative to an uncached one."""
+    output: float = 5.0
+    """Price of a token that the model writes, relative to an uncached one."""
     prefix_lost: bool = False
     """The cached prefix is lost anyway: the model, the tools or the system text changed since the last request."""
     said: int = 0

@@ -19,6 +19,7 @@ from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages, RangesWithCounts
 from foveal.core.view.view import View
+from foveal.core.wire.bound_thinking import ThinkingBinding
 
 _MAX_HIDDEN_CALLS: Final = 1_000
 _MAX_ORPHANS: Final = 100
@@ -61,6 +62,14 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Ranges of reverted summaries."""
     whole: dict[int, int] = {}
     """Steps that a pin shows as they were said, and that pin."""
+    thinking_from: int = -1
+    """The event before which thinking is left out; -1 in checkpoints that were written before it was recorded."""
+    thinking_model: str = ""
+    """The model of the conversation."""
+    binds_thinking: bool = False
+    """Whether it binds thinking to what comes before it."""
+    has_refused_thinking: bool = False
+    """Whether a provider has refused thinking."""
 
     def __post_init__(self) -> None:
         if self.dropped_messages != sum(messages for _, _, messages in self.dropped_ranges):
@@ -101,6 +110,10 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
         spared=tuple(sorted(view.reverted_masks)),
         undone=view.reverted_summaries,
         whole=dict(view.whole_steps),
+        thinking_from=view.thinking.start,
+        thinking_model=view.thinking.binding.model,
+        binds_thinking=view.thinking.is_bound,
+        has_refused_thinking=view.thinking.was_refused,
     )
 
 
@@ -128,7 +141,9 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
         reverted_masks=frozenset(state.spared),
         reverted_summaries=state.undone,
         whole_steps=state.whole,
+        thinking_from=max(0, state.thinking_from),
     )
+    view.thinking.begin_restoring()
     for event in events:
         place = state.places.get(event.seq)
         if isinstance(event.fact, Compacted):
@@ -161,4 +176,9 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
         view.show_notice(state.notice_at, owner=state.notice_at)
     if state.tied:
         view.sort_tied(state.tied)
+    view.thinking.end_restoring(
+        ThinkingBinding(state.thinking_model, state.binds_thinking),
+        start=state.thinking_from,
+        was_refused=state.has_refused_thinking,
+    )
     return view

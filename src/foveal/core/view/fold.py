@@ -10,6 +10,7 @@ its `empty_view` is then advanced by the effective events, which are read again 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
 from operator import attrgetter
 from types import MappingProxyType
@@ -24,16 +25,19 @@ from foveal.core.log.events import (
     Clipped,
     Compacted,
     Dropped,
+    Equipped,
     Event,
     Expanded,
     Instructed,
     Masked,
     ModelSaid,
     Noted,
+    Opened,
     Pinned,
     Reverted,
     Rewound,
     Superseded,
+    ThinkingLeftOut,
     ToolReturned,
     UserSaid,
 )
@@ -41,10 +45,13 @@ from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.view import View
+from foveal.core.wire.bound_thinking import ThinkingBinding
 
-_fact = attrgetter("fact")
+_fact, _seq = attrgetter("fact"), attrgetter("seq")
 _TAKING_BACK: Final = frozenset({Rewound, Reverted, Expanded})
 """Facts that change which earlier events are effective, or that can end."""
+_CHANGES: Final = (*REDUCTIONS, Superseded, Equipped, Instructed, Reverted, Expanded)
+"""Facts that change what is shown of earlier events, or stands beside them."""
 
 
 def effective_events(log: Sequence[Event]) -> list[Event]:
@@ -113,6 +120,8 @@ def _is_left_out(fact: AnyFact) -> bool:
 
 def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     """Return whether a fact is still effective after a rewind to before it."""
+    if isinstance(fact, Opened | ThinkingLeftOut):
+        return True  # which model reads the requests, and what it refuses, is no part of what was said
     if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound | Expanded):
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
@@ -170,6 +179,8 @@ class EffectiveLog(NamedTuple):
     reverted_masks: Set[int] = frozenset()
     reverted_summaries: Ranges = ()
     whole_steps: Mapping[int, int] = MappingProxyType({})
+    thinking_from: int = 0
+    """The newest event that took an earlier one back, or brought one back, in front of bound thinking."""
 
     @classmethod
     def of(cls, log: Sequence[Event]) -> EffectiveLog:
@@ -177,11 +188,13 @@ class EffectiveLog(NamedTuple):
         events = effective_events(log)
         expansions = tuple(event for event in events if isinstance(event.fact, Expanded))
         whole = dict(_whole_steps(events))
+        is_changed = whole or not _TAKING_BACK.isdisjoint(map(type, map(_fact, log)))
+        thinking_from = _newest_change(log) if is_changed else 0
         if len(events) == len(log):
-            return cls(events, expansions, whole_steps=whole)
+            return cls(events, expansions, whole_steps=whole, thinking_from=thinking_from)
         seqs = {event.seq for event in events}
         masks, summaries = _reverted_masks(log, seqs), tuple(_reverted_summaries(log, seqs))
-        return cls(events, expansions, masks, summaries, whole)
+        return cls(events, expansions, masks, summaries, whole, thinking_from)
 
     def empty_view(self, meter: MessageTokens) -> View:
         """Return the view before the first effective event."""
@@ -191,6 +204,7 @@ class EffectiveLog(NamedTuple):
             reverted_masks=self.reverted_masks,
             reverted_summaries=self.reverted_summaries,
             whole_steps=self.whole_steps,
+            thinking_from=self.thinking_from,
         )
 
 
@@ -209,6 +223,8 @@ def without_text(event: Event) -> Event:
     match fact:
         case Rewound() | Reverted() | Expanded() | Masked() | Dropped() | Pinned() | Superseded():
             return event
+        case Opened() | ThinkingLeftOut():
+            return event
         case Compacted():
             return Event(event.seq, replace(fact, summary="", chunks=(), masks=()), event.at)
         case Instructed():
@@ -224,6 +240,71 @@ def fold(log: Sequence[Event], meter: MessageTokens) -> View:
     for event in effective.events:
         view.advance(event)
     return view
+
+
+# ── Bound thinking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _newest_change(log: Sequence[Event]) -> int:
+    """Return the newest event that changed which earlier ones are shown, while the model bound thinking to what
+    comes before it; 0 if there is none.
+
+    A view finds the changes of effective events itself. These are the others: what was taken back is not effective
+    any more, and still it was in front of thinking that is. A rewind changes nothing in front of what stays, unless
+    it takes back what was said about that."""
+    newest = 0
+    binding = ThinkingBinding()
+    has_expansion = False
+    changes: list[Event] = []
+    for event in log:
+        fact, before = event.fact, binding
+        is_change = False
+        match fact:
+            case Opened() | ThinkingLeftOut():
+                binding = binding.after(fact)
+                is_change = isinstance(fact, ThinkingLeftOut) or before.ends_with(binding)
+            case UserSaid():
+                is_change, has_expansion = has_expansion, False
+            case Expanded():
+                is_change = has_expansion = True
+            case Reverted():
+                is_change = True
+            case Rewound():
+                at = bisect_right(changes, fact.to, key=_seq)
+                surviving = [change for change in changes[at:] if _survives(change.fact, fact)]
+                # A drop or a summary that hides the latest request of what stays is not effective any more.
+                is_change = any(
+                    _is_about(change, fact.to)
+                    and (change not in surviving or isinstance(change.fact, Dropped | Compacted))
+                    for change in changes[at:]
+                )
+                changes[at:] = surviving
+            case Pinned(whole=True):
+                is_change = True
+            case _:
+                pass
+        if is_change and (binding.is_bound or before.is_bound):
+            newest = event.seq
+        if isinstance(fact, _CHANGES):
+            changes.append(event)
+    return newest
+
+
+def _is_about(change: Event, to: int) -> bool:
+    """Return whether a change that a rewind to `to` may take back is about something that stays."""
+    match change.fact:
+        case Clipped(target=target) | Superseded(target=target):
+            return target <= to
+        case Masked(masks=masks):
+            return any(mask.target <= to for mask in masks)
+        case Dropped(ranges=ranges):
+            return any(first <= to for first, _ in ranges)
+        case Compacted(first=first):
+            return first <= to
+        case Instructed(aside=aside, replaces=replaces):
+            return aside or (replaces is not None and replaces <= to)
+        case _:
+            return True
 
 
 def _whole_steps(events: Sequence[Event]) -> Iterator[tuple[int, int]]:

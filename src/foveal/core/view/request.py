@@ -27,6 +27,7 @@ _KEPT_TYPES: Final = (bytes,)
 
 def render_view(view: View, wire: Wire) -> tuple[list[ProviderMessage], list[list[ProviderMessage]]]:
     """Return the messages, and those of each step, which `core.engine.prefix` compares with the next request's."""
+    wire = wire.for_thinking(is_bound=view.thinking.is_bound)
     # Most steps are rendered already. A call for each of them would take longer than the rest of this function.
     groups = [
         rendered
@@ -142,8 +143,13 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages are not shown as they were said, by level."""
     intact: bool = False
     """Whether the request shows everything that was said, and nothing else."""
+    thinking_from: int = 0
+    """The event before which thinking is left out, because something in front of it has changed."""
+    binds_thinking: bool = False
+    """Whether the model binds thinking to what comes before it."""
     seqs: tuple[int, ...] = ()
-    """For each fact the seq of the event that it shows unchanged; -1 for a changed or synthetic one."""
+    """For each fact the seq of the event that it shows unchanged, but for thinking that is left out; -1 for a
+    changed or synthetic one."""
 
     @classmethod
     def of(cls, view: View, *, tokens: int = 0, limit: int = 0, whole: int = 0) -> Fitted:
@@ -167,7 +173,10 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             reduced=reduced,
             intact=not reduced
             and all(step.kind != "pinned" for step in view.steps)
-            and all(view.find(seq) is None for seq in view.superseded),
+            and all(view.find(seq) is None for seq in view.superseded)
+            and not view.thinking.was_refused,
+            thinking_from=view.thinking.start,
+            binds_thinking=view.thinking.is_bound,
             seqs=tuple(chain.from_iterable(map(_unchanged_seqs, view.steps))),
         )
 
@@ -221,13 +230,14 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
         return leading
 
     def _write(self, dialect: Dialect, facts: Any) -> list[ProviderMessage]:
-        writer = wire.wire_for(dialect)
+        writer = wire.wire_for(dialect).for_thinking(is_bound=self.binds_thinking)
         return writer.join([writer.write(fact) for fact in facts])
 
 
 def _unchanged_seqs(step: Step) -> Iterator[int]:
     """Yield for each message of a step the event that it shows as it was said, or -1."""
-    is_own = step.kind in ("instructed", "user", "model") and step.utterance.is_as_said
+    shown = step.utterance
+    is_own = step.kind in ("instructed", "user", "model") and not shown.overlays and shown.superseded_by < 0
     yield step.utterance.seq if is_own else -1
     for slot in step.slots:
         yield slot.result.seq if slot.result is not None and not slot.result.overlays else -1

@@ -40,6 +40,7 @@ class RequestWriter:
     def write(self, view: View, wire: Wire) -> tuple[list[ProviderMessage], list[list[ProviderMessage]]]:
         """Return the messages, and those of each step, which `core.engine.prefix` compares with the next
         request's."""
+        wire = wire.for_thinking(is_bound=view.thinking.is_bound)
         first_changed = view.take_first_changed()
         if view is not self._view or wire is not self._wire:
             self._groups, self._messages, self._copies = [], [], []

@@ -25,6 +25,7 @@ from foveal.core.log.events import (
     Dropped,
     Mark,
     Text,
+    Thinking,
     ToolReturned,
     calls_of,
     handle,
@@ -40,6 +41,7 @@ from foveal.core.view.text_facts import (
     string_values,
 )
 from foveal.core.wire import Wire
+from foveal.core.wire.bound_thinking import has_thinking, without_thinking
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
 ProviderMessage = dict[str, Any]
@@ -80,6 +82,8 @@ class ShownMessage(Struct, eq=False, gc=False):
     """The later message that replaces it; -1 when it still holds."""
     superseded_since: int = -1
     """The event that says so."""
+    leaves_out_thinking: bool = False
+    """Whether its thinking is not shown: something before it has changed since it was said."""
     _name_counts: dict[str, int] | None = None
     _names: tuple[str, ...] | None = None
     _has_failed: bool | None = None
@@ -121,14 +125,16 @@ class ShownMessage(Struct, eq=False, gc=False):
 
     @property
     def is_as_said(self) -> bool:
-        """Whether it is shown as it was said, with nothing replaced and nothing added."""
-        return not self.overlays and self.superseded_by < 0
+        """Whether it is shown as it was said, with nothing replaced, left out or added."""
+        return not self.overlays and self.superseded_by < 0 and not self.leaves_out_thinking
 
     def as_shown(self) -> CountedFact:
         """Return the fact with its overlays applied, and the line of a superseded one: what the wire writes."""
         if self.is_as_said:
             return self.fact
         content = self._content(self.overlays) if self.overlays else self.fact.content
+        if self.leaves_out_thinking:
+            content = without_thinking(content)
         if self.superseded_by >= 0:
             content = _with_last_line(content, superseded_line(self.superseded_by))
         return replace(self.fact, content=content)
@@ -167,7 +173,7 @@ class ShownMessage(Struct, eq=False, gc=False):
         """Return the units without those of the line that is added to a superseded message."""
         overlays = self.overlays
         if not overlays:
-            return meter.message(self._counted_as, self.fact)
+            return meter.message(self._counted_as, self.fact) - self._left_out_units(meter)
         whole = overlays.get(-1)
         if whole is not None:
             return (
@@ -175,11 +181,22 @@ class ShownMessage(Struct, eq=False, gc=False):
                 + meter.text(whole.owner, self.seq, -1, whole.text)
                 + meter.extra_units(self.fact.extra)
             )
-        units = meter.message(self._counted_as, self.fact)
+        units = meter.message(self._counted_as, self.fact) - self._left_out_units(meter)
         for place, overlay in overlays.items():
             units += meter.text(overlay.owner, self.seq, place, overlay.text)
             units -= meter.replaceable_units(self._counted_as, place, self.fact.content)
         return units
+
+    def _left_out_units(self, meter: MessageTokens) -> int:
+        return self.thinking_units(meter) if self.leaves_out_thinking else 0
+
+    def thinking_units(self, meter: MessageTokens) -> int:
+        """Return the units of the thinking in the message, shown or not."""
+        return sum(
+            meter.replaceable_units(self._counted_as, place, self.fact.content)
+            for place, part in enumerate(parts(self.fact.content))
+            if isinstance(part, Thinking)
+        )
 
     def replaceable_units(self, meter: MessageTokens) -> int:
         """Return the units that another text would replace: all but the extra fields and an added line, which
@@ -221,6 +238,10 @@ class ShownMessage(Struct, eq=False, gc=False):
         """Say that a later message replaces this one, as the event `seq` says."""
         self.superseded_since, self.superseded_by = seq, by
         self._name_counts = self._names = None
+
+    def leave_out_thinking(self) -> None:
+        """Do not show the thinking any more."""
+        self.leaves_out_thinking = True
 
     def add_overlay(self, part: int, overlay: Overlay) -> None:
         if self.overlays is None:
@@ -408,6 +429,16 @@ class Step:
     def is_permanent(self) -> bool:
         """Whether no range of a drop or a compaction hides it."""
         return self.is_pinned or self.kind in ("instructed", "notice", "summary")
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether thinking of the model is shown."""
+        return not self.utterance.leaves_out_thinking and self.has_said_thinking
+
+    @property
+    def has_said_thinking(self) -> bool:
+        """Whether the model has said it with thinking, shown or not."""
+        return has_thinking(self.utterance.fact.content)
 
     @property
     def has_open_call(self) -> bool:

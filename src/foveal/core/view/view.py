@@ -4,7 +4,9 @@
 2. A result goes to the newest open call with its id; a result that no call waits for is kept out and reported.
 3. A call without a result is shown with a fixed synthetic one.
 4. Instructions and pinned steps are never hidden, whatever a range says.
-5. The view writes no text that the log could have recorded: placeholders, clips and summaries are texts of the
+5. Thinking that is bound to what comes before it (`wire.bound_thinking`) is left out once any of that has changed:
+   all of it up to the event that made the change, so that no block between others is missing.
+6. The view writes no text that the log could have recorded: placeholders, clips and summaries are texts of the
    events that made them. Only the notice for dropped steps, the words before a pinned rule and the line
    after a superseded message are written here.
 
@@ -44,6 +46,7 @@ from foveal.core.log.events import (
     Rewound,
     SnapshotTaken,
     Superseded,
+    ThinkingLeftOut,
     ToolReturned,
     Unknown,
     Used,
@@ -57,6 +60,7 @@ from foveal.core.view.expansions import covering_expansion
 from foveal.core.view.line_index import LineIndex
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
+from foveal.core.view.shown_thinking import ShownThinking
 from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
 
 _seq = attrgetter("seq")
@@ -76,8 +80,10 @@ class View:
         reverted_masks: Set[int] = frozenset(),
         reverted_summaries: Ranges = (),
         whole_steps: Mapping[int, int] | None = None,
+        thinking_from: int = 0,
     ) -> None:
         self.meter = meter
+        self.thinking: ShownThinking = ShownThinking(self._render_again, start=thinking_from)
         self.expansions = expansions
         """The events that show a range as it was said until the next user message."""
         self.reverted_masks = reverted_masks
@@ -211,6 +217,7 @@ class View:
         """Apply the next effective event. For rewinds and reverts, which change earlier ones, see
         `fold.advance`."""
         seq, fact = event.seq, event.fact
+        self.thinking.begin_event(seq)
         match fact:
             case ModelSaid():
                 self._add_utterance(seq, fact)
@@ -234,15 +241,20 @@ class View:
             case Superseded():
                 self._supersede(seq, fact)
             case Equipped():
+                self.thinking.tools_changed(self.tools and self.tools[1], fact)
                 self.tools = (seq, fact)
             case Marked():
                 self._mark(seq, fact)
             case Expanded():
                 for step in self._within(((fact.first, fact.last),)):
                     step.pin(seq)
-            case Opened() | Noted() | Used() | SnapshotTaken() | Erased() | Unknown() | Overflowed():
-                pass
-            case CompactionFailed():
+            case Opened():
+                self.thinking.opened(fact)
+            case ThinkingLeftOut():
+                self.thinking.left_out(fact)
+            case (
+                Noted() | Used() | SnapshotTaken() | Erased() | Unknown() | Overflowed() | CompactionFailed()
+            ):
                 pass
             case Reverted() | Rewound():
                 raise AssertionError("a rewind or a revert changes which events are effective: fold again")
@@ -279,22 +291,30 @@ class View:
             for place in range(len(content)) if part == -1 else (part,):
                 self.media.pop((shown.seq, place), None)
 
-    def _invalidate(self, step: Step) -> None:
+    def _invalidate(self, step: Step, *, is_own_thinking_behind: bool = False) -> None:
         """Have the step counted and rendered again, because it has changed."""
+        self._render_again(step)
+        self._note_change(step, is_own_thinking_behind=is_own_thinking_behind)
+
+    def _render_again(self, step: Step) -> None:
         if step.units is not None:
             self._units -= step.units
             self._uncounted.append(step)
-        self._note_change(step)
+        self._first_changed = min(self._first_changed, step.seq)
         step.invalidate()
 
-    def _note_change(self, step: Step) -> None:
+    def _note_change(self, step: Step, *, is_own_thinking_behind: bool = False) -> None:
+        """Note that a step was added, changed or removed. Its own thinking comes before its results, and is behind
+        what changed only if that is said."""
         self._first_changed = min(self._first_changed, step.seq)
+        self.thinking.changed(step.seq - is_own_thinking_behind)
 
     def _add_utterance(self, seq: int, fact: ModelSaid) -> None:
         step = Step(seq, "model", fact)
         for place, call in calls_of(fact.content):
             self._open_calls.add(step.add_call(place, call))
         self._add(step)
+        self.thinking.add(step)
         if step.slots:
             self.line_index.add(seq, step.utterance)
 
@@ -321,14 +341,14 @@ class View:
 
     def _add_instruction(self, seq: int, fact: Instructed) -> None:
         if fact.aside:
+            self.thinking.system_changed(self.asides.get(fact.source), fact)
             self.asides[fact.source] = ShownMessage(seq, fact)
             return
         if fact.replaces is None:
             self._add(Step(seq, "instructed", fact))
             self.permanent_steps.append(self.steps[-1])
             return
-        old = self._shown_in.get(fact.replaces)
-        if old is None:  # rewound since
+        if (old := self._shown_in.get(fact.replaces)) is None:  # rewound since
             return
         step = old[0]
         self._displace(step.utterance)
@@ -337,8 +357,7 @@ class View:
         self._invalidate(step)
 
     def _clip(self, seq: int, fact: Clipped) -> None:
-        found = self._shown_in.get(fact.target)
-        if found is not None:
+        if (found := self._shown_in.get(fact.target)) is not None:
             text = found[1].clipped_text(fact)
             self._overlay(fact.target, fact.part, Overlay(text, "clipped", seq, fact.rule, fact.sources))
 
@@ -369,20 +388,19 @@ class View:
         self.line_index.discard(target)
         if step.slots:
             self.line_index.add(target, shown)
-        self._invalidate(step)
+        self._invalidate(step, is_own_thinking_behind=shown is step.utterance)
         return True
 
     def _mark(self, seq: int, fact: Marked) -> None:
-        found = self._shown_in.get(fact.target)
-        if found is not None:
+        if (found := self._shown_in.get(fact.target)) is not None:
+            before = found[1].fact
             found[1].mark(seq, fact.marks)
-            self._invalidate(found[0])
+            self._render_again(found[0])
+            self.thinking.fields_changed(before, found[1].fact, place=found[0].seq)
 
     def _pin(self, seq: int, fact: Pinned) -> None:
-        if fact.target is not None:
-            found = self._shown_in.get(fact.target)
-            if found is not None:
-                found[0].pin(seq)
+        if fact.target is not None and (found := self._shown_in.get(fact.target)) is not None:
+            found[0].pin(seq)
         if fact.text:
             rule = Instructed(content=f"Pinned rule: {fact.text}", source="pinned")
             step = Step(seq, "pinned", rule, pin_seq=seq)
@@ -392,8 +410,7 @@ class View:
     def _supersede(self, seq: int, fact: Superseded) -> None:
         self.superseded[fact.target] = fact.by
         self.superseded_since[fact.target] = seq
-        found = self._shown_in.get(fact.target)
-        if found is not None:  # what is hidden is shown again only by a fold from the start
+        if (found := self._shown_in.get(fact.target)) is not None:  # else only a fold from the start shows it
             found[1].supersede(seq, fact.by)
             self._invalidate(found[0])
 
@@ -530,11 +547,11 @@ class View:
                 yield self.steps[at]
                 at += 1
 
-    def _remove(self, gone: Iterable[Step]) -> None:
-        removed = set()
+    def _remove(self, gone: Sequence[Step]) -> None:
+        removed = {id(step) for step in gone}
+        self.thinking.remove(removed)
         for step in gone:
-            removed.add(id(step))
-            self._note_change(step)
+            self._note_change(step, is_own_thinking_behind=True)
             if step.units is not None:
                 self._units -= step.units
             step.retire()
@@ -547,4 +564,4 @@ class View:
         at = bisect_left(self.steps, step.seq, key=_seq)
         self.steps.insert(at, step)
         self._uncounted.append(step)
-        self._note_change(step)
+        self._note_change(step, is_own_thinking_behind=True)

@@ -85,6 +85,12 @@ class Wire:
     neither the order nor the number of messages otherwise."""
     has_system_beside: bool = False
     """Whether the system text is a field beside the messages, and never one of them."""
+    bound: Wire | None = None
+    """The wire for models that bind thinking, if it differs: thinking at the end of a message stays."""
+
+    def for_thinking(self, *, is_bound: bool) -> Wire:
+        """Return the wire for a model that binds thinking to what comes before it, or for one that does not."""
+        return self.bound if is_bound and self.bound is not None else self
 
 
 def _as_utf8(wire: Wire) -> Wire:
@@ -117,6 +123,14 @@ _WIRES: Final[dict[str, Wire]] = {
             anthropic.join,
             merges_roles=True,
             has_system_beside=True,
+            bound=Wire(
+                anthropic.ANTHROPIC_MESSAGES,
+                anthropic.read,
+                anthropic.write_bound,
+                anthropic.join,
+                merges_roles=True,
+                has_system_beside=True,
+            ),
         ),
         Wire(
             gemini.GEMINI_CONTENTS,
@@ -133,6 +147,14 @@ _WIRES: Final[dict[str, Wire]] = {
             bedrock.join,
             merges_roles=True,
             has_system_beside=True,
+            bound=Wire(
+                bedrock.BEDROCK_CONVERSE,
+                bedrock.read,
+                bedrock.write_bound,
+                bedrock.join,
+                merges_roles=True,
+                has_system_beside=True,
+            ),
         ),
     )
 }

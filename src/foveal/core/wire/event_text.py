@@ -47,6 +47,7 @@ from foveal.core.log.events import (
     Superseded,
     Text,
     Thinking,
+    ThinkingLeftOut,
     ToolReturned,
     Unknown,
     Used,
@@ -105,7 +106,7 @@ def readable_text(fact: AnyFact) -> str:
             return ""
         case Superseded() | Clipped() | Marked() | Masked() | Dropped() | Expanded() | Reverted() | Rewound():
             return ""
-        case CompactionFailed() | Overflowed():
+        case CompactionFailed() | Overflowed() | ThinkingLeftOut():
             return fact.problem
         case _:
             assert_never(fact)

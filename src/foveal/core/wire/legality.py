@@ -4,8 +4,8 @@
 
 The checks are independent of the code that writes messages: tests apply them to everything that leaves, and the
 server counts the faults of the requests that it writes. They cover what providers refuse with status 400: roles and
-their order, pairs of calls and results, empty content, cache marks. They never raise, whatever the messages are. A
-fault never has the text of a message in it.
+their order, pairs of calls and results, empty content, cache marks, and thinking that is bound to other messages
+(`thinking_check`). They never raise, whatever the messages are. A fault never has the text of a message in it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,25 @@ from typing import Any, Final
 from foveal.core.log.events import Dialect
 from foveal.core.wire.cache_marks import CACHE_POINT, MAX_CACHE_MARKS, count_cache_marks, is_cache_point
 from foveal.core.wire.common import Json
+from foveal.core.wire.thinking_check import ThinkingCheck
 
 MAX_FAULT_CHARS: Final = 200
 """Characters of a fault: a message of any size may be wrong."""
+_LAST_THINKING: Final = ("ends with thinking", "ends with reasoning")
+"""Faults in a request to a model that does not bind thinking; one that binds it gets all of it back."""
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def request_faults(
-    dialect: Dialect, messages: Sequence[Any], *, system: Any = None, tools: Any = ()
+    dialect: Dialect,
+    messages: Sequence[Any],
+    *,
+    system: Any = None,
+    tools: Any = (),
+    thinking: ThinkingCheck | None = None,
 ) -> list[str]:
     """Return what a provider would refuse in a request; `system` is the field of that name of Anthropic and
-    Bedrock."""
+    Bedrock. With `thinking`, the model is one that binds thinking to what comes before it."""
     listed = list(messages)
     faults = [
         f"[{at}] is not an object" for at, message in enumerate(listed) if not isinstance(message, dict)
@@ -39,6 +47,9 @@ def request_faults(
         faults += _mark_faults(listed, system, tools)
     if dialect == "bedrock":
         faults += [*_mark_faults(listed, system, tools), *_ttl_faults(listed, system, tools)]
+    if thinking is not None:
+        faults = [fault for fault in faults if not fault.endswith(_LAST_THINKING)]
+        faults += thinking.faults(dialect, listed, system=system, tools=tools)
     return [fault[:MAX_FAULT_CHARS] for fault in faults]
 
 
@@ -256,7 +267,7 @@ def _block_faults(at: int, role: object, blocks: list[Json]) -> list[str]:
         if isinstance(inner, list) and any(map(_is_empty_text, inner)):
             faults.append(f"[{at}] an empty text in a result")
     if blocks[-1].get("type") in ("thinking", "redacted_thinking"):
-        faults.append(f"[{at}] ends with thinking")
+        faults.append(f"[{at}] {_LAST_THINKING[0]}")
     return faults
 
 
@@ -442,7 +453,7 @@ def _bedrock_block_faults(at: int, role: object, blocks: list[Json]) -> list[str
     if not all(map(_BEDROCK_DOCUMENT_NAME.fullmatch, names)):
         faults.append(f"[{at}] an illegal name of a document")
     if role == "assistant" and kinds[-1] == "reasoningContent":
-        faults.append(f"[{at}] ends with reasoning")
+        faults.append(f"[{at}] {_LAST_THINKING[1]}")
     return faults
 
 

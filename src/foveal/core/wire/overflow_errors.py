@@ -154,6 +154,11 @@ def recognise_overflow(error: object) -> ProviderOverflow | None:
     return None
 
 
+def error_texts(error: object) -> list[str]:
+    """Return the texts in an exception, a reply's body, a dict or a string, outermost first; never raises."""
+    return list(_ErrorTexts(error, nodes=MAX_ERROR_NODES).lower_case)
+
+
 def stop_reason(reply: object) -> str:
     """Return why a reply of any dialect, or the reply in a stream event, ended; "" if unknown."""
     for place in (reply, *(_get(reply, name) for name in ("response", "message", "delta", "messageStop"))):

@@ -100,7 +100,7 @@ def read_usage(
     usage = _find_usage(report)
     if usage is None:
         return None
-    fact = replace(_read_counts(_single_request(usage)), **_cache_miss(report))
+    fact = replace(_read_counts(_single_request(usage)), **_cache_miss(report), **_dropped_thinking(report))
     if fact.prompt <= 0:
         return None
     return replace(fact, model=model, units=units, predicted=predicted, unreduced=unreduced, until=until)
@@ -260,6 +260,16 @@ def _cache_miss(report: object) -> dict[str, Any]:
         kind = _get(reason, "type") if reason is not None else None
         if isinstance(kind, str) and _MISS_REASON.fullmatch(kind):
             return {"cache_miss": kind, "cache_missed": _first(reason, ("cache_missed_input_tokens",))}
+    return {}
+
+
+def _dropped_thinking(report: object) -> dict[str, Any]:
+    """Return how many thinking blocks Anthropic has left out of the request, if a reply says so."""
+    for level in _levels(report):
+        listed = _get(level, "input_transformations")
+        if isinstance(listed, list):
+            dropped = sum(_get(entry, "type") == "thinking_dropped" for entry in listed)
+            return {"dropped_thinking": dropped} if dropped else {}
     return {}
 
 

@@ -11,9 +11,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Instructed
+from foveal.core.log.events import AnyFact, Instructed, ModelSaid
 from foveal.core.view.request import Fitted
+from foveal.core.wire.bound_thinking import without_thinking
 from foveal.interception.client_request import ClientRequest
 from foveal.interception.recognised_messages import IndexedMessage
 from foveal.server.proxy.proxied_conversation import ProxiedConversation
@@ -42,7 +45,10 @@ class _MessageFinder:
 
     def facts(self, fitted: Fitted) -> Iterator[AnyFact]:
         for fact, seq in zip(fitted.facts, fitted.seqs, strict=True):
-            yield fact if seq < 0 else self._client_fact(fact, seq)
+            own = fact if seq < 0 else self._client_fact(fact, seq)
+            if isinstance(own, ModelSaid) and 0 <= seq < fitted.thinking_from:
+                own = replace(own, content=without_thinking(own.content))
+            yield own
 
     def _known_instructions(self, conversation: ProxiedConversation) -> Iterator[tuple[int, bytes]]:
         for at in self._request.instructions:

@@ -84,19 +84,39 @@ class Exchange:
         self.tokens: int = fitted.tokens
         self.unreduced_tokens: int = max(fitted.whole, fitted.tokens) if fitted.reduced else fitted.tokens
         self.reductions: ReducedCounts = fitted.reduced
-        messages = None if fitted.intact else self._messages(fitted)
-        self.body = self.request.encode(messages, max_tokens=max_tokens)
-        if messages is not None:
-            self._check.reduced_request(self.session_id, self.request, messages)
+        self._binds_thinking = fitted.binds_thinking
+        self._messages = None if fitted.intact else self._write(fitted)
+        self._max_tokens = max_tokens
+        self._encode()
+        if self._messages is not None:
+            thinking = self.conversation.thinking_check if fitted.binds_thinking else None
+            self._check.reduced_request(self.session_id, self.request, self._messages, thinking)
 
-    def _messages(self, fitted: Fitted) -> list[dict[str, Any]]:
-        writer = wire.wire_for(self.request.dialect)
-        facts = restore_client_facts(fitted, self.conversation, self.request)
+    def _encode(self) -> None:
+        is_checked = self._binds_thinking and self._messages is not None
+        thinking = self.request.dropped_blocks() if is_checked else None
+        self.sends_binding_controls: bool = thinking is not None
+        self.body = self.request.encode(self._messages, max_tokens=self._max_tokens, thinking=thinking)
+
+    def _write(self, fitted: Fitted) -> list[dict[str, Any]]:
+        request = self.request
+        writer = wire.wire_for(request.dialect).for_thinking(is_bound=fitted.binds_thinking)
+        facts = restore_client_facts(fitted, self.conversation, request)
         messages = writer.join([writer.write(fact) for fact in facts])
-        if self.request.dialect == "anthropic":
-            self.conversation.remember_sent(messages)
-            return with_cache_marks(messages, self.request, self._previous_messages)
-        return messages
+        if request.dialect != "anthropic":
+            return messages
+        if fitted.binds_thinking:
+            # The requests before may have been the client's own bytes, with messages that are joined here.
+            system, tools = request.system_value(), request.tool_list()
+            check = self.conversation.thinking_check
+            messages = check.without_refused(request.dialect, messages, system=system, tools=tools)
+        self.conversation.remember_sent(messages)
+        return with_cache_marks(messages, request, self._previous_messages)
+
+    def drop_binding_controls(self) -> None:
+        """Send the request again without the field `block_binding`: the upstream refuses it."""
+        self.request.refuse_binding_controls()
+        self._encode()
 
     async def retry_smaller(self, error: object) -> bool:
         """Return True if upstream's error means that the request was too large and `body` is now a smaller one."""
@@ -142,6 +162,15 @@ class Exchange:
                 await session.append(Noted(text=reply.text, topic=LATE_ANSWER_TOPIC))
             return
         notes = (_choice_note(number, message) for number, message in enumerate(reply.other_choices, 2))
+        if self._binds_thinking:
+            request = self.request
+            conversation.thinking_check.remember(
+                request.dialect,
+                request.messages if self._messages is None else self._messages,
+                reply.messages,
+                system=request.system_value(),
+                tools=request.tool_list(),
+            )
         events = await session.append(*notes, *reply.facts)
         await self._observe(reply.usage)
         last = (

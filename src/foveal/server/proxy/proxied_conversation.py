@@ -16,6 +16,7 @@ from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
 from foveal.core.wire import MessageChunk
+from foveal.core.wire.thinking_check import ThinkingCheck
 from foveal.interception.client_request import ClientRequest, RequestTemplate
 from foveal.interception.recognised_messages import (
     MAX_LOG_RATIO,
@@ -64,6 +65,8 @@ class ProxiedConversation(RecognisedMessages):
         """The request that is being answered: it has the client's versions of the messages."""
         self.last_request: RequestTemplate | None = None
         """The newest request without its messages."""
+        self.thinking_check: ThinkingCheck = ThinkingCheck()
+        """What the thinking of this conversation is bound to."""
         self.last_sent_messages: Sequence[dict[str, Any]] = ()
         """The unmarked messages of the previous reduced request: cache marks depend on them."""
 

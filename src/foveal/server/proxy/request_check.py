@@ -15,6 +15,7 @@ from foveal.core.log.events import Dialect
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
 from foveal.core.wire.common import Json
 from foveal.core.wire.legality import request_faults
+from foveal.core.wire.thinking_check import ThinkingCheck
 from foveal.interception.client_request import ClientRequest
 from foveal.server.runtime import (
     IllegalRequestMade,
@@ -33,9 +34,21 @@ class RequestCheck:
         self._tenant = tenant
         self._emit = emit
 
-    def reduced_request(self, session: str, request: ClientRequest, messages: Sequence[Json]) -> None:
-        """Report the faults of a reduced request, unless the client's own request has faults as well."""
+    def reduced_request(
+        self,
+        session: str,
+        request: ClientRequest,
+        messages: Sequence[Json],
+        thinking: ThinkingCheck | None = None,
+    ) -> None:
+        """Report the faults of a reduced request, unless the client's own request has faults as well. With
+        `thinking`, the model binds it to what comes before it."""
         beside = _marked(request.system), _marked(request.tools)
+        if thinking is not None:
+            whole = {"system": request.system_value(), "tools": request.tool_list()}
+            if faults := request_faults(request.dialect, messages, thinking=thinking, **whole):
+                self._report(session, request.dialect, "reduced", faults)
+            return
         if (faults := _faults(request.dialect, messages, *beside)) and not _faults(
             request.dialect, request.messages, *beside
         ):

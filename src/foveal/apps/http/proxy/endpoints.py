@@ -34,6 +34,7 @@ from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreacha
 from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
+from foveal.core.wire.bound_thinking import refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.interception.attempts import (
     MAX_ERROR_BYTES,
@@ -119,6 +120,8 @@ class ProxyEndpoints:
         """Record a request that is no retry, send it upstream, and return the response."""
         if target.model_id and client_request.model:
             client_request.set_model(target.model_id)
+        if not self._upstreams.allows_binding_controls(target):
+            client_request.refuse_binding_controls()
         model = target.model or self._upstreams.model(client_request.model or "unknown")
         exchange, problem = await self._start_exchange(request, client_request, model, target)
         proxy_request = ProxyRequest(
@@ -203,7 +206,10 @@ class _ProxyCall:
 
     async def send(self) -> UpstreamHead:
         self._proxy_request.mark_sending()
-        self.response = await self._upstreams.send("POST", self._target, self._proxy_request.body)
+        exchange, target = self._proxy_request.exchange, self._target
+        if exchange is not None and exchange.sends_binding_controls:
+            target = target.with_binding_controls()
+        self.response = await self._upstreams.send("POST", target, self._proxy_request.body)
         self._proxy_request.mark_response(self.response.status)
         return UpstreamHead(self.response.status, self.response.headers.get("content-type", ""))
 
@@ -220,6 +226,10 @@ class _ProxyCall:
 
     async def shrink(self, error: object) -> bool:
         exchange = self._proxy_request.exchange
+        if exchange is not None and exchange.sends_binding_controls and refuses_controls(error):
+            self._upstreams.note_refused_controls(self._target)
+            exchange.drop_binding_controls()
+            return True
         return exchange is not None and await exchange.retry_smaller(error)
 
     async def discard(self) -> None:

@@ -25,6 +25,7 @@ from foveal.apps.http.proxy import forwarded_headers
 from foveal.apps.http.proxy.shared_response import InFlightRequests
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model, model
+from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta
 from foveal.errors import ProviderError
 from foveal.interception import upstream_reply
 from foveal.interception.client_request import RequestCache
@@ -62,6 +63,12 @@ class UpstreamTarget(NamedTuple):
         """The host name, for messages: the rest of the URL may contain credentials."""
         return urlsplit(self.url).hostname or ""
 
+    def with_binding_controls(self) -> UpstreamTarget:
+        """Return the target with the header that the field `block_binding` needs."""
+        given = [value for name, value in self.headers if name.lower() == BETA_HEADER]
+        others = [(name, value) for name, value in self.headers if name.lower() != BETA_HEADER]
+        return self._replace(headers=[*others, (BETA_HEADER, with_beta(",".join(given)))])
+
 
 class Upstreams:
     """Connections to all upstreams, and the conversations that go through them."""
@@ -81,6 +88,16 @@ class Upstreams:
         self._addresses = {name: self._configured_address(name) for name in ("openai", "anthropic")}
         self._clients: dict[bool, aiohttp.ClientSession] = {}
         self._models: dict[str, Model] = {}
+        self._without_binding_controls: set[str] = set()
+        """Hosts that refuse the field `block_binding`."""
+
+    def allows_binding_controls(self, target: UpstreamTarget) -> bool:
+        """Return whether an upstream is not known to refuse the field `block_binding`."""
+        return target.host not in self._without_binding_controls
+
+    def note_refused_controls(self, target: UpstreamTarget) -> None:
+        """Note that an upstream has refused the field `block_binding`."""
+        self._without_binding_controls.add(target.host)
 
     async def close(self) -> None:
         """End all conversations and close the connections."""

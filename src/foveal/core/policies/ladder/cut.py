@@ -75,7 +75,7 @@ class _HiddenResults:
         newest_first = sorted(self._slots, key=lambda found: -found[0])
         hidden = (place for place, slot in newest_first if hide_result(view, slot, policy) is not None)
         # A loop of calls may need the thinking that it began with, so what stays unchanged begins at a safe place.
-        end = safe_cut(view.steps, next(hidden, -1) + 1, kept)
+        end = safe_cut(view, next(hidden, -1) + 1, kept)
         self._slots = [found for found in self._slots if found[0] < end]
         self._ids = {id(slot) for _, slot in self._slots}
         results = (slot.result for _, slot in self._slots)
@@ -144,7 +144,7 @@ def plan_cut(
         if is_above(view.units - recorded - _units_of(savings)) or not (results.saved or view.summaries):
             savings += _long_texts(view, newest, kept)
             most = goal + recorded - _record_room(budget, policy, hidden=before + view.units)
-            end = safe_cut(view.steps, newest, kept)
+            end = safe_cut(view, newest, kept)
             removed = _oldest(view, kept, results, savings, most=most, end=end)
             hidden += _units_of(savings) + sum(map(view.units_of, removed))
     room = room_with(hidden)
@@ -169,9 +169,9 @@ def _record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
     return int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
 
 
-def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int) -> int:
-    """Return about how many units a provider has to read anew after a cut of results, without writing the
-    placeholders: most turns only need to know that a cut would cost too much."""
+def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int) -> tuple[int, int]:
+    """Return about how many units a provider has to read anew after a cut of results, and how many of thinking are
+    lost, without writing the placeholders: most turns only need to know that a cut would cost too much."""
     oldest, saved = None, 0
     for slot in _old_results(view, budget, policy):
         assert slot.result is not None
@@ -179,15 +179,16 @@ def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int)
         units = slot.result.units(view.meter)
         saved += max(0, units - placeholder_units(units, policy)) if units > MIN_HIDDEN_UNITS else 0
     if oldest is None:
-        return view.units
+        return view.units, 0
+    lost, place = view.thinking.units_after(oldest.seq, view.meter)
     before = 0
     for step in view.steps:
-        if step is oldest:
+        if step.seq >= place:
             break
         before += view.units_of(step)
     recorded = sum(map(view.units_of, view.summaries))
     room = _record_room(budget, policy, hidden=said - view.units + recorded + saved)
-    return view.units - saved - recorded + room - before
+    return max(0, view.units - saved - recorded - lost + room - before), lost
 
 
 def _units_of(savings: Iterable[_Saving]) -> int:

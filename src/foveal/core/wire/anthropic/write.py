@@ -51,16 +51,28 @@ _IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/
 
 def write(fact: AnyFact) -> list[Json]:
     """Return the message of one fact; none if nothing of it may be sent."""
+    return _write(fact, keeps_last_thinking=False)
+
+
+def write_bound(fact: AnyFact) -> list[Json]:
+    """Return the message of one fact for a model that binds thinking: that at the end of a message stays, because
+    later thinking is valid only behind it."""
+    return _write(fact, keeps_last_thinking=True)
+
+
+def _write(fact: AnyFact, *, keeps_last_thinking: bool) -> list[Json]:
     if isinstance(fact, ToolReturned):
         return [{"role": "user", "content": [_write_result(fact)]}]
     if isinstance(fact, ModelSaid):
-        return _write_message("assistant", fact)
+        return _write_message("assistant", fact, keeps_last_thinking=keeps_last_thinking)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
         return _write_message("user", fact)
     return []
 
 
-def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[Json]:
+def _write_message(
+    role: str, fact: UserSaid | Instructed | ModelSaid, *, keeps_last_thinking: bool = False
+) -> list[Json]:
     content = fact.content
     if type(content) is str and fact.extra is UNSET:  # fast path: most messages are a role and a text
         return [{"role": role, "content": content}] if content and not content.isspace() else []
@@ -69,9 +81,8 @@ def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[J
         blocks = "" if content.isspace() else content
     else:
         blocks = _write_parts(content, same_dialect=same_dialect, allows_media=role == "user")
-        while (
-            blocks and blocks[-1].get("type") in _THINKING_TYPES
-        ):  # the provider refuses thinking at the end
+        # Models that do not bind thinking refuse it at the end.
+        while not keeps_last_thinking and blocks and blocks[-1].get("type") in _THINKING_TYPES:
             blocks.pop()
     if not blocks:
         return []

@@ -73,23 +73,36 @@ _UNKNOWN_BLOCK: Final = "SDK_UNKNOWN_MEMBER"
 
 def write(fact: AnyFact) -> list[Json]:
     """Return the message of one fact; none if nothing of it may be sent."""
+    return _write(fact, keeps_last_reasoning=False)
+
+
+def write_bound(fact: AnyFact) -> list[Json]:
+    """Return the message of one fact for a model that binds thinking: that at the end of a message stays, because
+    later thinking is valid only behind it."""
+    return _write(fact, keeps_last_reasoning=True)
+
+
+def _write(fact: AnyFact, *, keeps_last_reasoning: bool) -> list[Json]:
     if isinstance(fact, ToolReturned):
         return [{"role": "user", "content": _result_blocks(fact)}]
     if isinstance(fact, ModelSaid):
-        return _write_message("assistant", fact)
+        return _write_message("assistant", fact, keeps_last_reasoning=keeps_last_reasoning)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
         return _write_message("system" if _changes_tools(fact) else "user", fact)
     return []
 
 
-def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[Json]:
+def _write_message(
+    role: str, fact: UserSaid | Instructed | ModelSaid, *, keeps_last_reasoning: bool = False
+) -> list[Json]:
     content = fact.content
     if type(content) is str and fact.extra is UNSET:  # fast path: most messages are one text
         return [{"role": role, "content": [{"text": content}]}] if content and not content.isspace() else []
     same_dialect = is_native(fact, BEDROCK_CONVERSE)
     fields = extras(fact.extra) if same_dialect else {}
     placed = list(_placed_blocks(content, same_dialect=same_dialect, allows_media=role == "user"))
-    while placed and "reasoningContent" in placed[-1][1]:  # the provider refuses reasoning at the end
+    # Models that do not bind thinking refuse it at the end.
+    while not keeps_last_reasoning and placed and "reasoningContent" in placed[-1][1]:
         placed.pop()
     if not placed:
         return []
