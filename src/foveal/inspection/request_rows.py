@@ -15,6 +15,7 @@ from foveal.core.log.events import (
     AnyFact,
     Equipped,
     Event,
+    ForeignSummary,
     Instructed,
     ModelSaid,
     Opened,
@@ -144,7 +145,10 @@ class RequestRows:
     def _sent_at(self, used: Used | None, answer: int) -> int:
         """Return the newest event that a request could show."""
         at = used.until - 1 if used is not None and 0 < used.until <= answer else answer - 1
-        return at if at in self._sizes else answer - 1
+        at = at if at in self._sizes else answer - 1
+        while isinstance(self._between.get(at), ForeignSummary) and at - 1 in self._sizes:
+            at -= 1  # the provider sent its summary with the answer
+        return at
 
     def _close(self) -> None:
         """Finish the newest request: from here on, changes count from it."""

@@ -310,6 +310,37 @@ class ToolReturned(Fact, frozen=True, tag="tool_returned"):
     """The other fields of the message as a JSON object."""
 
 
+class ForeignSummary(Fact, frozen=True, tag="foreign_summary"):
+    """A summary that the provider made of everything before it: a compaction block or a compaction item.
+
+    It is sent as it came, in its place. No reduction hides or changes it. What the provider no longer reads,
+    because this summary stands for it, is not counted.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        item = events.raw({"type": "compaction", "encrypted_content": "gAAA"})
+        fact = events.ForeignSummary(native=item, dialect="openai_responses")
+        assert fact.text == ""
+        ```
+    """
+
+    native: Raw
+    """The block or item as the provider sent it, without cache marks."""
+    text: str = ""
+    """The summary, if it is readable; "" for one that only its provider can read."""
+    dialect: Dialect = ""
+    """The dialect that can send it."""
+    extra: Raw | UnsetType = UNSET
+    """The cache mark of the block, and under `message` the other fields of its message, as a JSON object."""
+
+    @property
+    def content(self) -> Content:
+        """What a reader sees of it: the text, or the item itself."""
+        return self.text or (Opaque(native=self.native),)
+
+
 class Pinned(Fact, frozen=True, tag="pinned"):
     """A rule that every request contains, or an event that is not reduced further.
 
@@ -764,6 +795,7 @@ Known: TypeAlias = (
     | UserSaid
     | ModelSaid
     | ToolReturned
+    | ForeignSummary
     | Pinned
     | Superseded
     | Noted

@@ -15,6 +15,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.core.log.events import (
@@ -26,6 +27,7 @@ from foveal.core.log.events import (
     Dropped,
     Event,
     Expanded,
+    ForeignSummary,
     Instructed,
     Masked,
     ModelSaid,
@@ -113,7 +115,7 @@ def _is_left_out(fact: AnyFact) -> bool:
 
 def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     """Return whether a fact is still effective after a rewind to before it."""
-    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound | Expanded):
+    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | ForeignSummary | Rewound | Expanded):
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
         return False
@@ -198,6 +200,7 @@ _LIGHT_FACTS: Final[dict[type, AnyFact]] = {
     UserSaid: UserSaid(content=""),
     ModelSaid: ModelSaid(content=""),
     ToolReturned: ToolReturned(call_id="", content=""),
+    ForeignSummary: ForeignSummary(native=Raw(b"{}")),
     Clipped: Clipped(target=-1, pieces=()),
 }
 _LIGHT_NOTE: Final = Noted(text="")
