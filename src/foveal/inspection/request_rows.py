@@ -334,11 +334,11 @@ def key_seq(key: str) -> int:
 def usage_cost(used: Used, model: Model) -> float | None:
     """Return the dollars of one call by reported usage; None if a price is unknown."""
     return model.cost(
-        input=used.input,
-        cache_read=used.cache_read,
-        cache_write=used.cache_write,
-        cache_write_1h=used.cache_write_1h,
-        output=used.output,
+        input=sum(one.input for one in used.billed),
+        cache_read=sum(one.cache_read for one in used.billed),
+        cache_write=sum(one.cache_write for one in used.billed),
+        cache_write_1h=sum(one.cache_write_1h for one in used.billed),
+        output=sum(one.output for one in used.billed),
     )
 
 

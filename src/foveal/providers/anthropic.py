@@ -23,6 +23,7 @@ _USAGE_FIELDS: Final = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
     "output_tokens",
+    "iterations",
 )
 
 

@@ -434,6 +434,14 @@ class Used(Fact, frozen=True, tag="used"):
     """The provider's reason why its cache did not hold the prompt, such as `tools_changed`, if it gave one."""
     cache_missed: int = 0
     """Tokens that the cache would have held otherwise, as far as the provider says."""
+    others: tuple[Used, ...] = ()
+    """What the provider did besides for the same reply, such as a compaction or earlier turns of its own tools:
+    part of the bill, and no part of the size of the request."""
+
+    @property
+    def billed(self) -> tuple[Used, ...]:
+        """All that the reply costs: the request itself, and the others."""
+        return (self, *self.others)
 
     @property
     def prompt(self) -> int:
