@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import pytest
 
 import foveal
-from foveal.core.log.events import ForeignSummary
+from foveal.core.log.events import ForeignSummary, Noted
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoint
@@ -181,3 +182,31 @@ def test_a_restored_view_shows_the_same() -> None:
     assert render_view(view, wire)[0] == sent
     assert render_view(restored, wire)[0] == sent
     assert restored.units == view.units
+
+
+def test_another_model_gets_the_messages_that_an_opaque_item_stands_for() -> None:
+    history = [{"role": "user", "content": "Make CI green."}, *_responses_turns(0, 1), ITEM]
+    ctx = _context("economy", "openai_responses")
+    assert ctx.fit(history) == history
+    ctx.use("gpt-5", window=12_000)
+    assert ctx.fit(history) == history[:-1]
+    assert ctx.report().used > 1_000
+    assert any(isinstance(event.fact, Noted) for event in ctx.log)
+
+
+def test_a_session_with_another_model_does_so_too() -> None:
+    asyncio.run(_switch_session())
+
+
+async def _switch_session() -> None:
+    history = [{"role": "user", "content": "Make CI green."}, *_responses_turns(0, 1), ITEM]
+    async with foveal.stores.MemoryStore() as store:
+        session = await foveal.Session.open(store, "demo", model="gpt-5")
+        await session.take(*history)
+        assert ITEM in (await session.fit()).to_responses()
+        await session.close()
+        session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+        request = await session.fit()
+        assert request.to_responses() == history[:-1]
+        assert request.tokens > 1_000
+        await session.close()
