@@ -14,6 +14,7 @@ from foveal import Context, ContextOverflow, Report
 from foveal.core.log import (
     Clipped,
     Event,
+    ForeignSummary,
     Instructed,
     Masked,
     ModelSaid,
@@ -24,6 +25,7 @@ from foveal.core.log import (
     encode,
     handle,
     text_of,
+    unraw,
 )
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import View, advance, effective_events
@@ -45,6 +47,7 @@ from support.histories import (
     describe_view,
     encode_and_decode,
     flatten,
+    foreign_summaries,
     logs,
     recount,
     render_log,
@@ -430,6 +433,47 @@ def test_a_log_written_as_lines_and_read_again_is_the_same_log(drawn: tuple[Any,
     again = encode_and_decode(log)
     assert again == log
     assert wire_bytes(render_log(again, dialect)) == wire_bytes(render_log(log, dialect))
+
+
+# ── 15. Foreign state ────────────────────────────────────────────────────────────────────────────────────
+
+
+@few
+@given(scripted_histories(turns=6, steps=6), policies, windows)
+def test_a_summary_of_the_provider_is_whole_and_in_place_in_every_request(
+    story: ScriptedHistory, policy: Any, window: int
+) -> None:
+    for call in loop(context(window, policy), story):
+        given = foreign_summaries(story.messages[: call.taken])
+        if call.request is None or not given:
+            continue
+        sent = foreign_summaries(call.request)
+        assert sent == given[len(given) - len(sent) :]
+        assert sent[-1:] == given[-1:]
+        newest = (
+            len(call.request)
+            - 1
+            - next(at for at, message in enumerate(reversed(call.request)) if foreign_summaries([message]))
+        )
+        said = next(at for at in range(call.taken - 1, -1, -1) if foreign_summaries([story.messages[at]]))
+        before = {word for word in strings(story.messages[:said]) if word.startswith("question ")}
+        after = {
+            word for word in strings(story.messages[said + 1 : call.taken]) if word.startswith("question ")
+        }
+        assert not (after - before) & set(strings(call.request[:newest]))
+
+
+@few
+@given(logs())
+def test_a_summary_of_the_provider_survives_every_recorded_reduction(
+    drawn: tuple[Any, list[Event]],
+) -> None:
+    dialect, log = drawn
+    facts = [event.fact for event in effective_events(log)]
+    summaries = [unraw(fact.native) for fact in facts if isinstance(fact, ForeignSummary)]
+    sent = foreign_summaries(render_log(log, dialect))
+    assert sent[-1:] == summaries[-1:]
+    assert all(summary in summaries for summary in sent)
 
 
 def test_a_handle_is_the_seq_of_its_event() -> None:

@@ -79,7 +79,7 @@ def test_what_hid_a_message_is_what_why_says(made: tuple[str, list[Event]]) -> N
     effective = EffectiveLog.of(log)
     for event in log:
         state = states.get(event.handle)
-        if state is None or state.level not in ("dropped", "summarised"):
+        if state is None or state.level not in ("dropped", "summarised") or view.find(event.seq) is not None:
             continue
         status = hidden_event_status(event, effective, is_orphan=event.seq in view.orphan_results)
         by = "" if state.by < 0 else handle(state.by)

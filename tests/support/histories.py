@@ -12,6 +12,7 @@ take longer than the tests. Shrinking makes conversations shorter.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
@@ -31,6 +32,7 @@ from foveal.core.log import (
     Dropped,
     Equipped,
     Event,
+    ForeignSummary,
     Instructed,
     Mask,
     Masked,
@@ -68,7 +70,7 @@ CHECKS: Final[dict[Dialect, Callable[[list[dict[str, Any]]], list[str]]]] = {
     "gemini": check_gemini,
     "bedrock": check_bedrock,
 }
-PREFIX_MOVERS: Final = (Masked, Dropped, Compacted, Superseded, Reverted, Rewound)
+PREFIX_MOVERS: Final = (Masked, Dropped, Compacted, Superseded, Reverted, Rewound, ForeignSummary)
 PIXEL: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
 )
@@ -129,6 +131,8 @@ class ModelMessage(NamedTuple):
     calls: tuple[tuple[str, str, Json], ...] = ()
     listed: bool = False
     thought: bool = False
+    summary: str = ""
+    """A summary that the provider made before it answered, in the dialects that have such summaries."""
 
 
 class ToolResult(NamedTuple):
@@ -183,7 +187,9 @@ def _add_step(rng: Random, script: Script, used: list[str], max_lines: int) -> N
         value = long_text(rng, 30) if rng.random() < 0.2 else f"cat file_{len(used)}.py"
         calls.append((name, rng.choice(TOOL_NAMES), {"command": value, "n": len(used)}))
     words = rng.choice((None, "", "Let me look.", "我看一下"))
-    script.append(ModelMessage(words, tuple(calls), thought=rng.random() < 0.2))
+    foreign = Random(f"{rng.getstate()[1][:2]}{len(used)}")  # leaves the rest of the script as it was
+    summary = f"So far {len(used)} calls. {short_text(foreign)}" if foreign.random() < 0.08 else ""
+    script.append(ModelMessage(words, tuple(calls), thought=rng.random() < 0.2, summary=summary))
     order = rng.sample(calls, len(calls))
     defect = rng.randint(0, 14)
     for call in order if defect else ():  # 0: aborted, nothing came back
@@ -269,6 +275,22 @@ def _chat(message: ScriptMessage) -> list[Json]:
             return [{"role": "tool", "tool_call_id": message.call_id, "content": content}]
 
 
+def foreign_item(summary: str) -> Json:
+    """Return a compaction item of OpenAI."""
+    return {"type": "compaction", "id": "cmp_1", "encrypted_content": b64encode(summary.encode()).decode()}
+
+
+def foreign_block(summary: str) -> Json:
+    """Return a compaction block of Anthropic."""
+    return {"type": "compaction", "content": summary, "signature": "c2lnbmVk", "tool_changes": []}
+
+
+def foreign_summaries(messages: list[Json]) -> list[Json]:
+    """Return the compaction items and blocks of a list of messages, in order."""
+    blocks = (message.get("content") if "role" in message else [message] for message in messages)
+    return [b for found in blocks if isinstance(found, list) for b in found if b.get("type") == "compaction"]
+
+
 def _responses(message: ScriptMessage) -> list[Json]:
     match message:
         case InputMessage():
@@ -276,7 +298,7 @@ def _responses(message: ScriptMessage) -> list[Json]:
             parts: list[Json] = [{"type": "input_text", "text": message.text}] + [picture] * message.picture
             return [{"role": message.who, "content": parts if message.listed else message.text}]
         case ModelMessage():
-            items: list[Json] = []
+            items: list[Json] = [foreign_item(message.summary)] if message.summary else []
             if message.thought and (message.text or message.calls):
                 items.append({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"})
             if message.text or not message.calls:
@@ -302,14 +324,14 @@ def _anthropic(message: ScriptMessage) -> list[Json]:
             parts: list[Json] = [{"type": "text", "text": message.text}] + [picture] * message.picture
             return [{"role": message.who, "content": parts if message.listed else message.text}]
         case ModelMessage():
-            blocks: list[Json] = []
+            blocks: list[Json] = [foreign_block(message.summary)] if message.summary else []
             if message.thought:
                 blocks.append({"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"})
             if message.text:
                 blocks.append({"type": "text", "text": message.text})
             for c in message.calls:
                 blocks.append({"type": "tool_use", "id": c[0], "name": c[1], "input": c[2]})
-            plain = not message.calls and not message.thought and not message.listed
+            plain = not (message.calls or message.thought or message.listed or message.summary)
             return [{"role": "assistant", "content": (message.text or "") if plain else blocks}]
         case ToolResult():
             content: Any = [{"type": "text", "text": message.text}] if message.listed else message.text
@@ -490,8 +512,10 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def recount(messages: list[Json], counter: Counter = ESTIMATE) -> int:
-    """Count the units of a request from its texts, arguments and images."""
-    return sum(_recount(message, counter) for message in messages)
+    """Count the units of a request from its texts, arguments and images; what comes before a summary of the
+    provider does not count."""
+    newest = max((at for at, message in enumerate(messages) if foreign_summaries([message])), default=0)
+    return sum(_recount(message, counter) for message in messages[newest:])
 
 
 def _recount(message: Json, counter: Counter) -> int:

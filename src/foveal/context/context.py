@@ -65,6 +65,7 @@ from foveal.core.engine.operations import (
     compaction_handle,
     drop_fact,
     expand_facts,
+    facts_after_switch,
     newest_reduction,
     pin_fact,
     plan_manual_compaction,
@@ -1042,7 +1043,8 @@ class Context:
     def _record_setup(self, system: Content | None, tools_json: str) -> None:
         """Record what has changed beside the messages: the model, the system text and the tools."""
         if self._opened is not None:
-            self._record(self._opened)
+            for fact in facts_after_switch(self._engine.view, self._opened, self._engine.opened):
+                self._record(fact)
             self._opened = None
         self._record_system(system)
         self._record_tools(tools_json)

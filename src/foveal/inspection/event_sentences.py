@@ -14,6 +14,7 @@ from foveal.core.log.events import (
     Equipped,
     Erased,
     Expanded,
+    ForeignSummary,
     Instructed,
     Marked,
     Masked,
@@ -72,6 +73,8 @@ def event_sentence(fact: AnyFact) -> str:
     match fact:
         case UserSaid() | ModelSaid() | ToolReturned() | Instructed():
             return preview_text(original_text(fact))
+        case ForeignSummary():
+            return preview_text(f"summary by the provider: {fact.text or 'only the provider can read it'}")
         case Clipped() | Masked() | Dropped() | Compacted() | CompactionFailed():
             return reduction_sentence(fact)
         case Opened():

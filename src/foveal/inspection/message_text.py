@@ -24,6 +24,7 @@ from foveal.core.log.events import (
     Compacted,
     Equipped,
     Event,
+    ForeignSummary,
     Instructed,
     Masked,
     Media,
@@ -122,7 +123,7 @@ def whole_text(event: Event, *, start: int = 0, max_chars: int = MAX_WINDOW_CHAR
 
 def _fact_pieces(fact: AnyFact) -> Iterator[TextPiece]:
     match fact:
-        case UserSaid() | ModelSaid() | ToolReturned() | Instructed():
+        case UserSaid() | ModelSaid() | ToolReturned() | Instructed() | ForeignSummary():
             yield from map(_piece, parts(fact.content))
         case Pinned() if fact.text:
             yield TextPiece(kind="text", text=fact.text)
@@ -175,7 +176,7 @@ def _role(fact: AnyFact) -> str:
     match fact:
         case UserSaid() | Compacted():
             return "user"
-        case ModelSaid():
+        case ModelSaid() | ForeignSummary():
             return "assistant"
         case ToolReturned():
             return "tool"
@@ -273,7 +274,9 @@ def _hidden(log: Sequence[Event], view: View, event: Event) -> InspectedText:
     cover = view.cover_of(event.seq)
     is_effective = any(other.seq == event.seq for other in effective_events(log))
     level, rule, by = "removed", "", -1
-    if not isinstance(event.fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted):
+    if not isinstance(
+        event.fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted | ForeignSummary
+    ):
         level, rule = "removed", "this event is never sent"
     elif not is_effective:
         rule = "taken back"
@@ -299,7 +302,7 @@ def _notice(view: View, key: str, owner: int) -> tuple[InspectedText, AnyFact | 
 
 def _missing_result(view: View, key: str, seq: int, place: int) -> tuple[InspectedText, AnyFact | None]:
     found = view.find(seq)
-    slots: list[Slot] = found[0].slots if found is not None else []
+    slots: list[Slot] = found[0].all_slots if found is not None else []
     if place >= len(slots) or slots[place].result is not None:
         return InspectedText(key=key, kind="missing_result", role="tool", level="removed"), None
     slot = slots[place]

@@ -190,7 +190,7 @@ def step_keys(step: Step) -> Iterator[str]:
     """Yield the keys of the messages of a step: the utterance, and one result for each call."""
     seq = step.utterance.seq
     yield handle(seq) if seq >= 0 else f"n{-1 - seq}"
-    for place, slot in enumerate(step.slots):
+    for place, slot in enumerate(step.all_slots):
         yield f"m{step.seq}.{place}" if slot.result is None else handle(slot.result.seq)
 
 

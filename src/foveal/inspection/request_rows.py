@@ -15,6 +15,7 @@ from foveal.core.log.events import (
     AnyFact,
     Equipped,
     Event,
+    ForeignSummary,
     Instructed,
     ModelSaid,
     Opened,
@@ -144,7 +145,10 @@ class RequestRows:
     def _sent_at(self, used: Used | None, answer: int) -> int:
         """Return the newest event that a request could show."""
         at = used.until - 1 if used is not None and 0 < used.until <= answer else answer - 1
-        return at if at in self._sizes else answer - 1
+        at = at if at in self._sizes else answer - 1
+        while isinstance(self._between.get(at), ForeignSummary) and at - 1 in self._sizes:
+            at -= 1  # the provider sent its summary with the answer
+        return at
 
     def _close(self) -> None:
         """Finish the newest request: from here on, changes count from it."""
@@ -330,11 +334,11 @@ def key_seq(key: str) -> int:
 def usage_cost(used: Used, model: Model) -> float | None:
     """Return the dollars of one call by reported usage; None if a price is unknown."""
     return model.cost(
-        input=used.input,
-        cache_read=used.cache_read,
-        cache_write=used.cache_write,
-        cache_write_1h=used.cache_write_1h,
-        output=used.output,
+        input=sum(one.input for one in used.billed),
+        cache_read=sum(one.cache_read for one in used.billed),
+        cache_write=sum(one.cache_write for one in used.billed),
+        cache_write_1h=sum(one.cache_write_1h for one in used.billed),
+        output=sum(one.output for one in used.billed),
     )
 
 

@@ -26,6 +26,7 @@ from foveal.core.log.events import (
     Dropped,
     Event,
     Expanded,
+    ForeignSummary,
     Instructed,
     Marked,
     Masked,
@@ -41,7 +42,7 @@ from foveal.core.log.events import (
 from foveal.core.log.ranges import seqs_outside
 from foveal.core.tokens.message_tokens import PER_MESSAGE, MessageTokens
 from foveal.core.view.fold import EffectiveLog, needs_refold
-from foveal.core.view.steps import NO_RESULT, ShownMessage, Step
+from foveal.core.view.steps import NO_RESULT, PASSED_RULE, ShownMessage, Step, foreign_summary_seq
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
 from foveal.core.wire.event_text import original_text
@@ -146,7 +147,7 @@ class ViewTracker:
                 return [handle(fact.target)]
             case Masked():
                 return list(dict.fromkeys(handle(mask.target) for mask in fact.masks))
-            case Instructed() | Dropped() | Compacted() | Pinned() | Expanded():
+            case Instructed() | Dropped() | Compacted() | Pinned() | Expanded() | ForeignSummary():
                 return None
             case _:
                 return []
@@ -185,7 +186,9 @@ class ViewTracker:
         step = found[0]
         if not step.has_open_call:
             self._open_steps.pop(step.seq, None)
-        keys = (f"m{step.seq}.{place}" for place, slot in enumerate(step.slots) if slot.result is not None)
+        keys = (
+            f"m{step.seq}.{place}" for place, slot in enumerate(step.all_slots) if slot.result is not None
+        )
         return [key for key in keys if key in self._shown]
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────
@@ -203,7 +206,7 @@ class ViewTracker:
         if key.startswith("m"):
             seq, _, place = key[1:].partition(".")
             found = self.view.find(int(seq))
-            slot = found[0].slots[int(place)] if found is not None else None
+            slot = found[0].all_slots[int(place)] if found is not None else None
             if slot is not None and slot.result is None:
                 return self._no_result(found[0].seq if found else -1)
             return _gone(self._shown[key]) if key in self._shown else None
@@ -219,10 +222,12 @@ class ViewTracker:
         place = step.seq if is_utterance and step.seq != shown.seq else -1
         if not is_utterance and step is not self.view.steps[-1] and shown.seq in self.view.late_results:
             place = step.seq
+        if step.kind == "passed":
+            return _Shown("summarised", category, 0, foreign_summary_seq(self.view.steps), PASSED_RULE)
         if shown.is_as_said:
             preview = (
                 preview_text(original_text(shown.fact))
-                if step.kind in ("summary", "notice", "pinned")
+                if step.kind in ("summary", "notice", "pinned", "foreign")
                 else ""
             )
             return _Shown("full", category, shown.units(self._meter), preview=preview, place=place)
@@ -330,7 +335,7 @@ def shown_because(shown: ShownMessage) -> tuple[int, str]:
 
 
 def _missing(step: Step) -> Iterator[tuple[str, Call]]:
-    for place, slot in enumerate(step.slots):
+    for place, slot in enumerate(step.all_slots):
         if slot.result is None:
             yield f"m{step.seq}.{place}", slot.call
 
@@ -364,7 +369,7 @@ def fact_category(fact: AnyFact) -> str:
             return "results"
         case Instructed():
             return instruction_category(fact)
-        case Compacted():
+        case Compacted() | ForeignSummary():
             return "summaries"
         case Pinned():
             return "pinned" if fact.text else ""

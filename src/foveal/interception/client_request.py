@@ -46,6 +46,9 @@ _GENERATION_FIELD: Final = "generationConfig"
 """The field of a Gemini request with the limit for the answer."""
 _STORED_HISTORY_FIELDS: Final = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to a part of the history which the provider stores, where the proxy cannot see it."""
+COMPACTED_BY_PROVIDER: Final = "the provider compacts this conversation"
+"""Why a request is not managed that asks for a compaction: the provider must read the conversation, not our record
+of it."""
 _NULL: Final = b"null"
 _decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -111,7 +114,16 @@ class ClientRequest:
             history.digests,
             history.instructions,
         )
-        return ""
+        return COMPACTED_BY_PROVIDER if self._asks_for_compaction() else ""
+
+    def _asks_for_compaction(self) -> bool:
+        if self.dialect == "anthropic":
+            asked = self._field("compaction")
+            return isinstance(asked, dict) and asked.get("type") == "summarize"
+        if self.dialect != "openai_responses":
+            return False
+        last = self.messages[len(self.messages) - 1]
+        return isinstance(last, dict) and last.get("type") == "compaction_trigger"
 
     def _field(self, name: str) -> Any:
         value = self.fields.get(name)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Dialect, ModelSaid, Thinking, parts, text_of
+from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, ModelSaid, Thinking, parts, text_of
 from foveal.core.wire.common import Json
 from foveal.ports import Reply
 from foveal.providers.anthropic import TRANSFORMATIONS_FIELD, AnthropicReply
@@ -54,7 +54,10 @@ def read_reply(data: bytes, dialect: Dialect, *, streamed: bool) -> UpstreamRepl
         facts = tuple(fact for chunk in wire.wire_for(dialect).read(messages) for fact in chunk.facts)
     except Exception:  # noqa: BLE001 (an upstream may send anything)
         return None
-    has_content = any(isinstance(fact, ModelSaid) and _has_content(fact) for fact in facts)
+    has_content = any(
+        isinstance(fact, ForeignSummary) or (isinstance(fact, ModelSaid) and _has_content(fact))
+        for fact in facts
+    )
     if not has_content:
         return None
     return UpstreamReply(messages=messages, facts=facts, usage=usage, other_choices=others)

@@ -30,6 +30,7 @@ _USAGE_FIELDS: Final = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
     "output_tokens",
+    "iterations",
 )
 
 
@@ -147,6 +148,8 @@ class AnthropicReply:
                 block["signature"] = delta["signature"]
             case "input_json_delta":
                 self._arguments[index] = self._arguments.get(index, "") + (delta.get("partial_json") or "")
+            case "compaction_delta":
+                block |= {name: value for name, value in delta.items() if name != "type"}
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or []), delta["citation"]]
         return []

@@ -238,7 +238,7 @@ class RequestFitter:
             whole=engine.calibration.tokens(engine.unreduced_units + engine.fixed_units),
         )
         facts = iter(fitted.facts)
-        by_step = [tuple(islice(facts, 1 + len(step.slots))) for step in engine.view.steps]
+        by_step = [tuple(islice(facts, 1 + len(step.all_slots))) for step in engine.view.steps]
         self.requests.add(engine, by_step)
         return fitted
 

@@ -39,6 +39,7 @@ from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.operations import (
     drop_fact,
     expand_facts,
+    facts_after_switch,
     is_whole_pin,
     pin_fact,
     seq_of,
@@ -236,7 +237,8 @@ class Session:
             if is_new:
                 session._unstored = (opened, *begin)
             elif origin or opens_anew(opened, before):
-                await session._writer.commit([opened, *(() if engine.next_seq else begin)])
+                facts = facts_after_switch(engine.view, opened, before)
+                await session._writer.commit([*facts, *(() if engine.next_seq else begin)])
         return session
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────

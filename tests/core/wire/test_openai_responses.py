@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
-from foveal.core.log import Call, Instructed, ModelSaid, Opaque, Text, Thinking, ToolReturned, UserSaid, raw
+from foveal.core.log import (
+    Call,
+    ForeignSummary,
+    Instructed,
+    ModelSaid,
+    Opaque,
+    Text,
+    Thinking,
+    ToolReturned,
+    UserSaid,
+    raw,
+)
 from foveal.core.wire import wire_for
 from foveal.errors import MalformedMessage
 from support.legality import check_responses, with_results
@@ -209,9 +220,10 @@ def test_items_are_read_into_facts() -> None:
 
 
 def test_server_tool_outputs_are_kept() -> None:
-    (utterance, approval, last) = facts(LEGAL["tools of the server"])
+    (utterance, approval, summary, last) = facts(LEGAL["tools of the server"])
     assert all(isinstance(part, Opaque) for part in utterance.content)
     assert isinstance(approval, UserSaid)
+    assert isinstance(summary, ForeignSummary)
     assert isinstance(last, ModelSaid)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from foveal.core.log import Used
+from foveal.core.models.cost import UsageTotals
 from foveal.core.wire import read_usage, usage_or_none
 from foveal.errors import BadSetting
+from support.histories import plain_model
 
 SAME = Used(input=300, cache_read=600, cache_write=100, output=200)
 """A request of 1,000 tokens, of which 600 were read from the cache and 100 written."""
@@ -304,3 +306,28 @@ def test_a_prompt_that_is_no_count_is_refused(name: str, count: Any) -> None:
 def test_a_cached_prompt_beside_a_malformed_count_is_refused() -> None:
     with pytest.raises(BadSetting, match="whole number"):
         read_usage({"input_tokens": -1, "cache_read_input_tokens": 600, "output_tokens": 5})
+
+
+def test_of_several_iterations_the_last_message_is_the_size_and_all_are_billed() -> None:
+    first = {"type": "message", "input_tokens": 50_000, "output_tokens": 10}
+    compaction = {"type": "compaction", "input_tokens": 3_000, "output_tokens": 900}
+    last = {"type": "message", "input_tokens": 1_000, "cache_read_input_tokens": 16_000, "output_tokens": 20}
+    usage = {
+        "input_tokens": 51_000,
+        "cache_read_input_tokens": 16_000,
+        "output_tokens": 30,
+        "iterations": [first, compaction, last, {**compaction, "input_tokens": 7}],
+    }
+    used = read_usage(usage)
+    assert used is not None
+    assert used.prompt == 17_000
+    assert sum(one.input for one in used.billed) == 54_007
+    assert sum(one.output for one in used.billed) == 1_830
+    totals = UsageTotals().after(used, plain_model(200_000))
+    assert (totals.input, totals.cache_read, totals.output, totals.calls) == (54_007, 16_000, 1_830, 1)
+
+
+@pytest.mark.parametrize("iterations", [None, [], "x", [None], [3], [{"type": "message"}], {"a": 1}])
+def test_iterations_that_say_nothing_are_ignored(iterations: Any) -> None:
+    usage = {"input_tokens": 100, "output_tokens": 5}
+    assert read_usage({**usage, "iterations": iterations}) == read_usage(usage)

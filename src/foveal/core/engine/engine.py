@@ -292,7 +292,7 @@ class Engine:
         found = self.view.find(event.seq)
         if found is None:
             return
-        name = next((slot.call.name for slot in found[0].slots if slot.result is found[1]), fact.name)
+        name = next((slot.call.name for slot in found[0].all_slots if slot.result is found[1]), fact.name)
         limits = result_limits(self.policy, name, call_limits, hard_limit=self._hard_limit)
         if self._refer_to_repeated_lines(event, fact, limits) or limits == UNLIMITED:
             return

@@ -14,6 +14,7 @@ from foveal.core.log.events import (
     Compacted,
     Dropped,
     Event,
+    ForeignSummary,
     Instructed,
     ModelSaid,
     Pinned,
@@ -64,7 +65,9 @@ class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def unsent_status(event: Event, *, is_effective: bool) -> EventStatus | None:
     """Return the status of an event that no request sends, None for a message that counts."""
     fact = event.fact
-    can_be_sent = isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted)
+    can_be_sent = isinstance(
+        fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted | ForeignSummary
+    )
     if not can_be_sent or (isinstance(fact, Pinned) and not fact.text):
         return EventStatus(handle=event.handle, kind=kind(fact), level="-")
     if not is_effective:

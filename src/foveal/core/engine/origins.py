@@ -61,7 +61,7 @@ class InputRange(NamedTuple):
     """Message facts that were read from them."""
 
 
-_SAID: Final = frozenset({"instructed", "user", "model"})
+_SAID: Final = frozenset({"instructed", "user", "model", "foreign", "passed"})
 """Kinds of steps whose utterance was given, not written by Foveal."""
 MIN_KEPT_STEPS: Final = 100
 """Steps beyond twice those in view whose origins are kept."""
@@ -144,7 +144,7 @@ def _origin(message: ProviderMessage, run: list[_Written], given: GivenMessages)
 
 
 def _written(step: Step, wire: Wire, find_inputs: FindInputs, given: GivenMessages) -> Iterator[_Written]:
-    shown: list[ShownMessage | None] = [step.utterance, *(slot.result for slot in step.slots)]
+    shown: list[ShownMessage | None] = [step.utterance, *(slot.result for slot in step.all_slots)]
     counts = [1] * len(shown)
     messages = step.render(wire)
     if len(messages) != len(shown):

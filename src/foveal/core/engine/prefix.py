@@ -17,6 +17,7 @@ from foveal.core.log.events import (
     Compacted,
     Dropped,
     Equipped,
+    ForeignSummary,
     Instructed,
     Masked,
     Superseded,
@@ -27,7 +28,9 @@ from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import strip_cache_marks
 
-_MOVERS: Final = frozenset({Masked, Dropped, Compacted, Equipped, Superseded, ThinkingLeftOut})
+_MOVERS: Final = frozenset(
+    {Masked, Dropped, Compacted, Equipped, Superseded, ForeignSummary, ThinkingLeftOut}
+)
 
 
 class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,7 +33,7 @@ from foveal.core.models.budget import Budget, window_percent, window_share
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import ReducedCounts
-from foveal.core.view.steps import NO_RESULT, ShownMessage, Step
+from foveal.core.view.steps import NO_RESULT, PASSED_RULE, ShownMessage, Step, foreign_summary_seq
 from foveal.core.view.view import View
 from foveal.core.wire.safe_print import one_line
 
@@ -380,6 +380,8 @@ def _part_units(view: View) -> Iterable[tuple[str, int, int]]:
         yield instruction_category(shown.fact), shown.seq, shown.units(meter)
     yield "tools", -1, view.tool_units
     for step in view.steps:
+        if step.kind == "passed":
+            continue
         yield step_category(step), step.utterance.seq, step.utterance.units(meter)
         for slot in step.slots:
             if slot.result is None:
@@ -398,9 +400,9 @@ def step_category(step: Step) -> str:
     match step.kind:
         case "instructed":
             return instruction_category(step.utterance.fact)
-        case "model":
+        case "model" | "passed":
             return "assistant"
-        case "summary":
+        case "summary" | "foreign":
             return "summaries"
         case "notice":
             return "placeholders"
@@ -464,6 +466,14 @@ def _status_of_message(view: View, event: Event, tokens: Mapping[int, int]) -> E
         cover = view.cover_of(event.seq)
         return hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(view.expansions))
     # A result may be clipped in a part and then masked as a whole: the newest says what is shown.
+    if found is not None and found[0].kind == "passed":
+        return EventStatus(
+            handle=event.handle,
+            kind=kind(event.fact),
+            level="summarised",
+            rule=PASSED_RULE,
+            by=handle(foreign_summary_seq(view.steps)),
+        )
     newest = max((shown.overlays or {}).values(), key=lambda overlay: overlay.owner, default=None)
     by, rule = (handle(newest.owner), newest.rule) if newest is not None else ("", "")
     if found is not None and (expanded_by := _expanded_by(view, found[0])):

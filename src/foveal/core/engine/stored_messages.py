@@ -17,6 +17,7 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Event,
+    ForeignSummary,
     Instructed,
     Mark,
     ModelSaid,
@@ -31,7 +32,7 @@ from foveal.core.log.ranges import Ranges
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.common import encode_json
 
-MESSAGE_FACTS: Final = (Instructed, UserSaid, ModelSaid, ToolReturned)
+MESSAGE_FACTS: Final = (Instructed, UserSaid, ModelSaid, ToolReturned, ForeignSummary)
 MIN_TELLING_BYTES: Final = 64
 """Size of a message from which on it is hardly said in two conversations."""
 MIN_SHORT_MESSAGES: Final = 3
@@ -121,7 +122,7 @@ def _content_key(fact: AnyFact) -> bytes:
 def _content_size(fact: AnyFact) -> int:
     """Return about how many bytes a message takes as JSON."""
     assert isinstance(fact, MESSAGE_FACTS)
-    calls = isinstance(fact, ToolReturned) or any(calls_of(fact.content))
+    calls = isinstance(fact, ToolReturned | ForeignSummary) or any(calls_of(fact.content))
     return (
         MIN_TELLING_BYTES if calls else len('{"role":"assistant","content":""}') + len(text_of(fact.content))
     )
@@ -133,6 +134,8 @@ def _content_size(fact: AnyFact) -> int:
 def without_marks(fact: AnyFact) -> AnyFact:
     """Return a message with its content only, without any other fields."""
     assert isinstance(fact, MESSAGE_FACTS)
+    if isinstance(fact, ForeignSummary):
+        return replace(fact, extra=UNSET)
     content = tuple(_part_without_marks(part) for part in parts(fact.content))
     bare = replace(fact, content=content, extra=UNSET, dialect="")
     return replace(bare, listed=False) if isinstance(bare, ModelSaid) else bare

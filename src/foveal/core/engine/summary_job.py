@@ -168,7 +168,7 @@ def _prefix(engine: Engine, plan: Plan, fitted: Fitted) -> Fitted:
         (n for n in range(len(steps), 0, -1) if plan.first <= steps[n - 1].seq <= plan.last), len(steps)
     )
     units = sum(step.count(engine.view.meter) for step in steps[count:])
-    facts = sum(1 + len(step.slots) for step in steps[:count])
+    facts = sum(1 + len(step.all_slots) for step in steps[:count])
     return replace(
         fitted,
         facts=fitted.facts[:facts],

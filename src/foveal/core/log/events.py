@@ -310,6 +310,37 @@ class ToolReturned(Fact, frozen=True, tag="tool_returned"):
     """The other fields of the message as a JSON object."""
 
 
+class ForeignSummary(Fact, frozen=True, tag="foreign_summary"):
+    """A summary that the provider made of everything before it: a compaction block or a compaction item.
+
+    It is sent as it came, in its place. No reduction hides or changes it. What the provider no longer reads,
+    because this summary stands for it, is not counted.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        item = events.raw({"type": "compaction", "encrypted_content": "gAAA"})
+        fact = events.ForeignSummary(native=item, dialect="openai_responses")
+        assert fact.text == ""
+        ```
+    """
+
+    native: Raw
+    """The block or item as the provider sent it, without cache marks."""
+    text: str = ""
+    """The summary, if it is readable; "" for one that only its provider can read."""
+    dialect: Dialect = ""
+    """The dialect that can send it."""
+    extra: Raw | UnsetType = UNSET
+    """The cache mark of the block, and under `message` the other fields of its message, as a JSON object."""
+
+    @property
+    def content(self) -> Content:
+        """What a reader sees of it: the text, or the item itself."""
+        return self.text or (Opaque(native=self.native),)
+
+
 class Pinned(Fact, frozen=True, tag="pinned"):
     """A rule that every request contains, or an event that is not reduced further.
 
@@ -405,6 +436,14 @@ class Used(Fact, frozen=True, tag="used"):
     """Tokens that the cache would have held otherwise, as far as the provider says."""
     dropped_thinking: int = 0
     """Thinking blocks of the request that the provider left out, because it would have refused them."""
+    others: tuple[Used, ...] = ()
+    """What the provider did besides for the same reply, such as a compaction or earlier turns of its own tools:
+    part of the bill, and no part of the size of the request."""
+
+    @property
+    def billed(self) -> tuple[Used, ...]:
+        """All that the reply costs: the request itself, and the others."""
+        return (self, *self.others)
 
     @property
     def prompt(self) -> int:
@@ -784,6 +823,7 @@ Known: TypeAlias = (
     | UserSaid
     | ModelSaid
     | ToolReturned
+    | ForeignSummary
     | Pinned
     | Superseded
     | Noted

@@ -63,14 +63,16 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """
         actual = _prompt_cost(used, model)
         answer = model.cost(output=used.output)
+        for other in used.others:
+            answer = _plus(answer, _plus(_prompt_cost(other, model), model.cost(output=other.output)))
         ideal = self._ideal(used, model)
         return UsageTotals(
             calls=self.calls + 1,
-            input=self.input + used.input,
-            cache_read=self.cache_read + used.cache_read,
-            cache_write=self.cache_write + used.cache_write,
-            output=self.output + used.output,
-            reasoning=self.reasoning + used.reasoning,
+            input=self.input + sum(one.input for one in used.billed),
+            cache_read=self.cache_read + sum(one.cache_read for one in used.billed),
+            cache_write=self.cache_write + sum(one.cache_write for one in used.billed),
+            output=self.output + sum(one.output for one in used.billed),
+            reasoning=self.reasoning + sum(one.reasoning for one in used.billed),
             spent=_plus(self.spent, _plus(actual, answer)),
             saved=_plus(self.saved, None if actual is None or ideal is None else ideal - actual),
             last=used,

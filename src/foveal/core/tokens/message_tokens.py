@@ -16,6 +16,7 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Content,
+    ForeignSummary,
     Instructed,
     Media,
     ModelSaid,
@@ -35,8 +36,8 @@ PER_CALL: Final = 6
 UNCOUNTED_EXTRA_BYTES: Final = 200
 """Bytes of extra fields (ids, cache marks) that no provider is known to count."""
 
-CountedFact = Instructed | UserSaid | ModelSaid | ToolReturned
-COUNTED_TYPES: Final = DIALOGUE_TYPES | {Instructed}
+CountedFact = Instructed | UserSaid | ModelSaid | ToolReturned | ForeignSummary
+COUNTED_TYPES: Final = DIALOGUE_TYPES | {Instructed, ForeignSummary}
 """The types of `CountedFact`."""
 
 
@@ -87,6 +88,8 @@ class MessageTokens:
         self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
 
     def _measure(self, fact: CountedFact) -> int:
+        if isinstance(fact, ForeignSummary):  # what an opaque one takes is not known: as for opaque thinking
+            return PER_MESSAGE + (self.counter.count(fact.text) or len(bytes(fact.native)) // 4)
         return PER_MESSAGE + self._content(fact.content) + self.extra_units(fact.extra)
 
     def extra_units(self, extra: Raw | UnsetType) -> int:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.core.log.events import (
@@ -28,6 +29,7 @@ from foveal.core.log.events import (
     Equipped,
     Event,
     Expanded,
+    ForeignSummary,
     Instructed,
     Masked,
     ModelSaid,
@@ -122,7 +124,7 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     """Return whether a fact is still effective after a rewind to before it."""
     if isinstance(fact, Opened | ThinkingLeftOut):
         return True  # which model reads the requests, and what it refuses, is no part of what was said
-    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound | Expanded):
+    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | ForeignSummary | Rewound | Expanded):
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
         return False
@@ -212,6 +214,7 @@ _LIGHT_FACTS: Final[dict[type, AnyFact]] = {
     UserSaid: UserSaid(content=""),
     ModelSaid: ModelSaid(content=""),
     ToolReturned: ToolReturned(call_id="", content=""),
+    ForeignSummary: ForeignSummary(native=Raw(b"{}")),
     Clipped: Clipped(target=-1, pieces=()),
 }
 _LIGHT_NOTE: Final = Noted(text="")

@@ -21,6 +21,7 @@ from foveal.core.view.view import View
 from foveal.core.wire import Wire
 
 _NESTED: Final[frozenset[object]] = frozenset({dict, list})
+_SAID_KINDS: Final = frozenset({"instructed", "user", "model", "foreign", "passed"})
 _KEPT_TYPES: Final = (bytes,)
 """Types besides those of JSON that a message may hold: boto3 takes images as `bytes`."""
 
@@ -91,6 +92,7 @@ class ReducedCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         levels = Counter(
             shown.level
             for step in view.steps
+            if step.kind != "passed"
             for shown in step.shown_messages()
             if shown.overlays is not None
         )
@@ -236,10 +238,9 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 def _unchanged_seqs(step: Step) -> Iterator[int]:
     """Yield for each message of a step the event that it shows as it was said, or -1."""
-    shown = step.utterance
-    is_own = step.kind in ("instructed", "user", "model") and not shown.overlays and shown.superseded_by < 0
+    is_own = step.kind in _SAID_KINDS and step.utterance.is_as_said
     yield step.utterance.seq if is_own else -1
-    for slot in step.slots:
+    for slot in step.all_slots:
         yield slot.result.seq if slot.result is not None and not slot.result.overlays else -1
 
 

@@ -10,7 +10,7 @@ method and dropped by the method that changes the text. Policies only call these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
@@ -23,6 +23,7 @@ from foveal.core.log.events import (
     Compacted,
     Content,
     Dropped,
+    ForeignSummary,
     Mark,
     Text,
     Thinking,
@@ -46,10 +47,13 @@ from foveal.core.wire.bound_thinking import has_thinking, without_thinking
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
 ProviderMessage = dict[str, Any]
 """A message of a dialect: what goes into the JSON request."""
-StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
+StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice", "foreign", "passed"]
+"""`foreign` is a summary that the provider made. `passed` is what it stands for: the request still has these
+messages, in their places, but the provider does not read them, so they are neither counted nor reduced."""
 
 T = TypeVar("T")
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
+PASSED_RULE: Final = "the provider's own summary stands for it"
 _LAST_LINE: Final = -2
 """The place under which the meter counts the line after a superseded message."""
 
@@ -132,6 +136,7 @@ class ShownMessage(Struct, eq=False, gc=False):
         """Return the fact with its overlays applied, and the line of a superseded one: what the wire writes."""
         if self.is_as_said:
             return self.fact
+        assert not isinstance(self.fact, ForeignSummary)  # the view changes none
         content = self._content(self.overlays) if self.overlays else self.fact.content
         if self.leaves_out_thinking:
             content = without_thinking(content)
@@ -225,6 +230,10 @@ class ShownMessage(Struct, eq=False, gc=False):
     def mark(self, seq: int, marks: Iterable[Mark]) -> None:
         """Replace the extra fields of the parts: cache marks that moved."""
         extras = {mark.part: mark.extra for mark in marks}
+        self.marked_by = seq
+        if isinstance(self.fact, ForeignSummary):
+            self.fact = replace(self.fact, extra=extras.get(-1, UNSET))
+            return
         content: Content = tuple(
             replace(part, extra=extras.get(place, UNSET)) if isinstance(part, Text | Call) else part
             for place, part in enumerate(parts(self.fact.content))
@@ -232,7 +241,6 @@ class ShownMessage(Struct, eq=False, gc=False):
         if isinstance(self.fact.content, str) and content == parts(self.fact.content):
             content = self.fact.content
         self.fact = replace(self.fact, content=content, extra=extras.get(-1, UNSET))
-        self.marked_by = seq
 
     def supersede(self, seq: int, by: int) -> None:
         """Say that a later message replaces this one, as the event `seq` says."""
@@ -383,6 +391,7 @@ class Step:
         "covers",
         "kind",
         "message_count",
+        "passed_slots",
         "pin_seq",
         "rendered",
         "rendered_by",
@@ -408,6 +417,8 @@ class Step:
         self.kind: StepKind = kind
         self.utterance: ShownMessage = ShownMessage(seq if event_seq is None else event_seq, fact)
         self.slots: list[Slot] = []
+        self.passed_slots: list[Slot] = []
+        """For a passed step: its calls, which no reduction may see."""
         self.pin_seq: int = pin_seq
         """The event that pinned it; -1 when none did."""
         self.covers: Ranges = covers
@@ -428,7 +439,18 @@ class Step:
     @property
     def is_permanent(self) -> bool:
         """Whether no range of a drop or a compaction hides it."""
-        return self.is_pinned or self.kind in ("instructed", "notice", "summary")
+        return self.is_pinned or self.kind in ("instructed", "notice", "summary", "foreign")
+
+    @property
+    def all_slots(self) -> list[Slot]:
+        """The calls, also those of a passed step."""
+        return [*self.slots, *self.passed_slots] if self.passed_slots else self.slots
+
+    def is_covered_by(self, fact: ForeignSummary) -> bool:
+        """Return whether the provider no longer reads the step in front of its own summary. Anthropic reads nothing
+        in front of its block. OpenAI's compaction returns the user's messages beside its item, so they count."""
+        kinds = ("model", "summary", "foreign", "user" if fact.dialect == "anthropic" else "")
+        return self.kind in kinds and not self.is_pinned
 
     @property
     def has_thinking(self) -> bool:
@@ -448,18 +470,20 @@ class Step:
     def shown_messages(self) -> Iterator[ShownMessage]:
         """Yield the messages of this step that are in the log."""
         yield self.utterance
-        for slot in self.slots:
+        for slot in self.all_slots:
             if slot.result is not None:
                 yield slot.result
 
     def facts(self) -> Iterator[CountedFact]:
         """Yield the step as facts: overlays applied, every call answered."""
         yield self.utterance.as_shown()
-        for slot in self.slots:
+        for slot in self.all_slots:
             yield slot.as_shown()
 
     def count(self, meter: MessageTokens) -> int:
-        """Return the units of the step as it is shown."""
+        """Return the units of the step as it is shown; 0 if the provider does not read it."""
+        if self.kind == "passed":
+            return 0
         units = self.utterance.units(meter)
         for slot in self.slots:
             if slot.result is not None:
@@ -478,6 +502,12 @@ class Step:
         """Record the result of one of the calls."""
         slot.set_result(result)
         self.message_count += 1
+
+    def pass_by(self) -> None:
+        """Note that the provider no longer reads the step, because a summary of its own stands for it."""
+        self.kind = "passed"
+        self.passed_slots, self.slots = [*self.passed_slots, *self.slots], []
+        self.units = 0
 
     def replace_utterance(self, message: ShownMessage) -> None:
         self.utterance = message
@@ -514,12 +544,17 @@ class Step:
     def render(self, wire: Wire) -> list[ProviderMessage]:
         """Return the step as messages of a dialect. The caller must not change them."""
         if self.rendered is None or self.rendered_by is not wire:
-            if self.slots:
+            if self.all_slots:
                 self.rendered = list(chain.from_iterable(map(wire.write, self.facts())))
             else:
                 self.rendered = wire.write(self.utterance.as_shown())
             self.rendered_by = wire
         return self.rendered
+
+
+def foreign_summary_seq(steps: Sequence[Step]) -> int:
+    """Return the newest summary that the provider made; -1 if there is none."""
+    return next((step.seq for step in reversed(steps) if step.kind == "foreign"), -1)
 
 
 def superseded_line(by: int) -> str:

@@ -3,7 +3,7 @@
 1. A step is one utterance with *all* of its results, so no reduction can split a call from its answer.
 2. A result goes to the newest open call with its id; a result that no call waits for is kept out and reported.
 3. A call without a result is shown with a fixed synthetic one.
-4. Instructions and pinned steps are never hidden, whatever a range says.
+4. Instructions, pinned steps and summaries that the provider made are never hidden, whatever a range says.
 5. Thinking that is bound to what comes before it (`wire.bound_thinking`) is left out once any of that has changed:
    all of it up to the event that made the change, so that no block between others is missing.
 6. The view writes no text that the log could have recorded: placeholders, clips and summaries are texts of the
@@ -33,10 +33,10 @@ from foveal.core.log.events import (
     Erased,
     Event,
     Expanded,
+    ForeignSummary,
     Instructed,
     Marked,
     Masked,
-    Media,
     ModelSaid,
     Noted,
     Opened,
@@ -60,6 +60,7 @@ from foveal.core.view.expansions import covering_expansion
 from foveal.core.view.line_index import LineIndex
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
+from foveal.core.view.shown_media import ShownMedia
 from foveal.core.view.shown_thinking import ShownThinking
 from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
 
@@ -97,8 +98,7 @@ class View:
         """Instructions that are sent beside the messages, by source."""
         self.unmasked_results: dict[int, Slot] = {}
         """By seq, oldest first."""
-        self.media: dict[tuple[int, int], Media] = {}
-        """Images, sounds and files in view, by seq and part, oldest first."""
+        self.media: ShownMedia = ShownMedia()
         self.covered_ranges: list[CoveredRange] = []
         self.orphan_results: list[int] = []
         """Results that no call waited for: in the log, not in the request."""
@@ -228,6 +228,8 @@ class View:
                 self._add(Step(seq, "user", fact))
             case Instructed():
                 self._add_instruction(seq, fact)
+            case ForeignSummary():
+                self._add_foreign_summary(seq, fact)
             case Clipped():
                 self._clip(seq, fact)
             case Masked():
@@ -271,25 +273,19 @@ class View:
 
     def _place(self, step: Step, shown: ShownMessage) -> None:
         self._shown_in[shown.seq] = (step, shown)
-        content = shown.fact.content
-        if not isinstance(content, str):
-            for place, part in enumerate(content):
-                if isinstance(part, Media):
-                    self.media[shown.seq, place] = part
+        self.media.add(shown)
 
     def _displace(self, shown: ShownMessage) -> None:
         self._shown_in.pop(shown.seq, None)
+        self._forget_content(shown)
+
+    def _forget_content(self, shown: ShownMessage) -> None:
+        """Forget what a policy or a reference could find in a message that the model no longer sees."""
         self.unmasked_results.pop(shown.seq, None)
-        self._forget_media(shown, -1)
+        self.media.forget(shown)
         self.line_index.discard(shown.seq)
         self.references.forget(shown.seq)
         self.references.source_changed(shown.seq)
-
-    def _forget_media(self, shown: ShownMessage, part: int) -> None:
-        content = shown.fact.content
-        if self.media and not isinstance(content, str):
-            for place in range(len(content)) if part == -1 else (part,):
-                self.media.pop((shown.seq, place), None)
 
     def _invalidate(self, step: Step, *, is_own_thinking_behind: bool = False) -> None:
         """Have the step counted and rendered again, because it has changed."""
@@ -331,6 +327,10 @@ class View:
             return
         if step is not self.steps[-1]:
             self.late_results.append(seq)
+        if step.kind == "passed":
+            self._shown_in[seq] = (step, shown)
+            self._invalidate(step)
+            return
         self._place(step, shown)
         self.line_index.add(seq, shown)
         self.unmasked_results[seq] = slot
@@ -356,6 +356,20 @@ class View:
         self._place(step, step.utterance)
         self._invalidate(step)
 
+    def _add_foreign_summary(self, seq: int, fact: ForeignSummary) -> None:
+        """Add a summary of the provider. What it stands for stays in the request, and no longer counts."""
+        for step in self.steps:
+            if step.is_covered_by(fact):
+                self._units -= step.units or 0
+                for shown in step.shown_messages():
+                    self._forget_content(shown)
+                step.pass_by()
+        if self.notice is not None:  # the provider's summary stands for what was dropped before it, too
+            self._remove([self.notice])
+        self.notice, self.dropped, self.unnamed_results = None, DroppedMessages(), []
+        self._add(Step(seq, "foreign", fact))
+        self.permanent_steps = [s for s in (*self.permanent_steps, self.steps[-1]) if s.kind != "passed"]
+
     def _clip(self, seq: int, fact: Clipped) -> None:
         if (found := self._shown_in.get(fact.target)) is not None:
             text = found[1].clipped_text(fact)
@@ -367,6 +381,8 @@ class View:
         if found is None:  # hidden, rewound or never there: nothing to show differently
             return False
         step, shown = found
+        if step.kind in ("foreign", "passed"):
+            return False  # the provider's own summary, or what it stands for: both are sent as they came
         if step.seq in self.whole_steps or any(step.pin_seq == event.seq for event in self.expansions):
             return False  # the step is pinned whole, or expanded: it is shown as it was said
         content = shown.fact.content
@@ -381,7 +397,7 @@ class View:
             self.references.set(target, part, overlay.sources, are_shown=are_shown)
             self.references.source_changed(target)
         if overlay.level == "masked":
-            self._forget_media(shown, part)
+            self.media.forget(shown, part)
             if part == -1:
                 self.unmasked_results.pop(target, None)
                 self.references.forget(target)
@@ -410,7 +426,8 @@ class View:
     def _supersede(self, seq: int, fact: Superseded) -> None:
         self.superseded[fact.target] = fact.by
         self.superseded_since[fact.target] = seq
-        if (found := self._shown_in.get(fact.target)) is not None:  # else only a fold from the start shows it
+        found = self._shown_in.get(fact.target)
+        if found is not None and found[0].kind not in ("foreign", "passed"):  # a fold shows the hidden again
             found[1].supersede(seq, fact.by)
             self._invalidate(found[0])
 

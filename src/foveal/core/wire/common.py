@@ -23,6 +23,7 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Dialect,
+    ForeignSummary,
     Instructed,
     Media,
     ModelSaid,
@@ -42,6 +43,7 @@ FREE_TEXT_VARIETIES: Final = frozenset({"custom", "custom_tool_call"})
 """Varieties of calls with free text as arguments; a function call carries the text in its field `input`."""
 OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
 """User message that a dialect adds before a history that begins with the model."""
+FOREIGN_SUMMARY_TITLE: Final = "[foveal: summary of the conversation before, as another provider wrote it]"
 _STRINGS: Final = (str, bytes)
 TEXT_OR_PARTS: Final = "a text, or a list of parts"
 """What a content may be, for a message."""
@@ -254,6 +256,11 @@ def native_dialect(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[Any
 def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: Dialect) -> bool:
     """Return whether a fact was read in this dialect, or has nothing that only one dialect can read."""
     return fact.dialect in ("", dialect)
+
+
+def readable_summary(fact: ForeignSummary) -> UserSaid | None:
+    """Return a summary that another provider made as a message, None if only that provider can read it."""
+    return UserSaid(content=f"{FOREIGN_SUMMARY_TITLE}\n{fact.text}") if fact.text else None
 
 
 def function_arguments(call: Call) -> str:

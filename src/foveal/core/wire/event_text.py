@@ -31,6 +31,7 @@ from foveal.core.log.events import (
     Erased,
     Event,
     Expanded,
+    ForeignSummary,
     Instructed,
     Marked,
     Masked,
@@ -98,7 +99,7 @@ def readable_text(fact: AnyFact) -> str:
     match fact:
         case UserSaid() | ModelSaid() | ToolReturned() | Instructed():
             return fact.content if isinstance(fact.content, str) else _readable_parts(fact.content)
-        case Pinned() | Noted():
+        case Pinned() | Noted() | ForeignSummary():
             return fact.text
         case Compacted():
             return fact.summary
@@ -154,7 +155,7 @@ def search_text(fact: AnyFact) -> str:
             return "" if is_recall_tool(fact.name) or text.startswith(RECALL_PREFIX) else text
         case ModelSaid() if any(is_recall_tool(call.name) for _, call in calls_of(fact.content)):
             return _readable_parts(part for part in parts(fact.content) if not _is_recall_call(part))
-        case UserSaid() | ModelSaid() | Pinned() | Compacted():
+        case UserSaid() | ModelSaid() | Pinned() | Compacted() | ForeignSummary():
             return readable_text(fact)
         case _:
             return ""
@@ -192,6 +193,8 @@ def speaker(fact: AnyFact) -> str:
             return "pinned rule"
         case Compacted():
             return f"summary of e{fact.first}-e{fact.last}"
+        case ForeignSummary():
+            return "summary by the provider"
         case Noted():
             return "note"
         case _:
@@ -257,6 +260,8 @@ def transcript_entry(fact: AnyFact) -> str:
             return _entry(f"{_outcome(fact)}{name}", fact.content)
         case Pinned() if fact.text:
             return _entry("pinned", fact.text)
+        case ForeignSummary():
+            return _entry("summary by the provider", fact.text) if fact.text else ""
         case _:
             return ""
 

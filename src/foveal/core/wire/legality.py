@@ -222,7 +222,7 @@ def _anthropic_faults(messages: list[Json]) -> list[str]:
     """Roles alternate, the user first; results come first in the message after their calls; nothing is empty."""
     faults: list[str] = []
     called: list[str] = []
-    expected = "user"
+    expected = "assistant" if messages and _begins_with_summary(messages[0]) else "user"
     for at, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if role != expected:
@@ -240,6 +240,12 @@ def _anthropic_faults(messages: list[Json]) -> list[str]:
         if len(called) != len(set(called)):
             faults.append(f"[{at}] an id twice in {called}")
     return [*faults, f"[end] {called} have no result"] if called else faults
+
+
+def _begins_with_summary(message: Json) -> bool:
+    content = message.get("content")
+    first = content[0] if isinstance(content, list) and content else None
+    return isinstance(first, dict) and first.get("type") == "compaction"
 
 
 def _result_faults(at: int, blocks: list[Json], called: list[str]) -> list[str]:

@@ -4,7 +4,8 @@
    reply that holds it.
 2. Cached tokens are part of the prompt count (OpenAI, Gemini, LangChain, pydantic-ai, litellm) or stand beside it
    (Anthropic, Bedrock). Where both occur under one name (strands, agent-framework), the total decides.
-3. A count that is missing, negative, too large or not a number is read as 0. A report without any known count, one
+3. Of a reply in several iterations (Anthropic), the last message is the size; the others are in `Used.others`.
+4. A count that is missing, negative, too large or not a number is read as 0. A report without any known count, one
    whose count of the prompt is malformed, and the sum of several requests raise `BadSetting`.
 
 The prompt is the size of the request. Gemini's `tool_use_prompt_token_count` is not part of it, because tools that
@@ -100,7 +101,8 @@ def read_usage(
     usage = _find_usage(report)
     if usage is None:
         return None
-    fact = replace(_read_counts(_single_request(usage)), **_cache_miss(report), **_dropped_thinking(report))
+    counts = _read_iterations(_single_request(usage))
+    fact = replace(counts, **_cache_miss(report), **_dropped_thinking(report))
     if fact.prompt <= 0:
         return None
     return replace(fact, model=model, units=units, predicted=predicted, unreduced=unreduced, until=until)
@@ -180,6 +182,19 @@ def _attributes(report: object) -> list[str]:
 
 
 # ── Reading the counts ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_iterations(usage: object) -> Used:
+    """Return the counts of the last iteration that answers, with the others beside it. The counts around
+    Anthropic's iterations are a sum: they say neither the size of the context nor what a compaction cost."""
+    found = _get(usage, "iterations")
+    entries = [entry for entry in found if _has_counts(entry)] if isinstance(found, list | tuple) else []
+    answers = [at for at, entry in enumerate(entries) if _get(entry, "type") == "message"]
+    counts = list(map(_read_counts, entries))
+    if answers:
+        last = counts.pop(answers[-1])
+        return replace(last, others=tuple(counts)) if last.prompt else _read_counts(usage)
+    return replace(_read_counts(usage), others=tuple(counts))
 
 
 def _read_counts(usage: object) -> Used:

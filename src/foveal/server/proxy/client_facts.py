@@ -14,7 +14,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Instructed, ModelSaid
+from foveal.core.log.events import AnyFact, ForeignSummary, Instructed, ModelSaid
 from foveal.core.view.request import Fitted
 from foveal.core.wire.bound_thinking import without_thinking
 from foveal.interception.client_request import ClientRequest
@@ -62,6 +62,11 @@ class _MessageFinder:
             at = self._instructions.get(seq)
             return fact if at is None else self._request.instruction(at) or fact
         position = bisect_left(self._indexed, seq, key=_seq)
+        if isinstance(fact, ModelSaid | ForeignSummary) and position < len(self._indexed):
+            # A message with a compaction block is several facts of these types, one after the other.
+            facts, place = self._message_facts(position), seq - self._indexed[position].seq - 1
+            if -place <= len(facts) and type(facts[place]) is type(fact):
+                return facts[place]
         for own in self._message_facts(position) if position < len(self._indexed) else ():
             if type(own) is type(fact) and getattr(own, "call_id", "") == getattr(fact, "call_id", ""):
                 return own

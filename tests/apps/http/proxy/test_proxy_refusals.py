@@ -87,6 +87,18 @@ UNMANAGED: list[tuple[str, str, Any, str]] = [
         "content",
     ),
     ("messages", "claude-x", {"messages": [user("Hi")], "system": {"not": "a text"}}, ""),
+    (
+        "messages",
+        "claude-x",
+        {"messages": [user("Hi " * 300_000)], "compaction": {"type": "summarize"}},
+        "the provider compacts this conversation, and about ",
+    ),
+    (
+        "responses",
+        "gpt-5",
+        {"input": [user("Hi"), {"type": "compaction_trigger"}]},
+        "(the provider compacts this conversation)",
+    ),
 ]
 
 
@@ -101,6 +113,14 @@ def test_a_request_without_history_is_forwarded_unchanged(
     assert reply.headers["x-foveal-reduced"].startswith("none; not managed (")
     assert why in reply.headers["x-foveal-reduced"]
     assert "x-foveal-session" not in reply.headers
+
+
+def test_a_conversation_to_be_compacted_is_forwarded_unchanged(proxy: ProxyServer, raw: RawUpstream) -> None:
+    body = json.dumps({"model": "gpt-5", "input": [user("word " * 200_000)]}).encode()
+    reply = post(proxy, "/v1/responses/compact", content=body, headers={"authorization": f"Bearer {KEY}"})
+    assert (reply.status_code, reply.content) == (200, FINE)
+    assert raw.seen[-1].body == body
+    assert raw.seen[-1].line.split()[1] == "/v1/responses/compact"
 
 
 def test_a_body_that_is_not_json_is_left_to_the_provider(raw: RawUpstream, tmp_path: Path) -> None:

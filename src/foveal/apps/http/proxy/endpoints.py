@@ -43,7 +43,7 @@ from foveal.interception.attempts import (
     UpstreamHead,
     send_until_accepted,
 )
-from foveal.interception.client_request import ClientRequest
+from foveal.interception.client_request import COMPACTED_BY_PROVIDER, ClientRequest
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.runtime import Runtime
 from foveal.web import request_body
@@ -71,6 +71,8 @@ async def read_first_event(response: aiohttp.ClientResponse) -> FirstEvent:
 # ── Proxied requests ─────────────────────────────────────────────────────────────────────────────────────
 
 SUMMARY_TIMEOUT_S: Final = 120.0
+BYTES_PER_TOKEN: Final = 4
+"""Bytes of a token of a request that is not counted."""
 
 
 class ProxyEndpoints:
@@ -146,7 +148,7 @@ class ProxyEndpoints:
     ) -> tuple[Exchange | None, str]:
         """Record and fit the request; return None and the reason if it cannot be recorded."""
         if client_request.problem:
-            return None, client_request.problem
+            return None, _with_excess(client_request, model)
 
         async def summarise(dialect: Dialect, body: bytes) -> tuple[int, bytes]:
             return await self._upstreams.send_and_read(target, body, timeout_s=SUMMARY_TIMEOUT_S)
@@ -194,6 +196,14 @@ class ProxyEndpoints:
     ) -> ResponseStream:
         silence_s = self._upstreams.silence_s
         return ResponseStream(request, response, proxy_request, already_read, silence_s=silence_s)
+
+
+def _with_excess(request: ClientRequest, model: Model) -> str:
+    """Return why a request is not managed; of one that asks for a compaction also whether it seems too large."""
+    tokens = len(request.body) // BYTES_PER_TOKEN
+    if request.problem != COMPACTED_BY_PROVIDER or tokens <= model.window:
+        return request.problem
+    return f"{request.problem}, and about {tokens:,} tokens do not fit into its window of {model.window:,}"
 
 
 class _ProxyCall:
@@ -305,6 +315,12 @@ class PassthroughEndpoints:
         data = await request_body.read_bytes(request)
         self._limits.check(ClientRequest("anthropic", data))
         return await self._pass_through(request, "anthropic", "/messages/count_tokens", data)
+
+    async def compact(self, request: Request) -> Response:
+        """Return the client's conversation as the upstream compacts it: unreduced."""
+        data = await request_body.read_bytes(request)
+        self._limits.check(ClientRequest("openai_responses", data))
+        return await self._pass_through(request, "openai_responses", "/responses/compact", data)
 
     async def list_models(self, request: Request) -> Response:
         """Return the upstream's models that `server.models` allows."""

@@ -14,6 +14,7 @@ other blocks. Legal messages that are read, written and joined are unchanged, wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, UnsetType
@@ -24,6 +25,7 @@ from foveal.core.log.events import (
     Call,
     Content,
     Dialect,
+    ForeignSummary,
     Instructed,
     ModelSaid,
     Opaque,
@@ -31,8 +33,10 @@ from foveal.core.log.events import (
     Thinking,
     ToolReturned,
     UserSaid,
+    unraw,
 )
-from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES
+from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, COMPACTION_TYPE
+from foveal.core.wire.cache_marks import CACHE_MARK
 from foveal.core.wire.common import (
     TEXT_OR_PARTS,
     BadField,
@@ -49,6 +53,7 @@ from foveal.core.wire.common import (
     unknown_role,
 )
 
+_COMPACTION: Final = b'"compaction"'
 _MESSAGE_FIELDS: Final = frozenset({"role", "content"})
 _REPLY_FIELDS: Final = frozenset(
     {"id", "type", "role", "content", "model", "usage", "container", "context_management",
@@ -78,10 +83,9 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
             return _user_facts(content, extra)
         case "assistant":
             parts = _without_results(content)
-            listed = not isinstance(parts, str) and _is_list_of_texts(parts)
-            return (
-                ModelSaid(content=parts, listed=listed, dialect=_native_dialect(extra, parts), extra=extra),
-            )
+            if not isinstance(parts, str) and any(map(_is_summary, parts)):
+                return tuple(_split_at_summaries(parts, extra))
+            return (_model_fact(parts, extra),)
         case "system":
             parts = _without_results(content)
             return (Instructed(content=parts, dialect=_native_dialect(extra, parts), extra=extra),)
@@ -89,6 +93,43 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
             raise BadField("role", "is missing")
         case other:
             raise unknown_role(other, "Anthropic messages", "user, assistant")
+
+
+def _model_fact(parts: Content, extra: Raw | UnsetType) -> ModelSaid:
+    listed = not isinstance(parts, str) and _is_list_of_texts(parts)
+    return ModelSaid(content=parts, listed=listed, dialect=_native_dialect(extra, parts), extra=extra)
+
+
+def _is_summary(part: AnyPart) -> bool:
+    """Return whether a part is a compaction block with a summary. One without is a failed compaction, which the
+    provider ignores."""
+    return isinstance(part, Opaque) and _COMPACTION in bytes(part.native) and bool(_summary_text(part))
+
+
+def _summary_text(part: Opaque) -> str:
+    block = unraw(part.native)
+    text = block.get("content") if block.get("type") == COMPACTION_TYPE else None
+    return text if isinstance(text, str) else ""
+
+
+def _split_at_summaries(parts: Sequence[AnyPart], extra: Raw | UnsetType) -> Iterator[AnyFact]:
+    """Yield each compaction block as a fact of its own; the fields of the message go with the first fact."""
+    for is_summary, run in groupby(parts, key=_is_summary):
+        if not is_summary:
+            yield _model_fact(tuple(run), extra)
+            extra = UNSET
+            continue
+        for part in run:
+            assert isinstance(part, Opaque)
+            block = unraw(part.native)
+            marks = {CACHE_MARK: block.pop(CACHE_MARK)} if CACHE_MARK in block else {}
+            around = marks | ({} if extra is UNSET else {"message": unraw(extra)})
+            native = raw_json(block) if marks else part.native
+            rest = raw_json(around) if around else UNSET
+            yield ForeignSummary(
+                native=native, text=_summary_text(part), dialect=ANTHROPIC_MESSAGES, extra=rest
+            )
+            extra = UNSET
 
 
 def _native_dialect(extra: Any, content: Content) -> Dialect:

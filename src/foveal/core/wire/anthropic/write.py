@@ -1,6 +1,7 @@
 """Writes facts as Anthropic messages.
 
-`write` gives the messages of one fact; `join` makes a legal list of them: roles alternate, the user speaks first,
+`write` gives the messages of one fact; `join` makes a legal list of them: roles alternate, the user speaks first
+unless a compaction block does,
 tool results come first in their message, and the call ids of a message differ.
 """
 
@@ -18,6 +19,7 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Dialect,
+    ForeignSummary,
     Instructed,
     Media,
     ModelSaid,
@@ -36,10 +38,12 @@ from foveal.core.wire.common import (
     function_arguments,
     is_native,
     media_notice,
+    readable_summary,
 )
 from foveal.core.wire.media import media_source
 
 ANTHROPIC_MESSAGES: Final[Dialect] = "anthropic"
+COMPACTION_TYPE: Final = "compaction"
 _LEGAL_ID: Final = pattern(r"[a-zA-Z0-9_-]+")
 _ILLEGAL_ID_CHAR: Final = pattern(r"[^a-zA-Z0-9_-]")
 _THINKING_TYPES: Final = ("thinking", "redacted_thinking")
@@ -67,7 +71,18 @@ def _write(fact: AnyFact, *, keeps_last_thinking: bool) -> list[Json]:
         return _write_message("assistant", fact, keeps_last_thinking=keeps_last_thinking)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
         return _write_message("user", fact)
+    if isinstance(fact, ForeignSummary):
+        return _write_summary(fact)
     return []
+
+
+def _write_summary(fact: ForeignSummary) -> list[Json]:
+    if fact.dialect != ANTHROPIC_MESSAGES:
+        summary = readable_summary(fact)
+        return [] if summary is None else _write_message("user", summary)
+    marks = dict(extras(fact.extra))
+    around = marks.pop("message", {})
+    return [{"role": "assistant", "content": [{**unraw(fact.native), **marks}], **around}]
 
 
 def _write_message(
@@ -170,7 +185,7 @@ def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
         if type(content) is list and (names or (role == "assistant" and len(content) > 1)):
             message, names = _with_distinct_ids(message, names)
         if role != last:
-            if not joined and role == "assistant":
+            if not joined and role == "assistant" and not _is_summary(message):
                 joined.append({"role": "user", "content": OPENING_USER_TEXT})
             joined.append(message)
             last, fresh = role, False
@@ -179,6 +194,12 @@ def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
             joined[-1], fresh = {**joined[-1], "content": list(_blocks(joined[-1]))}, True
         _append(joined[-1], message)
     return joined
+
+
+def _is_summary(message: Json) -> bool:
+    """Return whether a message begins with a compaction block, which the provider takes as the first of all."""
+    content = message["content"]
+    return type(content) is list and content[0].get("type") == COMPACTION_TYPE
 
 
 def _append(target: Json, message: Json) -> None:

@@ -23,6 +23,7 @@ from foveal.core.log.events import (
     Call,
     Content,
     Dialect,
+    ForeignSummary,
     Instructed,
     Media,
     ModelSaid,
@@ -45,6 +46,7 @@ from foveal.core.wire.common import (
     function_arguments,
     is_native,
     media_notice,
+    readable_summary,
 )
 from foveal.core.wire.media import BEDROCK_DOCUMENT_TYPES, BEDROCK_IMAGE_TYPES, media_source
 
@@ -89,6 +91,8 @@ def _write(fact: AnyFact, *, keeps_last_reasoning: bool) -> list[Json]:
         return _write_message("assistant", fact, keeps_last_reasoning=keeps_last_reasoning)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
         return _write_message("system" if _changes_tools(fact) else "user", fact)
+    if isinstance(fact, ForeignSummary) and (summary := readable_summary(fact)) is not None:
+        return _write_message("user", summary)
     return []
 
 

@@ -24,6 +24,7 @@ from foveal.core.log.events import (
     Call,
     Content,
     Dialect,
+    ForeignSummary,
     Instructed,
     Media,
     ModelSaid,
@@ -41,6 +42,7 @@ from foveal.core.wire.common import (
     function_arguments,
     is_native,
     media_notice,
+    readable_summary,
 )
 from foveal.core.wire.media import media_source
 
@@ -69,6 +71,8 @@ def write(fact: AnyFact) -> list[Json]:
         return _write_message("model", fact)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
         return _write_message("user", fact)
+    if isinstance(fact, ForeignSummary) and (summary := readable_summary(fact)) is not None:
+        return _write_message("user", summary)
     return []
 
 

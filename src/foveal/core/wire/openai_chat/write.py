@@ -15,6 +15,7 @@ from foveal.core.log.events import (
     Call,
     Content,
     Dialect,
+    ForeignSummary,
     Instructed,
     Media,
     ModelSaid,
@@ -25,7 +26,14 @@ from foveal.core.log.events import (
     extras,
     unraw,
 )
-from foveal.core.wire.common import Json, function_arguments, is_native, media_notice, write_content
+from foveal.core.wire.common import (
+    Json,
+    function_arguments,
+    is_native,
+    media_notice,
+    readable_summary,
+    write_content,
+)
 from foveal.core.wire.media import media_source
 
 OPENAI_CHAT: Final[Dialect] = "openai_chat"
@@ -49,6 +57,8 @@ def write(fact: AnyFact) -> list[Json]:
         return [_write_message("user", fact)]
     if isinstance(fact, Instructed) and not fact.aside:
         return [_write_message(fact.role, fact)]
+    if isinstance(fact, ForeignSummary) and (summary := readable_summary(fact)) is not None:
+        return [_write_message("user", summary)]
     return []
 
 

@@ -23,6 +23,7 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Content,
+    ForeignSummary,
     Instructed,
     ModelSaid,
     Opaque,
@@ -52,6 +53,7 @@ from foveal.core.wire.common import (
 )
 from foveal.core.wire.openai_responses.write import (
     APPROVAL_TYPE,
+    COMPACTION_TYPES,
     CUSTOM_CALL,
     NATIVE_CALLS,
     OPENAI_RESPONSES,
@@ -87,7 +89,9 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
         if length:
             yield MessageChunk(length, (_model_fact(run),))
             run, length = [], 0
-        if kind == "plain":
+        if kind == "summary":
+            yield MessageChunk(1, (ForeignSummary(native=raw_json(item), dialect=OPENAI_RESPONSES),))
+        elif kind == "plain":
             yield MessageChunk(1, (UserSaid(content=item["content"]),))
         elif kind == "said":
             yield MessageChunk(1, (read_at(index, _read_user_or_system, item),))
@@ -103,7 +107,8 @@ def _is_plain(item: Mapping[str, Any]) -> bool:
 
 
 def _with_kind(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return an item with its kind: `model`, `result`, `said` (user or system), or `plain` (a user text)."""
+    """Return an item with its kind: `model`, `result`, `said` (user or system), `plain` (a user text), or `summary`
+    (made by the provider)."""
     if item.get("role") == "user" and _is_plain(item):
         return item, "plain"
     kind = item.get("type")
@@ -115,6 +120,8 @@ def _with_kind(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         return item, "model" if item.get("role") == "assistant" else "said"
     if kind in _RESULT_TYPES:
         return item, "result"
+    if kind in COMPACTION_TYPES and item.get("encrypted_content"):  # one without content says nothing
+        return item, "summary"
     return item, "said" if kind == APPROVAL_TYPE else "model"
 
 

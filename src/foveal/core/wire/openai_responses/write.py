@@ -18,6 +18,7 @@ from foveal.core.log.events import (
     Call,
     Content,
     Dialect,
+    ForeignSummary,
     Instructed,
     Media,
     ModelSaid,
@@ -29,7 +30,14 @@ from foveal.core.log.events import (
     extras,
     unraw,
 )
-from foveal.core.wire.common import Json, function_arguments, is_native, media_notice, write_content
+from foveal.core.wire.common import (
+    Json,
+    function_arguments,
+    is_native,
+    media_notice,
+    readable_summary,
+    write_content,
+)
 from foveal.core.wire.media import media_source
 
 OPENAI_RESPONSES: Final[Dialect] = "openai_responses"
@@ -45,6 +53,8 @@ BLANK_IMAGE_URL: Final = (
 STDERR_FIELDS: Final = {"stream": "stderr"}
 APPROVAL_TYPE: Final = "mcp_approval_response"
 """The only type of item, apart from messages and results, that comes from the user."""
+COMPACTION_TYPES: Final = frozenset({"compaction", "compaction_summary"})
+"""Types of items that stand for all items before them. Codex has called them `compaction_summary`."""
 _SUCCESS_OUTCOME: Final = {"type": "exit", "exit_code": 0}
 
 
@@ -59,6 +69,10 @@ def write(fact: AnyFact) -> list[Json]:
             return [_write_message("user", fact)]
         case Instructed() if not fact.aside:
             return [_write_message(fact.role, fact)]
+        case ForeignSummary() if fact.dialect == OPENAI_RESPONSES:
+            return [unraw(fact.native)]
+        case ForeignSummary() if (summary := readable_summary(fact)) is not None:
+            return [_write_message("user", summary)]
         case _:
             return []
 

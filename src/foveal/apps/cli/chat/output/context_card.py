@@ -127,7 +127,10 @@ def _add_usage(turn: TurnUsage, used: Used, model: Model) -> None:
     turn.output += used.output
     turn.size = used.prompt
     cost = model.cost(
-        input=used.input, cache_read=used.cache_read, cache_write=used.cache_write, output=used.output
+        input=sum(one.input for one in used.billed),
+        cache_read=sum(one.cache_read for one in used.billed),
+        cache_write=sum(one.cache_write for one in used.billed),
+        output=sum(one.output for one in used.billed),
     )
     turn.cost = None if cost is None or turn.cost is None else turn.cost + cost
 
