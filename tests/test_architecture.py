@@ -206,10 +206,10 @@ def docstring_lines(nodes: Iterable[ast.AST]) -> int:
     )
 
 
-def test_no_module_has_more_than_500_lines_without_docstrings() -> None:
+def test_no_module_has_more_than_600_lines_without_docstrings() -> None:
     for path in SOURCE.rglob("*.py"):
         lines = path.read_text("utf-8").count("\n") - docstring_lines(nodes_of(name_of(path)))
-        assert lines <= 500, path.relative_to(SOURCE)
+        assert lines <= 600, path.relative_to(SOURCE)
 
 
 def test_no_function_has_60_lines_or_more() -> None:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -171,9 +171,7 @@ def _message_keys(
 ) -> list[tuple[str, ...]]:
     """Return for each message the keys of what it shows. A dialect joins neighbours of the same role."""
     written = [pair for step in steps for pair in _keyed_messages(step, wire)]
-    runs = [[pair] for pair in written]
-    if wire.merges_roles:
-        runs = [list(run) for _, run in groupby(written, key=lambda pair: pair[1].get("role"))]
+    runs = wire.runs(written, itemgetter(1))
     if len(joined) > len(runs):  # an opening in front of an answer that nothing came before
         roles = [run[0][1].get("role") for run in runs]
         runs.insert(next((at for at, role in enumerate(roles) if role in _MODEL_ROLES), 0), [])

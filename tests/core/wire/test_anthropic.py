@@ -137,7 +137,7 @@ def test_every_message_gives_one_chunk() -> None:
 def test_messages_are_read_into_facts() -> None:
     messages = with_question(THINKING, tool_use(), answer=[result(content="r", is_error=True), text("u")])
     assert facts([{"role": "system", "content": "s"}, *messages]) == [
-        Instructed(content="s"),
+        Instructed(content="s", dialect="anthropic"),
         UserSaid(content="hello"),
         ModelSaid(
             content=(
@@ -191,8 +191,19 @@ def test_a_result_may_have_no_content() -> None:
     assert round_trip(with_question(tool_use(), answer=[{"type": "tool_result", "tool_use_id": "a"}]))
 
 
-def test_system_text_among_the_messages_becomes_a_user_message() -> None:
-    assert round_trip([{"role": "system", "content": "s"}, HI]) == [{"role": "user", "content": "s"}, HI]
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "system", "content": "s"},
+        {"role": "system", "content": [{"type": "text", "text": "s"}], "clear_at": "next_user_message"},
+        {"role": "system", "output_config": {"effort": "low"}},
+        {"role": "system", "content": [], "output_config": {"effort": "low"}},
+        {"role": "system", "content": [{"type": "tool_removal", "name": "bash"}]},
+    ],
+)
+def test_a_system_message_stays_as_it_is(message: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "a"}, message, {"role": "system", "content": "t"}, HI]
+    assert round_trip(messages) == messages
 
 
 def test_results_come_first_in_their_message() -> None:

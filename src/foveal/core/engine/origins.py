@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -108,10 +108,7 @@ class OriginTracer:
         """Return the origin of each message of the request that a view was rendered as."""
         wire = wire.for_thinking(is_bound=view.thinking.is_bound)
         written = [message for step in view.steps for message in self._written(step, wire)]
-        runs = [[message] for message in written]
-        if wire.merges_roles:
-            by_role = groupby(written, key=lambda message: message.message["role"])
-            runs = [list(run) for _, run in by_role]
+        runs = wire.runs(written, attrgetter("message"))
         if len(joined) > len(runs):  # an opening in front of an answer that nothing came before
             roles = (run[0].message["role"] for run in runs)
             runs.insert(next(at for at, role in enumerate(roles) if role in _MODEL_ROLES), [])

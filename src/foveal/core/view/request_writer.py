@@ -49,7 +49,7 @@ class RequestWriter:
         start = bisect_left(view.steps, first_changed, key=_seq)
         changed = [step.render(wire) for step in view.steps[start:]]
         # Each copy of a list reads every one of thousands of messages, so these lists are changed in place.
-        if wire.merges_roles:
+        if wire.merges is not None:
             messages = wire.join([*self._groups[:start], *changed])
             unchanged = common_beginning(self._messages, messages)
             new = messages[unchanged:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from msgspec import Raw
 
@@ -17,7 +17,15 @@ from foveal.core.log.events import AnyFact, Dialect, unraw
 from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MAX_IMAGE_UNITS, image_dimensions
 from foveal.core.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from foveal.core.wire.cache_marks import strip_cache_marks
-from foveal.core.wire.common import BadField, Json, MessageChunk, as_mapping, encode_json, json_text
+from foveal.core.wire.common import (
+    BadField,
+    Json,
+    MessageChunk,
+    as_mapping,
+    encode_json,
+    json_text,
+    same_role,
+)
 from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
 from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
 from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_type
@@ -62,6 +70,9 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+
+
 class ReadMessages(Protocol):
     """Type of `Wire.read`."""
 
@@ -80,17 +91,27 @@ class Wire:
     join: Callable[[Iterable[Sequence[Json]]], list[Json]]
     """Return the messages of many steps as one legal list, which shares messages with the groups and changes
     none."""
-    merges_roles: bool = False
-    """Whether `join` makes one message of neighbours of the same role. It may put one message in front, and changes
-    neither the order nor the number of messages otherwise."""
+    merges: Callable[[Json, Json], bool] | None = None
+    """Return whether `join` makes one message of two written ones in a row; None if it never does. It may put one
+    message in front, and changes neither the order nor the number of messages otherwise."""
     has_system_beside: bool = False
-    """Whether the system text is a field beside the messages, and never one of them."""
+    """Whether the system text is a field beside the messages."""
     bound: Wire | None = None
-    """The wire for models that bind thinking, if it differs: thinking at the end of a message stays."""
+    """The wire for models that bind thinking, if it differs: it changes less of what comes before thinking."""
 
     def for_thinking(self, *, is_bound: bool) -> Wire:
         """Return the wire for a model that binds thinking to what comes before it, or for one that does not."""
         return self.bound if is_bound and self.bound is not None else self
+
+    def runs(self, written: Iterable[T], message_of: Callable[[T], Json]) -> list[list[T]]:
+        """Return which written messages `join` makes one message of."""
+        runs: list[list[T]] = []
+        for one in written:
+            if runs and self.merges is not None and self.merges(message_of(runs[-1][-1]), message_of(one)):
+                runs[-1].append(one)
+            else:
+                runs.append([one])
+        return runs
 
 
 def _as_utf8(wire: Wire) -> Wire:
@@ -121,14 +142,14 @@ _WIRES: Final[dict[str, Wire]] = {
             anthropic.read,
             anthropic.write,
             anthropic.join,
-            merges_roles=True,
+            merges=anthropic.merges,
             has_system_beside=True,
             bound=Wire(
                 anthropic.ANTHROPIC_MESSAGES,
                 anthropic.read,
                 anthropic.write_bound,
-                anthropic.join,
-                merges_roles=True,
+                anthropic.join_bound,
+                merges=anthropic.merges_bound,
                 has_system_beside=True,
             ),
         ),
@@ -137,7 +158,7 @@ _WIRES: Final[dict[str, Wire]] = {
             gemini.read,
             gemini.write,
             gemini.join,
-            merges_roles=True,
+            merges=same_role,
             has_system_beside=True,
         ),
         Wire(
@@ -145,14 +166,14 @@ _WIRES: Final[dict[str, Wire]] = {
             bedrock.read,
             bedrock.write,
             bedrock.join,
-            merges_roles=True,
+            merges=same_role,
             has_system_beside=True,
             bound=Wire(
                 bedrock.BEDROCK_CONVERSE,
                 bedrock.read,
                 bedrock.write_bound,
                 bedrock.join,
-                merges_roles=True,
+                merges=same_role,
                 has_system_beside=True,
             ),
         ),

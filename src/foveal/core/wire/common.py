@@ -253,6 +253,11 @@ def native_dialect(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[Any
 # ── Writing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def same_role(before: Json, message: Json) -> bool:
+    """Return whether two messages have the same role."""
+    return bool(before["role"] == message["role"])
+
+
 def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: Dialect) -> bool:
     """Return whether a fact was read in this dialect, or has nothing that only one dialect can read."""
     return fact.dialect in ("", dialect)

@@ -23,7 +23,9 @@ from foveal.core.wire.thinking_check import ThinkingCheck
 MAX_FAULT_CHARS: Final = 200
 """Characters of a fault: a message of any size may be wrong."""
 _LAST_THINKING: Final = ("ends with thinking", "ends with reasoning")
-"""Faults in a request to a model that does not bind thinking; one that binds it gets all of it back."""
+_TWICE: Final = "speaks twice in a row"
+_LEGAL_IF_BOUND: Final = (*_LAST_THINKING, _TWICE)
+"""Faults in a request to a model that does not bind thinking; one that binds it gets what was given."""
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 
@@ -48,7 +50,7 @@ def request_faults(
     if dialect == "bedrock":
         faults += [*_mark_faults(listed, system, tools), *_ttl_faults(listed, system, tools)]
     if thinking is not None:
-        faults = [fault for fault in faults if not fault.endswith(_LAST_THINKING)]
+        faults = [fault for fault in faults if not fault.endswith(_LEGAL_IF_BOUND)]
         faults += thinking.faults(dialect, listed, system=system, tools=tools)
     return [fault[:MAX_FAULT_CHARS] for fault in faults]
 
@@ -222,12 +224,21 @@ def _anthropic_faults(messages: list[Json]) -> list[str]:
     """Roles alternate, the user first; results come first in the message after their calls; nothing is empty."""
     faults: list[str] = []
     called: list[str] = []
-    expected = "assistant" if messages and _begins_with_summary(messages[0]) else "user"
+    expected: tuple[str, ...] = (
+        ("assistant",) if messages and _begins_with_summary(messages[0]) else ("user",)
+    )
     for at, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
-        if role != expected:
-            faults.append(f"[{at}] {role!r} where {expected} is expected")
-        expected = "user" if role == "assistant" else "assistant"
+        if role == "system":
+            faults += _system_faults(at, message, called)
+            expected = ("user", "assistant") if at else expected
+            continue
+        if role not in expected:
+            is_twice = at > 0 and role == messages[at - 1].get("role")
+            faults.append(
+                f"[{at}] {role} {_TWICE}" if is_twice else f"[{at}] {role!r} where {expected[0]} is expected"
+            )
+        expected = ("user",) if role == "assistant" else ("assistant",)
         if message.keys() != {"role", "content"}:
             faults.append(f"[{at}] fields {sorted(message)}")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -240,6 +251,17 @@ def _anthropic_faults(messages: list[Json]) -> list[str]:
         if len(called) != len(set(called)):
             faults.append(f"[{at}] an id twice in {called}")
     return [*faults, f"[end] {called} have no result"] if called else faults
+
+
+def _system_faults(at: int, message: Json, called: list[str]) -> list[str]:
+    """A system message may stand between any two others, but not between calls and their results."""
+    content, settings = message.get("content"), message.get("output_config")
+    faults = [f"[{at}] system comes before the results of {called}"] if called else []
+    if not message.keys() <= {"role", "content", "clear_at", "output_config"}:
+        faults.append(f"[{at}] fields {sorted(message)}")
+    if not isinstance(content, str | list | None) or not (content or settings):
+        faults.append(f"[{at}] content is {_shape(content)}")
+    return faults
 
 
 def _begins_with_summary(message: Json) -> bool:

@@ -1,6 +1,23 @@
 """The Anthropic Messages dialect: reading and writing messages."""
 
 from foveal.core.wire.anthropic.read import read
-from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, join, write, write_bound
+from foveal.core.wire.anthropic.write import (
+    ANTHROPIC_MESSAGES,
+    join,
+    join_bound,
+    merges,
+    merges_bound,
+    write,
+    write_bound,
+)
 
-__all__ = ["ANTHROPIC_MESSAGES", "join", "read", "write", "write_bound"]
+__all__ = [
+    "ANTHROPIC_MESSAGES",
+    "join",
+    "join_bound",
+    "merges",
+    "merges_bound",
+    "read",
+    "write",
+    "write_bound",
+]

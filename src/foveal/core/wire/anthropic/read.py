@@ -7,8 +7,9 @@ other blocks. Legal messages that are read, written and joined are unchanged, wi
 2. tool results come first in a message;
 3. empty texts, empty messages, and thinking at the end of a message are left out;
 4. an empty tool result has no content;
-5. system text among the messages becomes a user message;
-6. the fields of a reply other than role and content are not sent back.
+5. the fields of a reply other than role and content are not sent back.
+
+For a model that binds thinking, 1 holds only for what follows tool results, and thinking at the end stays.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from foveal.core.log.events import (
     UserSaid,
     unraw,
 )
-from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, COMPACTION_TYPE
+from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, COMPACTION_TYPE, SYSTEM_ROLE
 from foveal.core.wire.cache_marks import CACHE_MARK
 from foveal.core.wire.common import (
     TEXT_OR_PARTS,
@@ -72,6 +73,8 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
 
 def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
     role = message.get("role")
+    if role == SYSTEM_ROLE:
+        return (_read_system(message),)
     content: Content | list[AnyPart | ToolReturned] = required_content(message, "content")
     extra: Raw | UnsetType = UNSET
     if len(message) != 2 or role is None:  # else there are no other fields
@@ -86,13 +89,20 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
             if not isinstance(parts, str) and any(map(_is_summary, parts)):
                 return tuple(_split_at_summaries(parts, extra))
             return (_model_fact(parts, extra),)
-        case "system":
-            parts = _without_results(content)
-            return (Instructed(content=parts, dialect=_native_dialect(extra, parts), extra=extra),)
         case None:
             raise BadField("role", "is missing")
         case other:
-            raise unknown_role(other, "Anthropic messages", "user, assistant")
+            raise unknown_role(other, "Anthropic messages", "user, assistant, system")
+
+
+def _read_system(message: Mapping[str, Any]) -> Instructed:
+    """Read a system message among the messages. It may have settings for the next turns instead of content."""
+    extra = other_fields(message, _MESSAGE_FIELDS)
+    has_content = message.get("content") is not None or extra is UNSET
+    content: Content = required_content(message, "content") if has_content else ""
+    if not isinstance(content, str):
+        content = tuple(read_list(content, "content", _read_part, expected=TEXT_OR_PARTS))
+    return Instructed(content=content, dialect=ANTHROPIC_MESSAGES, extra=extra)
 
 
 def _model_fact(parts: Content, extra: Raw | UnsetType) -> ModelSaid:

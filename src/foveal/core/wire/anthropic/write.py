@@ -1,13 +1,13 @@
 """Writes facts as Anthropic messages.
 
 `write` gives the messages of one fact; `join` makes a legal list of them: roles alternate, the user speaks first
-unless a compaction block does,
-tool results come first in their message, and the call ids of a message differ.
+unless a compaction block does, tool results come first in their message, and the call ids of a message differ.
+System messages among the others stay as they were given, in their places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from re import compile as pattern
 from typing import Any, Final
@@ -44,6 +44,7 @@ from foveal.core.wire.media import media_source
 
 ANTHROPIC_MESSAGES: Final[Dialect] = "anthropic"
 COMPACTION_TYPE: Final = "compaction"
+SYSTEM_ROLE: Final = "system"
 _LEGAL_ID: Final = pattern(r"[a-zA-Z0-9_-]+")
 _ILLEGAL_ID_CHAR: Final = pattern(r"[^a-zA-Z0-9_-]")
 _THINKING_TYPES: Final = ("thinking", "redacted_thinking")
@@ -69,11 +70,24 @@ def _write(fact: AnyFact, *, keeps_last_thinking: bool) -> list[Json]:
         return [{"role": "user", "content": [_write_result(fact)]}]
     if isinstance(fact, ModelSaid):
         return _write_message("assistant", fact, keeps_last_thinking=keeps_last_thinking)
+    if isinstance(fact, Instructed) and fact.dialect == ANTHROPIC_MESSAGES and not fact.aside:
+        return _write_system(fact)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
         return _write_message("user", fact)
     if isinstance(fact, ForeignSummary):
         return _write_summary(fact)
     return []
+
+
+def _write_system(fact: Instructed) -> list[Json]:
+    """Return a system message as it was given. Without content, it has settings for the turns after it."""
+    content: Any = fact.content
+    if not isinstance(content, str):
+        content = _write_parts(content, same_dialect=True, allows_media=False)
+    message = {"role": "system", "content": content, **extras(fact.extra)}
+    if content == "":
+        del message["content"]
+    return [message] if len(message) > 1 else []
 
 
 def _write_summary(fact: ForeignSummary) -> list[Json]:
@@ -174,21 +188,50 @@ def _write_media(part: Media) -> Json | None:
 # ── All messages ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def merges(before: Json, message: Json) -> bool:
+    """Return whether `join` makes one message of two."""
+    return bool(before["role"] == message["role"] != SYSTEM_ROLE)
+
+
+def merges_bound(before: Json, message: Json) -> bool:
+    """Return whether `join_bound` makes one message of two: only of a tool result and what follows it. Thinking is
+    bound to the messages before it, and the provider accepts neighbours of one role."""
+    content = before.get("content")
+    return (
+        before["role"] == message["role"] == "user"
+        and type(content) is list
+        and content[-1].get("type") == "tool_result"
+    )
+
+
 def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
     """Return the messages of all steps as one legal list; the groups are not changed."""
+    return _join(groups, merges)
+
+
+def join_bound(groups: Iterable[Sequence[Json]]) -> list[Json]:
+    """Return the messages of all steps as one legal list for a model that binds thinking; the groups are not
+    changed."""
+    return _join(groups, merges_bound)
+
+
+def _join(groups: Iterable[Sequence[Json]], merges: Callable[[Json, Json], bool]) -> list[Json]:
     joined: list[Json] = []
-    last = ""
+    last: Json = {"role": ""}
     fresh = False  # whether the last message is a copy and may be changed; messages of a group may not
+    has_begun = False
     names: dict[str, list[str]] = {}
     for message in chain.from_iterable(groups):
-        role, content = message["role"], message["content"]
+        role, content = message["role"], message.get("content")
         if type(content) is list and (names or (role == "assistant" and len(content) > 1)):
             message, names = _with_distinct_ids(message, names)
-        if role != last:
-            if not joined and role == "assistant" and not _is_summary(message):
+        is_merged = role == last["role"] and merges(last, message)
+        last = message
+        if not is_merged:
+            if role == "assistant" and not has_begun and not _is_summary(message):
                 joined.append({"role": "user", "content": OPENING_USER_TEXT})
             joined.append(message)
-            last, fresh = role, False
+            fresh, has_begun = False, has_begun or role != SYSTEM_ROLE
             continue
         if not fresh:
             joined[-1], fresh = {**joined[-1], "content": list(_blocks(joined[-1]))}, True
