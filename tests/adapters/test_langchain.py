@@ -171,9 +171,13 @@ def test_a_reduced_answer_of_blocks_is_shown_reduced() -> None:
     call = {"type": "tool_call", "id": "c1", "name": "write", "args": {"text": "long"}}
     answer = AIMessage([thinking, {"type": "text", "text": "a long text"}, use], tool_calls=[call], id="a1")
     shown = {"id": "c1", "function": {"name": "write", "arguments": '{"text": "…"}'}}
-    message = {"role": "assistant", "content": "a …", "tool_calls": [shown]}
+    text = {"type": "text", "text": "a …"}
+    message = {"role": "assistant", "content": [thinking, text], "tool_calls": [shown]}
     [built] = LangChainFormat().build([Piece(message, 0, whole=False)], answer)
-    assert built.content == [thinking, {"type": "text", "text": "a …"}, {**use, "input": {"text": "…"}}]
+    assert built.content == [thinking, text, {**use, "input": {"text": "…"}}]
+    without = {**message, "content": "a …"}
+    [other] = LangChainFormat().build([Piece(without, 0, whole=False)], answer)
+    assert other.content == [text, {**use, "input": {"text": "…"}}]
     assert isinstance(built, AIMessage)
     assert (built.id, built.tool_calls[0]["args"]) == ("a1", {"text": "…"})
 

@@ -43,6 +43,7 @@ from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
+from foveal.core.wire.openai_chat.write import THINKING_FIELD
 from foveal.core.wire.usage import usage_or_none
 from foveal.recall.recall_tools import tools as recall_schemas
 
@@ -50,6 +51,7 @@ MAX_KNOWN_SESSIONS: Final = 10_000
 """Sessions whose conversation is remembered for the recall tools."""
 _NO_TEXT: Final[WireMessage] = {"role": "system", "content": ""}
 """Stands for a message that no model reads, such as an approval: system messages are never dropped."""
+_THOUGHT: Final = "text_reasoning"
 _SYSTEM_ROLES: Final = ("system", "developer")
 _is_summary: ContextVar[bool] = ContextVar("foveal_agent_framework_summary", default=False)
 """Whether the current request is for a summary, which passes the middleware of the client too."""
@@ -232,17 +234,19 @@ def _write_message(message: Message) -> WireMessage:
             return _NO_TEXT
         return {"role": "user", "content": "\n".join(texts) if len(texts) == len(parts) else parts}
     calls = [_write_call(content) for content in message.contents if content.type == "function_call"]
-    thoughts = [
-        content.text for content in message.contents if content.type == "text_reasoning" and content.text
-    ]
+    thoughts = [_write_thought(content) for content in message.contents if content.type == _THOUGHT]
     if not (calls or texts or thoughts):
         return _NO_TEXT
     written: WireMessage = {"role": "assistant", "content": "\n".join(texts) or None}
     if calls:
         written["tool_calls"] = calls
     if thoughts:
-        written["reasoning_content"] = "\n".join(thoughts)
+        written[THINKING_FIELD] = thoughts
     return written
+
+
+def _write_thought(content: Content) -> WireMessage:
+    return {"type": "thinking", "thinking": content.text or "", "signature": content.protected_data or ""}
 
 
 def _write_call(content: Content) -> WireMessage:
@@ -311,6 +315,9 @@ def _shown_contents(contents: list[Content], message: WireMessage) -> list[Conte
         elif content.type == "function_call":
             if content.call_id in calls:
                 shown.append(_with_arguments(content, calls[content.call_id]))
+        elif content.type == _THOUGHT:
+            if message.get(THINKING_FIELD):
+                shown.append(content)
         elif content.type not in ("data", "uri") or _write_part(content) in parts:
             shown.append(content)
     if text and not texts:

@@ -27,7 +27,7 @@ from pydantic import PrivateAttr
 
 from foveal.adapters.conversation_ids import ConversationIds, checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import NativeContext, Piece, WireMessage, with_own_fields
 from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
@@ -75,7 +75,7 @@ class CrewMessageFormat:
     def build(self, pieces: Sequence[Piece], original: WireMessage | None) -> Sequence[WireMessage]:
         if original is None or len(pieces) != 1:
             return [piece.message for piece in pieces]
-        return [{**original, **pieces[0].message}]
+        return [with_own_fields(pieces[0].message, original)]
 
 
 class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]

@@ -50,6 +50,9 @@ MAX_KNOWN_TOOLS: Final = 1_000
 """Tools whose schemas are kept."""
 
 
+_THINKING_TYPES: Final = ("thinking", "redacted_thinking", "reasoning")
+
+
 class LangChainFormat:
     """Converts LangChain's messages."""
 
@@ -89,11 +92,14 @@ def _reduced_content(content: Any, shown: Any, arguments: dict[str, Any]) -> Any
     if len(texts) != len(_texts(content)):
         texts = ["\n".join(texts)]
     left = iter(texts)
-    blocks = [_reduced_block(block, left, arguments) for block in content]
+    shows_thinking = isinstance(shown, list) and any(block.get("type") in _THINKING_TYPES for block in shown)
+    blocks = [_reduced_block(block, left, arguments, shows_thinking=shows_thinking) for block in content]
     return [block for block in blocks if block]
 
 
-def _reduced_block(block: Any, texts: Iterator[str], arguments: dict[str, Any]) -> Any:
+def _reduced_block(
+    block: Any, texts: Iterator[str], arguments: dict[str, Any], *, shows_thinking: bool
+) -> Any:
     """Return a block as it is shown; "" for a text that is not."""
     if not isinstance(block, dict):
         return next(texts, "")
@@ -105,6 +111,8 @@ def _reduced_block(block: Any, texts: Iterator[str], arguments: dict[str, Any]) 
             return {**block, "input": arguments[block["id"]]}
         case "function_call" if block.get("call_id") in arguments:
             return {**block, "arguments": json.dumps(arguments[block["call_id"]])}
+        case kind if kind in _THINKING_TYPES and not shows_thinking:
+            return ""
         case _:
             return block
 

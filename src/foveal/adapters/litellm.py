@@ -11,7 +11,9 @@
    litellm has no such hook for its sync `completion`.
 3. A conversation is found by `litellm_session_id` or `metadata["session_id"]`; otherwise by its messages, among
    those of the same `user`. In the proxy, every API key has conversations of its own.
-4. With `summarise="own"`, the model of the call writes the summaries.
+4. Once a conversation was reduced, a provider that binds thinking is asked to leave out what it would refuse
+   (`core.wire.bound_thinking`), as far as the call turns thinking on.
+5. With `summarise="own"`, the model of the call writes the summaries.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from foveal.adapters.conversation_ids import ConversationIds, checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import NativeContext, Piece, WireMessage, with_own_fields
 from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
+from foveal.core.wire.bound_thinking import BETA_HEADER, refuses_controls, with_beta, with_dropped_blocks
 from foveal.recall.recall_tools import tools as recall_schemas
 
 Options = Mapping[str, Any]
@@ -63,7 +66,7 @@ class LiteLLMFormat:
     def build(self, pieces: Sequence[Piece], original: Any) -> Sequence[Any]:
         if original is None or len(pieces) != 1:
             return [piece.message for piece in pieces]
-        return [{**_plain(original), **pieces[0].message}]
+        return [with_own_fields(pieces[0].message, _plain(original))]
 
 
 def _plain(message: Any) -> WireMessage:
@@ -119,6 +122,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         self._ids = ConversationIds()
         self._calls: OrderedDict[str, NativeContext[Any]] = OrderedDict()
         """The contexts of the calls between two hooks, by litellm's id of the call."""
+        self._without_controls: set[str] = set()
+        """Models whose provider refuses the field `block_binding`."""
 
     # ── In place of litellm's functions ──────────────────────────────────────────────────────────────────
 
@@ -133,7 +138,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         found = self.conversations.get(self._id(messages, options), model=model)
         options = self._prepare(found, options)
         with own_model(partial(_summarise, model, options)):
-            reply = found.send(messages, partial(_complete, model, options), tools=_tools(options))
+            call = partial(self._complete, found, model, options, messages)
+            reply = found.send(messages, call, tools=_tools(options))
         if options.get("stream"):
             return ObservedStream(reply, found)
         found.observe(reply.usage)
@@ -150,9 +156,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         found = await self.conversations.aget(self._id(messages, options), model=model)
         options = self._prepare(found, options)
         with own_model(partial(_summarise_async, model, options)):
-            reply = await found.asend(
-                messages, partial(_complete_async, model, options), tools=_tools(options)
-            )
+            call = partial(self._complete_async, found, model, options, messages)
+            reply = await found.asend(messages, call, tools=_tools(options))
         if options.get("stream"):
             return ObservedStream(reply, found)
         found.observe(reply.usage)
@@ -195,7 +200,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         self._calls[str(kwargs.get("litellm_call_id"))] = found
         if len(self._calls) > MAX_UNFINISHED_CALLS:
             self._calls.popitem(last=False)
-        return {**prepared, "messages": fitted}
+        controls = self._controls(found, kwargs["model"], kwargs, is_changed=_differs(fitted, messages))
+        return {**prepared, **controls, "messages": fitted}
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: Any
@@ -216,6 +222,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         found = self._calls.pop(str(kwargs.get("litellm_call_id")), None)
         error = kwargs.get("exception")
         if found is not None and isinstance(error, Exception):
+            if refuses_controls(error):
+                self._without_controls.add(str(kwargs.get("model")))
             found.context.overflowed(error)
 
     async def async_pre_call_hook(
@@ -252,6 +260,55 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         if options.get("stream"):
             prepared["stream_options"] = {"include_usage": True, **(options.get("stream_options") or {})}
         return prepared
+
+    def _complete(
+        self,
+        found: NativeContext[Any],
+        model: str,
+        options: Options,
+        given: Sequence[Any],
+        fitted: list[Any],
+    ) -> Any:
+        controls = self._controls(found, model, options, is_changed=_differs(fitted, given))
+        try:
+            return _complete(model, {**options, **controls}, fitted)
+        except Exception as error:
+            if not controls or not refuses_controls(error):
+                raise
+            self._without_controls.add(model)
+        return _complete(model, options, fitted)
+
+    async def _complete_async(
+        self,
+        found: NativeContext[Any],
+        model: str,
+        options: Options,
+        given: Sequence[Any],
+        fitted: list[Any],
+    ) -> Any:
+        controls = self._controls(found, model, options, is_changed=_differs(fitted, given))
+        try:
+            return await _complete_async(model, {**options, **controls}, fitted)
+        except Exception as error:
+            if not controls or not refuses_controls(error):
+                raise
+            self._without_controls.add(model)
+        return await _complete_async(model, options, fitted)
+
+    def _controls(
+        self, found: NativeContext[Any], model: str, options: Options, *, is_changed: bool
+    ) -> dict[str, Any]:
+        """Return the options that have a provider which binds thinking leave out what it would refuse."""
+        if not is_changed or model in self._without_controls or not found.context.binds_thinking:
+            return {}
+        thinking = with_dropped_blocks(options.get("thinking"))
+        if thinking is None:
+            return {}
+        headers = options.get("extra_headers") or {}
+        return {
+            "thinking": thinking,
+            "extra_headers": {**headers, BETA_HEADER: with_beta(headers.get(BETA_HEADER, ""))},
+        }
 
     async def _wait_for_usage(self, found: NativeContext[Any]) -> None:
         """Wait until litellm has reported the stream before this call, which it does in a task of its own. A report
@@ -295,6 +352,12 @@ class ObservedStream:
         if usage is not None:
             self._found.observe(usage)
         return chunk
+
+
+def _differs(fitted: Sequence[Any], given: Sequence[Any]) -> bool:
+    return len(fitted) != len(given) or any(
+        one is not other for one, other in zip(fitted, given, strict=True)
+    )
 
 
 def _tools(options: Options) -> Sequence[Any]:

@@ -19,6 +19,7 @@ from foveal.context import Context
 from foveal.core.engine.origins import Origin
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
+from foveal.core.wire.openai_chat.write import THINKING_FIELD
 from foveal.errors import BadSetting
 
 NativeMessage = TypeVar("NativeMessage")
@@ -43,6 +44,13 @@ class Piece(NamedTuple):
     """Its place among the messages that its original was written as; None if it is not one of them."""
     whole: bool
     """Whether it shows that one unchanged."""
+
+
+def with_own_fields(shown: WireMessage, original: WireMessage) -> WireMessage:
+    """Return a message of chat completions as it is shown, with the fields of its original that only its library
+    knows. Thinking that is left out is not one of them."""
+    own = {name: value for name, value in original.items() if name != THINKING_FIELD}
+    return {**own, **shown}
 
 
 class MessageFormat(Protocol[NativeMessage]):

@@ -42,6 +42,7 @@ from pydantic_ai.messages import (
     SystemPromptPart,
     TextContent,
     TextPart,
+    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
     UploadedFile,
@@ -272,6 +273,8 @@ def _write_said(part: ModelResponsePart) -> WireMessage:
     match part:
         case TextPart() | SpeechPart():
             return {"type": "text", "text": part.content}
+        case ThinkingPart():
+            return {"type": "thinking", "thinking": part.content, "signature": part.signature or ""}
         case FilePart():
             return _write_item(part.content)
         case NativeToolReturnPart():
@@ -335,6 +338,10 @@ def _restored(items: Sequence[UserContent], shown: str | list[WireMessage]) -> A
 
 
 def _reduced_response(original: ModelResponse, shown: WireMessage) -> ModelResponse:
+    if not _shows_thinking(shown["content"]):
+        original = replace(
+            original, parts=[part for part in original.parts if not isinstance(part, ThinkingPart)]
+        )
     arguments = {call["id"]: call["function"]["arguments"] for call in shown.get("tool_calls") or ()}
     said = iter(_said(original, shown["content"]))
     parts: list[ModelResponsePart] = []
@@ -344,6 +351,10 @@ def _reduced_response(original: ModelResponse, shown: WireMessage) -> ModelRespo
         elif part.tool_call_id in arguments:
             parts.append(_reduced_call(part, arguments[part.tool_call_id]))
     return replace(original, parts=parts)
+
+
+def _shows_thinking(content: str | list[WireMessage] | None) -> bool:
+    return isinstance(content, list) and any(block.get("type") == "thinking" for block in content)
 
 
 def _said(

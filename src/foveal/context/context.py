@@ -595,6 +595,12 @@ class Context:
             engine.set_reserve(tokens)
 
     @property
+    def binds_thinking(self) -> bool:
+        """Whether the model refuses thinking once anything before it has changed."""
+        with self._lock:
+            return self._engine.view.thinking.is_bound
+
+    @property
     def max_tokens(self) -> int:
         """Most tokens that the answer to the next request may take."""
         with self._lock:

@@ -16,10 +16,11 @@ import msgspec
 from msgspec import Raw
 
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Dialect, Instructed
+from foveal.core.log.events import AnyFact, Dialect, Instructed, parts
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.bound_thinking import with_dropped_blocks
-from foveal.core.wire.common import Json
+from foveal.core.wire.common import Json, native_dialect
+from foveal.core.wire.thinking_check import has_thinking_blocks
 from foveal.interception.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 
 _MESSAGES_FIELD: Final[dict[Dialect, str]] = {
@@ -181,7 +182,8 @@ class ClientRequest:
         chunk = next(wire.wire_for("anthropic").read([{"role": "system", "content": text}]))
         fact = chunk.facts[0]
         assert isinstance(fact, Instructed)
-        return msgspec.structs.replace(fact, aside=True)
+        dialect = native_dialect("anthropic", fact.extra, parts(fact.content))
+        return msgspec.structs.replace(fact, aside=True, dialect=dialect)
 
     def set_model(self, model: str) -> None:
         """Replace the model's name by the one that upstream knows."""
@@ -199,7 +201,9 @@ class ClientRequest:
         field stays as it is."""
         if self.dialect != "anthropic" or not self.allows_binding_controls:
             return None
-        return with_dropped_blocks(self._field("thinking"))
+        given = self._field("thinking")
+        thinks = given is None and any(map(has_thinking_blocks, self.messages))
+        return with_dropped_blocks(given, thinks=thinks)
 
     def encode(
         self,

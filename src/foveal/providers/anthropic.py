@@ -17,6 +17,7 @@ from typing import Any, Final
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
 from foveal.core.wire.bound_thinking import BETA_HEADER, BINDING_BETA, refuses_controls, with_dropped_blocks
+from foveal.core.wire.thinking_check import has_thinking_blocks
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, anthropic_client, anthropic_tools
 from foveal.providers.cache_breakpoints import add_breakpoints
@@ -82,7 +83,8 @@ class Anthropic(BaseProvider):
             and (request.reduced or request.thinking_from)
             and self._allows_binding_controls
         ):
-            thinking = with_dropped_blocks(self.options.get("thinking"))
+            thinks = any(map(has_thinking_blocks, messages))
+            thinking = with_dropped_blocks(self.options.get("thinking"), thinks=thinks)
             if thinking is not None and BINDING_HEADERS_FIELD not in self.options:
                 body |= {"thinking": thinking, BINDING_HEADERS_FIELD: {BETA_HEADER: BINDING_BETA}}
         previous, self._last_messages = self._last_messages, messages

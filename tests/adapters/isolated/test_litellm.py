@@ -16,6 +16,8 @@ from foveal.adapters.litellm import FovealCallback
 from foveal.core.log import Compacted, Used
 from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
 from support.provider_stand_in import Answer, StandIn
+from support.thinking_upstream import ThinkingUpstream
+from support.upstream import RawUpstream
 from support.waiting import until
 
 SYSTEM = {"role": "system", "content": "You are a careful agent. Never delete anything."}
@@ -258,3 +260,32 @@ def test_a_call_with_positional_arguments_is_not_fitted_in_silence(provider: Sta
     arguments: dict[str, Any] = {"api_base": provider.openai, "api_key": "none"}
     with pytest.warns(UserWarning, match="keyword"):
         asyncio.run(litellm.acompletion("openai/gpt-4.1", [SYSTEM], **arguments))
+
+
+@pytest.mark.parametrize("knows_controls", [True, False])
+def test_bound_thinking_is_never_refused(*, knows_controls: bool) -> None:
+    upstream = ThinkingUpstream(knows_controls=knows_controls)
+    fitted = FovealCallback(window=6_000, reserve=1_000)
+    messages: list[Any] = [{"role": "user", "content": "Find the bug."}]
+    with RawUpstream(upstream) as raw:
+        for number in range(20):
+            reply = fitted.completion(
+                "anthropic/claude-fable-5-1",
+                messages,
+                api_base=raw.anthropic,
+                api_key="none",
+                max_tokens=1_000,
+                thinking={"type": "adaptive"},
+                metadata=SESSION,
+                num_retries=0,
+            )
+            answer = reply.choices[0].message
+            assert answer.thinking_blocks
+            text = " ".join(f"word{number}x{at}" for at in range(150))
+            result = {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": text}
+            messages += [answer, result]
+        assert fitted.conversations.get("one").context.report().reduced
+        assert upstream.refused == []
+        assert upstream.unknown_fields == (0 if knows_controls else 1)
+        last = json.loads(raw.seen[-1].body)
+        assert ("block_binding" in last["thinking"]) is knows_controls

@@ -131,9 +131,22 @@ def test_signatures_of_gemini_stay_with_their_calls() -> None:
         {"role": "model", "parts": [{"text": "Hm.", "thought": True}, call]},
         {"role": "user", "parts": [{"functionResponse": {"name": "ls", "response": {"output": "a.py"}}}]},
     ]
-    ctx = Context("gemini-3-pro", dialect="gemini", binds_thinking=True)
+    ctx = Context("gemini-3-pro", dialect="gemini")
     assert ctx.fit(messages, system="Be careful.") == messages
     assert ctx.fit(messages, system="Be quick.") == messages
+
+
+def test_thoughts_of_claude_in_the_form_of_gemini_are_bound() -> None:
+    """A framework of Google writes the messages of every model as its own."""
+    call = {"functionCall": {"name": "ls", "args": {}}}
+    messages: list[Json] = [
+        {"role": "user", "parts": [{"text": "Go."}]},
+        {"role": "model", "parts": [{"text": "Hm.", "thought": True, "thoughtSignature": "c2ln"}, call]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "ls", "response": {"output": "a.py"}}}]},
+    ]
+    ctx = Context("claude-opus-5-5", dialect="gemini")
+    assert ctx.fit(messages, system="Be careful.") == messages
+    assert ctx.fit(messages, system="Be quick.")[1]["parts"] == [call]
 
 
 # ── Fields and refusals ──────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +169,8 @@ def test_signatures_of_gemini_stay_with_their_calls() -> None:
     ],
 )
 def test_the_field_asks_the_provider_to_drop_blocks(thinking: object, expected: Json | None) -> None:
-    assert with_dropped_blocks(thinking) == expected
+    assert with_dropped_blocks(thinking, thinks=True) == expected
+    assert with_dropped_blocks(thinking) == (expected if thinking else None)
 
 
 def test_the_header_keeps_the_clients_values() -> None:

@@ -86,17 +86,20 @@ def without_thinking(content: Content) -> Content:
 
 
 def is_bound_utterance(fact: AnyFact) -> bool:
-    """Return whether a fact is an utterance with thinking that can be bound. Gemini's thoughts never are."""
-    return isinstance(fact, ModelSaid) and fact.dialect != "gemini" and has_thinking(fact.content)
+    """Return whether a fact is an utterance with thinking, which is bound if its model binds it."""
+    return isinstance(fact, ModelSaid) and has_thinking(fact.content)
 
 
 # ── Requests and refusals ────────────────────────────────────────────────────────────────────────────────
 
 
-def with_dropped_blocks(thinking: object) -> Json | None:
+def with_dropped_blocks(thinking: object, *, thinks: bool = False) -> Json | None:
     """Return the field `thinking` of a request that has the provider leave out what it would refuse; None if the
-    field must stay as it is: thinking is off, or the client has chosen a behaviour itself."""
+    field must stay as it is: thinking is off, or the client has chosen a behaviour itself. `thinks` says that the
+    request has thinking in it: then the model thinks, although the field is missing."""
     if thinking is None:
+        if not thinks:
+            return None
         return {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
     if not isinstance(thinking, Mapping) or thinking.get("type") not in ("adaptive", "enabled"):
         return None

@@ -96,7 +96,7 @@ class ThinkingCheck:
             moved = [block.at + 1 for block, is_gap in found if not is_gap]
             # A block whose predecessor is missing is legal as the first one.
             end = moved[-1] if moved else found[-1][0].at
-            if not any(map(_thinks, kept[:end])):
+            if not any(map(has_thinking_blocks, kept[:end])):
                 end += 1
             kept = [*without_thinking_blocks(kept[:end]), *kept[end:]]
         return kept
@@ -150,7 +150,8 @@ def is_thinking_block(block: object) -> bool:
     return block.get("type") in ("thinking", "redacted_thinking") or "reasoningContent" in block
 
 
-def _thinks(message: Json) -> bool:
+def has_thinking_blocks(message: Json) -> bool:
+    """Return whether a message of Anthropic or Bedrock has thinking in it."""
     return any(map(is_thinking_block, _as_blocks(message.get("content"))))
 
 
@@ -158,7 +159,7 @@ def without_thinking_blocks(messages: Sequence[Json]) -> list[Json]:
     """Return messages of Anthropic or Bedrock without thinking, and without those that have nothing else."""
     left: list[Json] = []
     for message in messages:
-        if not _thinks(message):
+        if not has_thinking_blocks(message):
             left.append(message)
         elif content := [block for block in message["content"] if not is_thinking_block(block)]:
             left.append({**message, "content": content})

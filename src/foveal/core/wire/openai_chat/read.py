@@ -9,7 +9,8 @@ exceptions:
 3. `tool_calls` that are null or empty are left out;
 4. arguments that were given as an object come back as text.
 
-The name of a legacy `function_call` serves as its id.
+The name of a legacy `function_call` serves as its id. Thinking of Claude, as libraries write it among the parts or
+beside them (`THINKING_FIELD`), is read as such: it may have to be left out (`wire.bound_thinking`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from foveal.core.log.events import (
     ModelSaid,
     Opaque,
     Text,
+    Thinking,
     ToolReturned,
     UserSaid,
 )
@@ -49,11 +51,12 @@ from foveal.core.wire.common import (
     required_string,
     unknown_role,
 )
-from foveal.core.wire.openai_chat.write import LEGACY_CALL, OPENAI_CHAT
+from foveal.core.wire.openai_chat.write import LEGACY_CALL, OPENAI_CHAT, THINKING_FIELD
 
 _MEDIA_TYPES: Final = frozenset({"image_url", "input_audio", "file"})
 _MESSAGE_FIELDS: Final = frozenset({"role", "content"})
-_ASSISTANT_FIELDS: Final = frozenset({"role", "content", "tool_calls", "function_call"})
+_ASSISTANT_FIELDS: Final = frozenset({"role", "content", "tool_calls", "function_call", THINKING_FIELD})
+_THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
 _RESULT_FIELDS: Final = frozenset({"role", "content", "tool_call_id", "name"})
 _TEXT_FIELDS: Final = frozenset({"type", "text"})
 _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom"})
@@ -107,10 +110,11 @@ def _read_assistant(message: Mapping[str, Any]) -> ModelSaid:
         calls = read_list(message["tool_calls"], "tool_calls", _read_call)
     if message.get("function_call") is not None:
         calls.append(_read_legacy_call(message["function_call"]))
+    thinking = read_list(message.get(THINKING_FIELD) or (), THINKING_FIELD, _read_thinking_beside)
     listed = not isinstance(content, str) and bool(content)
-    if calls:
+    if calls or thinking:
         said = (Text(text=content),) if isinstance(content, str) else content
-        content = (*said, *calls)
+        content = (*thinking, *said, *calls)
     return ModelSaid(content=content, listed=listed, dialect=_native_dialect(extra, content), extra=extra)
 
 
@@ -144,7 +148,18 @@ def _read_part(item: Mapping[str, Any]) -> AnyPart:
         return Text(text=required_string(item, "text"), extra=other_fields(item, _TEXT_FIELDS))
     if kind == "refusal":
         return Text(text=required_string(item, "refusal"), extra=other_fields(item, frozenset({"refusal"})))
+    if kind in _THINKING_TYPES:
+        return Thinking(native=raw_json(item), text=_thinking_text(item))
     return read_media(item) if kind in _MEDIA_TYPES else Opaque(native=raw_json(item))
+
+
+def _read_thinking_beside(item: Mapping[str, Any]) -> Thinking:
+    return Thinking(native=raw_json({THINKING_FIELD: dict(item)}), text=_thinking_text(item))
+
+
+def _thinking_text(item: Mapping[str, Any]) -> str:
+    text = item.get("thinking")
+    return text if isinstance(text, str) else ""
 
 
 def _read_call(item: Mapping[str, Any]) -> Call:

@@ -21,6 +21,7 @@ from foveal.core.log.events import (
     ModelSaid,
     Opaque,
     Text,
+    Thinking,
     ToolReturned,
     UserSaid,
     extras,
@@ -39,6 +40,8 @@ from foveal.core.wire.media import media_source
 OPENAI_CHAT: Final[Dialect] = "openai_chat"
 LEGACY_CALL: Final = "function_call"
 """Variety of the deprecated `function_call`, which preceded `tool_calls`."""
+THINKING_FIELD: Final = "thinking_blocks"
+"""Where a library that writes every provider's messages as chat, such as LiteLLM, keeps the thinking of Claude."""
 _CONTENT_SUBSTITUTES: Final = frozenset({"refusal", "audio"})
 """Fields of an assistant message that allow its content to be null."""
 
@@ -92,15 +95,13 @@ def _write_assistant(fact: ModelSaid) -> Json:
     extra = extras(fact.extra) if same_dialect and fact.extra is not UNSET else {}
     if isinstance(content, str):
         return {"role": "assistant", "content": content, **extra}
-    calls: list[Call] = []
-    other_parts: list[AnyPart] = []
-    for part in content:
-        if isinstance(part, Call):
-            calls.append(part)
-        else:
-            other_parts.append(part)
+    calls = [part for part in content if isinstance(part, Call)]
+    thinking = _thinking_beside(content) if same_dialect else []
+    other_parts = [part for part in content if not isinstance(part, Call) and not _is_beside(part)]
     said = _write_assistant_content(other_parts, fact, same_dialect=same_dialect) if other_parts else None
     message: Json = {"role": "assistant", "content": said, **extra}
+    if thinking:
+        message[THINKING_FIELD] = thinking
     if not calls:
         if message["content"] is None and not any(map(extra.get, _CONTENT_SUBSTITUTES)):
             message["content"] = ""
@@ -114,6 +115,16 @@ def _write_assistant(fact: ModelSaid) -> Json:
         if call.variety == LEGACY_CALL:
             message["function_call"] = {"name": call.name, "arguments": call.arguments, **extras(call.extra)}
     return message
+
+
+def _is_beside(part: AnyPart) -> bool:
+    """Return whether a part is thinking that stands beside the content of its message."""
+    return isinstance(part, Thinking) and THINKING_FIELD in unraw(part.native)
+
+
+def _thinking_beside(content: Sequence[AnyPart]) -> list[Json]:
+    blocks = (unraw(part.native) for part in content if isinstance(part, Thinking))
+    return [block[THINKING_FIELD] for block in blocks if THINKING_FIELD in block]
 
 
 def _write_assistant_content(
@@ -163,7 +174,7 @@ def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Jso
             extra = extras(part.extra) if same_dialect else {}
             name = "refusal" if extra.get("type") == "refusal" else "text"
             return {"type": "text", name: part.text, **extra}
-        case Media() | Opaque() if same_dialect:
+        case Media() | Opaque() | Thinking() if same_dialect:
             native: Json = unraw(part.native)
             return native
         case Media():
