@@ -1,4 +1,4 @@
-"""Bound thinking in the objects of frameworks: no reduced request has thinking behind other messages than before."""
+"""Bound thinking in the objects of frameworks: no reduced request has any behind other messages than before."""
 
 from __future__ import annotations
 

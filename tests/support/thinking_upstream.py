@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from foveal.core.wire.bound_thinking import BINDING_BETA
 from foveal.core.wire.thinking_check import ThinkingCheck, is_thinking_block
-from support.upstream import Piece, ReceivedRequest, answer
+from support.raw_upstream import Piece, ReceivedRequest, answer
 
 Json = dict[str, Any]
 REFUSAL: Final = (

@@ -10,14 +10,11 @@ of a script, waits where the script says so, and closes the connection.
 from __future__ import annotations
 
 import asyncio
-import socketserver
-import threading
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from foveal import config
 from foveal.apps.http.app import app
@@ -25,10 +22,22 @@ from foveal.apps.http.proxy import Upstreams
 from foveal.core.log import Event
 from foveal.server import AuthTokens, Service
 from foveal.web.listener import bind, run_server, url_of
+from support.raw_upstream import DEADLINE, Piece, RawUpstream, ReceivedRequest, Script, answer, stream_head
 from support.threaded_server import ThreadedServer
 
+__all__ = [
+    "DEADLINE",
+    "Piece",
+    "ProxyServer",
+    "RawUpstream",
+    "ReceivedRequest",
+    "Script",
+    "answer",
+    "stream_head",
+    "until",
+]
+
 T = TypeVar("T")
-DEADLINE = 60.0
 
 
 def until(true: Callable[[], T], *, seconds: float = DEADLINE) -> T:
@@ -112,90 +121,3 @@ class ProxyServer(ThreadedServer):
 
     def events(self, session: str, tenant: str = "default") -> list[Event]:
         return self.do(self.service.tenant(tenant).store.read(session))
-
-
-# ── An upstream with scripted bytes ────────────────────────────────────────────────────────────────────
-
-
-@dataclass
-class ReceivedRequest:
-    """A request that a `RawUpstream` upstream received."""
-
-    line: str
-    headers: dict[str, str]
-    body: bytes
-
-
-Piece = bytes | threading.Event
-"""Bytes to send, or an event to wait for."""
-Script = Callable[[ReceivedRequest, int], Iterable[Piece]]
-
-
-@dataclass
-class RawUpstream:
-    """Answers each request with the pieces of its script (by the request's number, from 1) and closes the
-    connection."""
-
-    script: Script
-    seen: list[ReceivedRequest] = field(default_factory=list)
-
-    def __enter__(self) -> Self:
-        raw = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                line = self.rfile.readline().decode().strip()
-                if not line:
-                    return
-                headers: dict[str, str] = {}
-                while text := self.rfile.readline().decode().strip():
-                    name, _, value = text.partition(":")
-                    headers[name.lower()] = value.strip()
-                seen = ReceivedRequest(
-                    line, headers, self.rfile.read(int(headers.get("content-length", "0")))
-                )
-                raw.seen.append(seen)
-                with suppress(OSError):
-                    for piece in raw.script(seen, len(raw.seen)):
-                        if isinstance(piece, bytes):
-                            self.wfile.write(piece)
-                        else:
-                            assert piece.wait(DEADLINE)
-
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            allow_reuse_address = True
-            request_queue_size = 256
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def anthropic(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    @property
-    def openai(self) -> str:
-        return f"{self.anthropic}/v1"
-
-
-def answer(
-    body: bytes, *, status: str = "200 OK", kind: str = "application/json", more: bytes = b""
-) -> bytes:
-    """Return a whole response as bytes."""
-    length = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n".encode()
-    return length + more + b"connection: close\r\n\r\n" + body
-
-
-def stream_head(kind: str = "text/event-stream") -> bytes:
-    """Return the head of a response that ends with its connection."""
-    return f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode()

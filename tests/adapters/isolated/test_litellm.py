@@ -16,8 +16,8 @@ from foveal.adapters.litellm import FovealCallback
 from foveal.core.log import Compacted, Used
 from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
 from support.provider_stand_in import Answer, StandIn
+from support.raw_upstream import RawUpstream
 from support.thinking_upstream import ThinkingUpstream
-from support.upstream import RawUpstream
 from support.waiting import until
 
 SYSTEM = {"role": "system", "content": "You are a careful agent. Never delete anything."}
@@ -276,6 +276,7 @@ def test_bound_thinking_is_never_refused(*, knows_controls: bool) -> None:
                 api_key="none",
                 max_tokens=1_000,
                 thinking={"type": "adaptive"},
+                tools=[TOOL],
                 metadata=SESSION,
                 num_retries=0,
             )
