@@ -311,7 +311,7 @@ class ToolReturned(Fact, frozen=True, tag="tool_returned"):
 
 
 class ForeignSummary(Fact, frozen=True, tag="foreign_summary"):
-    """A summary that the provider made of everything before it: a compaction block or a compaction item.
+    """A summary that the provider made of everything before it: its compaction block or item.
 
     It is sent as it came, in its place. No reduction hides or changes it. What the provider no longer reads,
     because this summary stands for it, is not counted.
