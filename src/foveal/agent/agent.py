@@ -19,6 +19,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Final, Literal, Protocol
 
+from msgspec import Raw
+from msgspec.structs import replace
+
 from foveal.agent.agent_events import (
     AgentEvent,
     ContextReduced,
@@ -48,6 +51,7 @@ from foveal.core.log.events import (
     CompactionFailed,
     Content,
     Dialect,
+    ForeignSummary,
     Instructed,
     ModelSaid,
     Noted,
@@ -87,17 +91,37 @@ def summariser_for(provider: Provider) -> Summariser:
         reply = await _reply(provider, _fitted(request), request.max_tokens)
         chunks = wire.wire_for(provider.dialect).read(reply.messages)
         said = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ModelSaid)]
-        usage = usage_or_none(reply.usage)
-        return Draft(
-            text="\n".join(text_of(fact.content) for fact in said),
-            stop=_stop(reply, has_calls=any(calls_of(fact.content) for fact in said)),
-            input=usage.input if usage else 0,
-            cache_read=usage.cache_read if usage else 0,
-            cache_write=usage.cache_write if usage else 0,
-            output=usage.output if usage else 0,
-        )
+        text = "\n".join(text_of(fact.content) for fact in said)
+        return _draft(text, reply, stop=_stop(reply, has_calls=any(calls_of(fact.content) for fact in said)))
 
     return Summariser(write, name=provider.name)
+
+
+def native_summariser_for(provider: Provider) -> Summariser:
+    """Return a summariser that has a provider compact the conversation with its own API."""
+
+    async def compact(request: SummaryRequest) -> Draft:
+        prefix = request.prefix
+        assert prefix is not None  # a request of the form `native` has one
+        reply = await _reply(provider, replace(prefix, compaction=request.instruction), request.max_tokens)
+        chunks = wire.wire_for(provider.dialect).read(reply.messages)
+        found = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ForeignSummary)]
+        return _draft("", reply, native=found[-1].native if found else None)
+
+    return Summariser(compact, name=provider.name, native=True, dialect=provider.dialect)
+
+
+def _draft(text: str, reply: Reply, *, stop: StopReason = "", native: Raw | None = None) -> Draft:
+    usage = usage_or_none(reply.usage)
+    return Draft(
+        text=text,
+        native=native,
+        stop=stop,
+        input=usage.input if usage else 0,
+        cache_read=usage.cache_read if usage else 0,
+        cache_write=usage.cache_write if usage else 0,
+        output=usage.output if usage else 0,
+    )
 
 
 def _stop(reply: Reply, *, has_calls: bool) -> StopReason:

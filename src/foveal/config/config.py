@@ -201,6 +201,11 @@ class Config:
         return self.get("compaction.model") or ""
 
     @property
+    def summarises_natively(self) -> bool:
+        """Whether a provider is asked to compact conversations with its own API, before any model is."""
+        return bool(self.get("compaction.summarise") == "native")
+
+    @property
     def rules(self) -> InstructionRules:
         """Rules for AGENTS.md and preferences.md."""
         return InstructionRules(

@@ -322,6 +322,12 @@ _AGENT_KEYS: Final = (
         default="",
     ),
     config_key(
+        "compaction.summarise",
+        one_of(("auto", "native")),
+        "who writes summaries: auto, a model; native, first the provider's own compaction API where it has one",
+        default="auto",
+    ),
+    config_key(
         "compaction.model",
         STRING,
         "the model that writes summaries; if not set, the session's model",

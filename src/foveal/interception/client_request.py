@@ -20,6 +20,7 @@ from foveal.core.log.events import AnyFact, Dialect, Instructed, parts
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.bound_thinking import with_dropped_blocks
 from foveal.core.wire.common import Json, native_dialect
+from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
 from foveal.core.wire.thinking_check import has_thinking_blocks
 from foveal.interception.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 
@@ -124,7 +125,7 @@ class ClientRequest:
         if self.dialect != "openai_responses":
             return False
         last = self.messages[len(self.messages) - 1]
-        return isinstance(last, dict) and last.get("type") == "compaction_trigger"
+        return isinstance(last, dict) and bool(last.get("type") == COMPACTION_TRIGGER["type"])
 
     def _field(self, name: str) -> Any:
         value = self.fields.get(name)

@@ -17,12 +17,13 @@ from typing import Any, Final
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
 from foveal.core.wire.bound_thinking import BETA_HEADER, BINDING_BETA, refuses_controls, with_dropped_blocks
+from foveal.core.wire.native_compaction import COMPACTION_BETA, COMPACTION_FIELD, compaction_field
 from foveal.core.wire.thinking_check import has_thinking_blocks
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, anthropic_client, anthropic_tools
 from foveal.providers.cache_breakpoints import add_breakpoints
 
-BINDING_HEADERS_FIELD: Final = "extra_headers"
+HEADERS_FIELD: Final = "extra_headers"
 """The argument of Anthropic's client with headers of one request."""
 TRANSFORMATIONS_FIELD: Final = "input_transformations"
 """The field of a reply that lists what the provider has left out of the request."""
@@ -51,16 +52,15 @@ class Anthropic(BaseProvider):
         try:
             return await client.messages.create(**body)
         except Exception as error:
-            if BINDING_HEADERS_FIELD not in body or not refuses_controls(error):
+            if HEADERS_FIELD not in body or not refuses_controls(error):
                 raise
             self._allows_binding_controls = False
         return await client.messages.create(**self._without_controls(body))
 
     def _without_controls(self, body: JsonObject) -> JsonObject:
-        left = {
-            name: value for name, value in body.items() if name not in ("thinking", BINDING_HEADERS_FIELD)
-        }
-        return {**left, **self.options}
+        left = {name: value for name, value in body.items() if name not in ("thinking", HEADERS_FIELD)}
+        betas = [COMPACTION_BETA] if COMPACTION_FIELD in (body.get("extra_body") or {}) else []
+        return {**left, **_beta_headers(betas), **self.options}
 
     def new_reply(self) -> StreamedReply:
         return AnthropicReply()
@@ -78,17 +78,30 @@ class Anthropic(BaseProvider):
             body["system"] = request.system
         if request.tools:
             body["tools"] = anthropic_tools(request.tools)
-        if (
-            request.binds_thinking
-            and (request.reduced or request.thinking_from)
-            and self._allows_binding_controls
-        ):
-            thinks = any(map(has_thinking_blocks, messages))
-            thinking = with_dropped_blocks(self.options.get("thinking"), thinks=thinks)
-            if thinking is not None and BINDING_HEADERS_FIELD not in self.options:
-                body |= {"thinking": thinking, BINDING_HEADERS_FIELD: {BETA_HEADER: BINDING_BETA}}
+        betas: list[str] = []
+        if thinking := self._binding_controls(request, messages):
+            body["thinking"] = thinking
+            betas.append(BINDING_BETA)
+        if request.compaction is not None:
+            body["extra_body"] = {COMPACTION_FIELD: compaction_field(request.compaction)}
+            betas.append(COMPACTION_BETA)
+        body = {**body, **_beta_headers(betas)}
         previous, self._last_messages = self._last_messages, messages
         return add_breakpoints(body, previous)
+
+    def _binding_controls(self, request: Fitted, messages: Sequence[JsonObject]) -> JsonObject | None:
+        """Return the field `thinking` that has the provider leave out what it would refuse; None if it need not."""
+        is_changed = bool(request.reduced) or bool(request.thinking_from)
+        if not (request.binds_thinking and is_changed and self._allows_binding_controls):
+            return None
+        if HEADERS_FIELD in self.options:
+            return None
+        thinks = any(map(has_thinking_blocks, messages))
+        return with_dropped_blocks(self.options.get("thinking"), thinks=thinks)
+
+
+def _beta_headers(betas: Sequence[str]) -> JsonObject:
+    return {HEADERS_FIELD: {BETA_HEADER: ",".join(betas)}} if betas else {}
 
 
 class AnthropicReply:

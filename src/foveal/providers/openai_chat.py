@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
+from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, chat_tools, openai_client
 
@@ -40,6 +41,8 @@ class OpenAIChat(BaseProvider):
         return ChatReply()
 
     def request_body(self, request: Fitted, max_tokens: int) -> JsonObject:
+        if request.compaction is not None:
+            raise ProviderError("chat completions have no compaction API", code="refused")
         # OpenAI's newer models refuse `max_tokens`; compatible servers often know nothing else.
         is_openai = (urlsplit(self.endpoint.url).hostname or "").endswith("api.openai.com")
         body: JsonObject = {

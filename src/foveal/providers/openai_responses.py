@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
+from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, openai_client, responses_tools
 
@@ -57,6 +58,8 @@ class OpenAIResponses(BaseProvider):
         }
         if request.tools:
             body["tools"] = responses_tools(request.tools)
+        if request.compaction is not None:
+            body["input"].append(COMPACTION_TRIGGER)
         return body
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from foveal.agent.agent import Agent, summariser_for
+from foveal.agent.agent import Agent, native_summariser_for, summariser_for
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
@@ -207,7 +207,11 @@ class Tenant:
             id,
             model=provider.model,
             origin=origin,
-            summarise=[*self.summarisers(), summariser_for(provider)],
+            summarise=[
+                *([native_summariser_for(provider)] if runtime.config.summarises_natively else []),
+                *self.summarisers(),
+                summariser_for(provider),
+            ],
             clock=runtime.clock,
             options=self.session_options(id, prepares_summaries=lambda: runtime.request_summary is None),
             begin=begin,

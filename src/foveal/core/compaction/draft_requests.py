@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,7 @@ from foveal.core.compaction.summariser_protocol import (
     Draft,
     DraftFailure,
     DraftRequest,
+    SummaryForm,
     SummaryWriter,
 )
 from foveal.core.compaction.validation import DraftRules, ValidatedDraft
@@ -182,7 +183,7 @@ class DraftRequester:
     def build(
         self,
         capacity: WriterCapacity,
-        form: Literal["shared", "cold"],
+        form: SummaryForm,
         text: str,
         *,
         system: str = "",
@@ -195,6 +196,7 @@ class DraftRequester:
             system=system,
             max_tokens=capacity.max_tokens,
             stage=stage,
+            dialect=self.writer.dialect,
         )
 
     def request(self, request: DraftRequest) -> Dialogue[Draft | DraftFailure]:

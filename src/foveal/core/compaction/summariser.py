@@ -23,7 +23,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -34,6 +34,7 @@ from foveal.core.compaction.summariser_protocol import (
     Draft,
     DraftFailure,
     DraftRequest,
+    SummaryForm,
     failure_from_error,
     read_reply,
     read_stream_chunk,
@@ -43,7 +44,14 @@ from foveal.core.models.model import Model, model
 from foveal.core.view.request import Fitted
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks, limit_cache_marks
 from foveal.core.wire.common import Json
-from foveal.errors import BadSetting
+from foveal.core.wire.native_compaction import (
+    COMPACTION_BETA,
+    COMPACTION_FIELD,
+    COMPACTION_TRIGGER,
+    cannot_compact,
+    compaction_field,
+)
+from foveal.errors import BadSetting, ProviderError
 
 
 class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +106,9 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Sent only so that the cached prefix stays the same; the prompt says to call none."""
     max_tokens: int
     """Most tokens that the summary may take."""
-    form: Literal["shared", "cold"]
-    """`shared`: the conversation itself and one more message. `cold`: the conversation quoted in one message."""
+    form: SummaryForm
+    """`shared`: the conversation itself and one more message. `cold`: the conversation quoted in one message.
+    `native`: the conversation itself, for the provider's own compaction."""
     stage: str = ""
     """What the request is for: the summary, a part of it, or the merge of parts."""
     dialect: Dialect = "openai_chat"
@@ -107,12 +116,14 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefix: Fitted | None = None
     """For `shared`: the conversation that the messages begin with."""
     instruction: str = ""
-    """For `shared`: the text of the last message, which asks for the summary."""
+    """For `shared`: the text of the last message, which asks for the summary. For `native`: instructions to the
+    provider."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for a client of the dialect, without the model's name.
 
-        They are those of `generate_content` for Gemini and of `converse` for Bedrock.
+        They are those of `generate_content` for Gemini, of `converse` for Bedrock, and for the form `native` of
+        Anthropic those of `beta.messages.create`.
 
         Examples:
             ```py
@@ -124,6 +135,10 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
             case "openai_responses":
                 beside = self._beside("system", "tools")
                 return {"input": self.messages, "max_output_tokens": self.max_tokens, **beside}
+            case "anthropic" if self.form == "native":
+                beside = self._beside("system", "tools")
+                field = {COMPACTION_FIELD: compaction_field(self.instruction), "betas": [COMPACTION_BETA]}
+                return {"messages": self.messages, "max_tokens": self.max_tokens, **beside, **field}
             case "gemini":
                 beside = self._beside("system_instruction", "tools")
                 return {
@@ -187,6 +202,28 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         return cls._build(request, dialect, messages=joined, system=system, tools=tools)
 
     @classmethod
+    def native(
+        cls, request: DraftRequest, dialect: Dialect, *, messages: list[Json], system: Any, tools: list[Any]
+    ) -> SummaryRequest:
+        """Build the conversation's own request, for the provider's own compaction.
+
+        Args:
+            request: What the summary needs.
+            dialect: The dialect of the messages.
+            messages: The messages of the conversation's request.
+            system: The system text beside them.
+            tools: The tools of the conversation's request.
+
+        Raises:
+            ProviderError: The provider would refuse to compact these messages, or cannot compact any.
+        """
+        if problem := cannot_compact(dialect, messages):
+            raise ProviderError(problem, code="refused")
+        if dialect == "openai_responses":
+            messages = [*messages, COMPACTION_TRIGGER]
+        return cls._build(request, dialect, messages=messages, system=system, tools=tools)
+
+    @classmethod
     def _build(
         cls,
         request: DraftRequest,
@@ -215,6 +252,9 @@ class Summariser:
             where there is an event loop.
         model: The model that it calls, for limits and prices. None is the conversation's own model.
         name: The name in reports. `""` uses the name of the model.
+        native: Whether it asks the provider for its own compaction, and returns its reply. Only the conversation's
+            own model can do that. By default it writes a text.
+        dialect: The dialect of the requests that it takes. `""` is that of the conversation.
 
     Raises:
         BadSetting: `call` is not callable.
@@ -237,16 +277,30 @@ class Summariser:
     """
 
     def __init__(
-        self, call: Callable[[SummaryRequest], Any], *, model: str | Model | None = None, name: str = ""
+        self,
+        call: Callable[[SummaryRequest], Any],
+        *,
+        model: str | Model | None = None,
+        name: str = "",
+        native: bool = False,
+        dialect: Dialect = "",
     ) -> None:
         if not callable(call):
             raise BadSetting("summarise", call, "a callable that takes a request")
+        if native and model is not None:
+            raise BadSetting(
+                "model", model, "None with `native=True`: a provider compacts its own conversation"
+            )
         self.call: Callable[[SummaryRequest], Any] = call
         """The callable."""
         self.model: Model | None = _resolve_model(model)
         """The model that it calls; None is the conversation's own."""
         self.name: str = name or (self.model.name if self.model is not None else "")
         """The name in reports."""
+        self.native: bool = native
+        """Whether it asks the provider for its own compaction."""
+        self.dialect: Dialect = dialect
+        """The dialect of the requests that it takes; "" is that of the conversation."""
 
     def __repr__(self) -> str:
         return f"Summariser({self.name or self.call!r})"
@@ -256,6 +310,8 @@ def _resolve_model(given: str | Model | None) -> Model | None:
     return model(given) if isinstance(given, str) else given
 
 
+NATIVE: Final = "native"
+"""The setting of the agent and the server for summaries by the provider's own API."""
 Summarise: TypeAlias = Callable[[SummaryRequest], Any] | Summariser
 """What `summarise` takes: a callable, or a `Summariser`."""
 
@@ -269,7 +325,10 @@ def summariser_chain(given: Summarise | Sequence[Summarise] | None) -> tuple[Sum
     if callable(given):
         return (Summariser(given),)
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise BadSetting("summarise", given, "a callable, a `Summariser`, or a list of them")
+        needed = "a callable, a `Summariser`, or a list of them"
+        if cast("object", given) == NATIVE:
+            needed = "`foveal.Summariser(write, native=True)`, where `write` sends the request"
+        raise BadSetting("summarise", given, needed)
     return tuple(item if isinstance(item, Summariser) else Summariser(item) for item in given)
 
 

@@ -15,14 +15,18 @@ from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Raw
 
+from foveal.core.log.events import Dialect, raw
 from foveal.core.models.model import Model
 from foveal.core.wire import overflow_errors
+from foveal.core.wire.native_compaction import find_compaction
 from foveal.core.wire.safe_print import one_line
 from foveal.core.wire.usage import usage_or_none
 
 T = TypeVar("T")
 
+SummaryForm = Literal["shared", "cold", "native"]
 StopReason = Literal["", "end", "length", "tools", "refused"]
 
 
@@ -31,21 +35,26 @@ class DraftRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     writer: int
     """Index of the writer."""
-    form: Literal["shared", "cold"]
+    form: SummaryForm
     """`shared`: the conversation as it is, with a cached prefix, and `text` as one more user message.
-    `cold`: `system`, and `text` as the only message."""
+    `cold`: `system`, and `text` as the only message. `native`: the conversation as it is, for the provider's own
+    compaction, with `text` as its instructions."""
     text: str
     system: str = ""
     max_tokens: int
     """Limit of the reply."""
     stage: str = ""
     """What the request is for, shown in the progress line."""
+    dialect: Dialect = ""
+    """The dialect of the request; "" is that of the conversation."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of a writer."""
 
     text: str
+    native: Raw | None = None
+    """The compaction block or item that the provider wrote; None if it wrote none."""
     stop: StopReason = ""
     """Why the reply ended; "" when the reply does not say."""
     input: int = 0
@@ -77,6 +86,10 @@ class SummaryWriter(msgspec.Struct, frozen=True, kw_only=True):
     """The name to report, if not the model's."""
     shares_cache: bool = False
     """Whether it is the conversation's own model and its provider caches prefixes."""
+    is_native: bool = False
+    """Whether it is asked for the provider's own compaction."""
+    dialect: Dialect = ""
+    """The dialect of its requests; "" is that of the conversation."""
 
     @property
     def label(self) -> str:
@@ -130,13 +143,16 @@ def read_reply(reply: object, *, seconds: float = 0.0) -> Draft | None:
     if found is None:
         return None
     text, stop = found
+    block = find_compaction(reply)
+    native = None if block is None else raw(block)
     usage = None
     with suppress(Exception):  # malformed usage must not cost the text
         usage = usage_or_none(reply)
     if usage is None:
-        return Draft(text=text, stop=stop, seconds=seconds)
+        return Draft(text=text, native=native, stop=stop, seconds=seconds)
     return Draft(
         text=text,
+        native=native,
         stop=stop,
         input=usage.input,
         cache_read=usage.cache_read,

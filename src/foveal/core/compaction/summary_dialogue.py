@@ -3,7 +3,9 @@
 The generator returns the fact to record. It never waits, so short drivers run it without an event loop
 (`summariser.run_dialogue`) and with it (`sessions.background_compaction`).
 
-1. A writer whose provider has the conversation in its cache is asked inside the conversation (`shared`).
+1. A provider that compacts conversations itself may be asked to do so (`native`). The ledger is written beside it.
+   Other writers follow if it fails. A writer whose provider has the conversation in its cache is asked inside the
+   conversation (`shared`).
 2. Otherwise, or if that fails, the conversation is quoted (`cold`), in as many chunks as the writer's window needs.
    The text about a chunk is never rewritten: a later summary of a wider range is made of the same parts.
 3. Several parts are joined if the room holds them, else merged by one more request, never in more than one level.
@@ -20,6 +22,7 @@ from math import ceil
 from operator import attrgetter
 from typing import Final
 
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from foveal.core.compaction import summary_prompt, summary_text
@@ -46,7 +49,7 @@ from foveal.core.compaction.requested_drops import without_requested_drops
 from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
 from foveal.core.compaction.validation import DraftRules, ValidatedDraft
-from foveal.core.log.events import DIALOGUE_TYPES, Compacted, CompactionFailed, Event, raw
+from foveal.core.log.events import DIALOGUE_TYPES, Compacted, CompactionFailed, Dialect, Event, raw
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 
@@ -106,7 +109,8 @@ def summary_dialogue(
     elif writers:
         for place, writer in enumerate(writers):
             requester = DraftRequester(place, writer, work.rules, work.tally)
-            if (yield from work.complete(requester, shared_total)):
+            write = work.compact_natively if writer.is_native else work.complete
+            if (yield from write(requester, shared_total)):
                 break
     return work.outcome()
 
@@ -188,6 +192,10 @@ class _SummaryInProgress:
         self.merged = ""
         self.authors = authors
         self.index = index
+        self.native: Raw | None = None
+        """The compaction that the provider made."""
+        self.native_author = ""
+        self.native_dialect: Dialect = ""
 
     def complete(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
         """Ask one writer for all that is missing; return whether the summary is complete."""
@@ -200,6 +208,23 @@ class _SummaryInProgress:
             # The next writer may do better than a ledger.
             self.parts = [part for part in self.parts if part.model]
         return done
+
+    def compact_natively(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
+        """Ask the provider for its own compaction; return whether it made one."""
+        capacity = requester.shared_capacity(shared_total)
+        if capacity is None:
+            requester.tally.note(requester.writer, "the conversation leaves no room for a compaction")
+            return False
+        request = requester.build(capacity, "native", self.plan.focus, stage="summary")
+        reply = yield from requester.request(request)
+        if isinstance(reply, DraftFailure):
+            return False
+        if reply.native is None:
+            requester.tally.note(requester.writer, "the provider's compaction is empty")
+            return False
+        self.native, self.native_dialect = reply.native, requester.writer.dialect
+        self.parts, self.native_author = [], requester.label
+        return True
 
     def unwritten(self) -> list[Event]:
         """Return the events that no part covers."""
@@ -378,6 +403,7 @@ class _SummaryInProgress:
                 self.plan, self.events, counter=self.counter, after=self.after, index=self.index
             )
         plan = self.plan
+        by = self.native_author or by
         metrics = raw(self._metrics(summary, by=by))
         if not summary:
             sizes = [f"{round(units * self.rules.ratio):,}" for units in (plan.before, plan.room)]
@@ -392,6 +418,8 @@ class _SummaryInProgress:
             keep=plan.keep,
             masks=plan.masks,
             chunks=self._part_texts(),
+            native=UNSET if self.native is None else self.native,
+            dialect=self.native_dialect,
             by=by,
             metrics=metrics,
             reason=plan.reason,
@@ -429,5 +457,5 @@ class _SummaryInProgress:
             after=round(after * ratio),
             chunks=len(self.parts),
             # The score judges a model; the ledger is derived from the log, and a cut has to be fast.
-            score=score_summary(summary, self.rules.known) if summary and by != LEDGER_AUTHOR else None,
+            score=score_summary(summary, self.rules.known) if summary and self.authors else None,
         )

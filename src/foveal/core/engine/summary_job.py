@@ -28,6 +28,7 @@ from foveal.core.log.events import (
 from foveal.core.models.model import Model
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted
+from foveal.core.view.view import View
 
 UNREPORTED_MARGIN: Final = 0.1
 """Share of the window by which a provider may count more than Foveal, before its first report of usage."""
@@ -63,6 +64,8 @@ class SummaryJob(NamedTuple):
     """Those of them that a ledger looks at if no model is asked."""
     ledger_index: LedgerIndex
     """What ledgers have read in the events: a copy, since the conversation continues."""
+    earlier_shown: tuple[int, tuple[int, ...]]
+    """Where the first summary that is shown begins, or else the range, and the messages that are shown between."""
 
     @classmethod
     def of(cls, engine: Engine, plan: Plan, events: Sequence[Event], dialect: Dialect = "") -> Self:
@@ -87,13 +90,14 @@ class SummaryJob(NamedTuple):
             names_outside=names_outside(engine.view, plan),
             likely_names_outside=likely_names_outside(engine.view, plan, engine.ledger_index),
             ledger_index=LedgerIndex(engine.ledger_index),
+            earlier_shown=_shown_since_first_summary(engine.view, plan.first),
         )
 
     def dialogue(
         self, summarisers: Sequence[Summariser], *, prompt: str
     ) -> Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]:
         """Return the dialogue with the summarisers that ends with an outcome."""
-        return summary_dialogue(
+        outcome = yield from summary_dialogue(
             self.plan,
             self.events,
             writers=[_writer(summariser, self.model) for summariser in summarisers],
@@ -110,6 +114,12 @@ class SummaryJob(NamedTuple):
             before=list(self._said_before()),
             index=self.ledger_index,
         )
+        if isinstance(outcome, Compacted) and outcome.native is not UNSET:
+            # A provider reads nothing in front of its own summary, so no earlier summary may stay there.
+            first, shown = self.earlier_shown
+            dialect = outcome.dialect or self.dialect
+            return replace(outcome, first=first, keep=(*shown, *outcome.keep), dialect=dialect)
+        return outcome
 
     def _said_before(self) -> Iterator[Event]:
         """Yield the user's messages that the request shows unchanged before the range; a summary is none."""
@@ -119,11 +129,12 @@ class SummaryJob(NamedTuple):
 
     def request(self, draft_request: DraftRequest) -> SummaryRequest:
         """Return the request for a draft in the conversation's dialect."""
+        dialect = draft_request.dialect or self.dialect
         if draft_request.form == "cold":
-            return SummaryRequest.cold(draft_request, self.dialect)
+            return SummaryRequest.cold(draft_request, dialect)
         prefix, system = self.prefix, ""
         messages: list[dict[str, Any]]
-        match self.dialect:
+        match dialect:
             case "anthropic":
                 messages, system = prefix.to_anthropic(), prefix.system
             case "bedrock":
@@ -134,9 +145,8 @@ class SummaryJob(NamedTuple):
                 messages = prefix.to_responses()
             case _:
                 messages = prefix.to_openai()
-        request = SummaryRequest.shared(
-            draft_request, self.dialect, messages=messages, system=system, tools=prefix.tools
-        )
+        build = SummaryRequest.native if draft_request.form == "native" else SummaryRequest.shared
+        request = build(draft_request, dialect, messages=messages, system=system, tools=prefix.tools)
         return replace(request, prefix=prefix, instruction=draft_request.text)
 
 
@@ -177,9 +187,21 @@ def _prefix(engine: Engine, plan: Plan, fitted: Fitted) -> Fitted:
     )
 
 
+def _shown_since_first_summary(view: View, first: int) -> tuple[int, tuple[int, ...]]:
+    begins = min((low for step in view.summaries for low, _ in step.covers), default=first)
+    steps = (step for step in view.steps if begins <= step.seq < first and step.kind in ("user", "model"))
+    return min(begins, first), tuple(shown.seq for step in steps for shown in step.shown_messages())
+
+
 def _writer(summariser: Summariser, own: Model) -> SummaryWriter:
     if summariser.model is None:  # the conversation's own model: it has the conversation in its cache
-        return SummaryWriter(model=own, name=summariser.name, shares_cache=own.read_ratio < 1)
+        return SummaryWriter(
+            model=own,
+            name=summariser.name,
+            shares_cache=own.read_ratio < 1,
+            is_native=summariser.native,
+            dialect=summariser.dialect,
+        )
     return SummaryWriter(model=summariser.model, name=summariser.name)
 
 

@@ -658,6 +658,11 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     chunks: tuple[str, ...] = ()
     """What a model wrote from the original messages, chunk by chunk. A later summary of a wider range is
     merged from these, never from `summary`: repeated summaries of summaries would lose details."""
+    native: Raw | UnsetType = UNSET
+    """The block or item that the provider itself wrote for the conversation up to the end of the range. Requests in
+    its dialect begin with it; every other provider gets `summary`."""
+    dialect: Dialect = ""
+    """The dialect of `native`."""
     by: str = ""
     """The author: the name of a model, or `ledger`."""
     metrics: Raw | UnsetType = UNSET

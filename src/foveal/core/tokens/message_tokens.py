@@ -26,6 +26,7 @@ from foveal.core.log.events import (
     ToolReturned,
     UserSaid,
     parts,
+    unraw,
 )
 from foveal.core.tokens.counter import Counter
 
@@ -89,7 +90,9 @@ class MessageTokens:
 
     def _measure(self, fact: CountedFact) -> int:
         if isinstance(fact, ForeignSummary):  # what an opaque one takes is not known: as for opaque thinking
-            return PER_MESSAGE + (self.counter.count(fact.text) or len(bytes(fact.native)) // 4)
+            text = unraw(fact.native).get("content")
+            readable = self.counter.count(text) if isinstance(text, str) else 0
+            return PER_MESSAGE + (readable or len(bytes(fact.native)) // 4)
         return PER_MESSAGE + self._content(fact.content) + self.extra_units(fact.extra)
 
     def extra_units(self, extra: Raw | UnsetType) -> int:

@@ -149,6 +149,9 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """The event before which thinking is left out, because something in front of it has changed."""
     binds_thinking: bool = False
     """Whether the model binds thinking to what comes before it."""
+    compaction: str | None = None
+    """Instructions for the provider's own compaction of the request, which is asked for in place of an answer; ""
+    for those of the provider. None asks for an answer."""
     seqs: tuple[int, ...] = ()
     """For each fact the seq of the event that it shows unchanged, but for thinking that is left out; -1 for a
     changed or synthetic one."""

@@ -28,6 +28,7 @@ from foveal.core.log.events import (
     Text,
     Thinking,
     ToolReturned,
+    UserSaid,
     calls_of,
     handle,
     parts,
@@ -550,6 +551,13 @@ class Step:
                 self.rendered = wire.write(self.utterance.as_shown())
             self.rendered_by = wire
         return self.rendered
+
+
+def shown_summary(fact: Compacted) -> UserSaid | ForeignSummary:
+    """Return what a request shows of a compaction: the provider's own summary if it made one."""
+    if fact.native is UNSET:
+        return UserSaid(content=fact.summary)
+    return ForeignSummary(native=fact.native, text=fact.summary, dialect=fact.dialect)
 
 
 def foreign_summary_seq(steps: Sequence[Step]) -> int:

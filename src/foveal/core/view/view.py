@@ -62,7 +62,15 @@ from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
 from foveal.core.view.shown_media import ShownMedia
 from foveal.core.view.shown_thinking import ShownThinking
-from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
+from foveal.core.view.steps import (
+    CoveredRange,
+    Overlay,
+    ShownMessage,
+    Slot,
+    Step,
+    hidden_ranges,
+    shown_summary,
+)
 
 _seq = attrgetter("seq")
 
@@ -492,7 +500,10 @@ class View:
     ) -> None:
         """Insert a summary; by default it stands for all that the compaction hides."""
         ranges = hidden_ranges(fact) if covers is None else covers
-        content = UserSaid(content=fact.summary)
+        content = shown_summary(fact)
+        if isinstance(content, ForeignSummary):  # a provider reads nothing in front of its own summary
+            said = (step.seq for step in self.steps if step.kind != "instructed")
+            place = min(place, next(said, place))
         summary = Step(place, "summary", content, event_seq=seq, message_count=messages, covers=ranges)
         self._place(summary, summary.utterance)
         self._insert(summary)

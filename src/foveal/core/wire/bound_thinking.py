@@ -109,10 +109,10 @@ def with_dropped_blocks(thinking: object, *, thinks: bool = False) -> Json | Non
     return {**thinking, "block_binding": {**binding, "prefix_mismatch_behavior": "drop_block"}}
 
 
-def with_beta(header: str) -> str:
-    """Return the header `anthropic-beta` with the value that `block_binding` needs."""
+def with_beta(header: str, beta: str = BINDING_BETA) -> str:
+    """Return the header `anthropic-beta` with one more value, by default the one that `block_binding` needs."""
     values = [value.strip() for value in header.split(",") if value.strip()]
-    return ",".join(values if BINDING_BETA in values else [*values, BINDING_BETA])
+    return ",".join(values if beta in values else [*values, beta])
 
 
 def refused_thinking(error: object) -> str | None:

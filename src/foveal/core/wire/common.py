@@ -43,6 +43,8 @@ FREE_TEXT_VARIETIES: Final = frozenset({"custom", "custom_tool_call"})
 """Varieties of calls with free text as arguments; a function call carries the text in its field `input`."""
 OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
 """User message that a dialect adds before a history that begins with the model."""
+RECORD_MARK: Final = "[foveal: record of"
+"""How a record that Foveal writes begins."""
 FOREIGN_SUMMARY_TITLE: Final = "[foveal: summary of the conversation before, as another provider wrote it]"
 _STRINGS: Final = (str, bytes)
 TEXT_OR_PARTS: Final = "a text, or a list of parts"
@@ -264,8 +266,10 @@ def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: D
 
 
 def readable_summary(fact: ForeignSummary) -> UserSaid | None:
-    """Return a summary that another provider made as a message, None if only that provider can read it."""
-    return UserSaid(content=f"{FOREIGN_SUMMARY_TITLE}\n{fact.text}") if fact.text else None
+    """Return a summary that another provider made as a message, None if only that provider can read it. A record of
+    Foveal beside it says itself what it is."""
+    title = "" if fact.text.startswith(RECORD_MARK) else f"{FOREIGN_SUMMARY_TITLE}\n"
+    return UserSaid(content=f"{title}{fact.text}") if fact.text else None
 
 
 def function_arguments(call: Call) -> str:

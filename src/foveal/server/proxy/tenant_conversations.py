@@ -441,13 +441,17 @@ class TenantConversations:
     ) -> ProxiedConversation:
         model = incoming.model
         settings = self._settings(model)
-        summariser = UpstreamSummariser(model.name, incoming.send, self._check)
+        summariser = UpstreamSummariser(model.name, incoming.send, self._check, incoming.request.dialect)
         session = await Session.open(
             self._tenant.fast_store,
             id,
             model=model,
             origin=origin,
-            summarise=[*self._tenant.summarisers(), summariser.summariser],
+            summarise=[
+                *([summariser.native] if self._runtime.config.summarises_natively else []),
+                *self._tenant.summarisers(),
+                summariser.summariser,
+            ],
             clock=self._runtime.clock,
             options=self._tenant.session_options(id),
             is_new=is_new,

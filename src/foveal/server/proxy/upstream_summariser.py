@@ -17,14 +17,21 @@ from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.log.events import Dialect, UserSaid
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, limit_cache_marks
+from foveal.core.wire.native_compaction import (
+    COMPACTION_BETA,
+    COMPACTION_FIELD,
+    COMPACTION_TRIGGER,
+    compaction_field,
+)
 from foveal.errors import ProviderError
 from foveal.interception.client_request import RequestTemplate
 from foveal.server.proxy.client_facts import restore_client_facts
 from foveal.server.proxy.proxied_conversation import ProxiedConversation
 from foveal.server.proxy.request_check import RequestCheck
 
-SendUpstream = Callable[[Dialect, bytes], Awaitable[tuple[int, bytes]]]
-"""Sends a body upstream and returns the status and the body of the response."""
+SendUpstream = Callable[[Dialect, bytes, str], Awaitable[tuple[int, bytes]]]
+"""Sends a body upstream, with a value for the header `anthropic-beta` unless it is "", and returns the status and
+the body of the response."""
 MAX_ERROR_BODY_BYTES: Final = 20_000
 _SYSTEM_FIELDS: Final = frozenset({"system", "instructions"})
 
@@ -45,8 +52,11 @@ class UpstreamSummariser:
     conversation afterwards.
     """
 
-    def __init__(self, name: str, send: SendUpstream, check: RequestCheck) -> None:
+    def __init__(self, name: str, send: SendUpstream, check: RequestCheck, dialect: Dialect) -> None:
         self.summariser: Summariser = Summariser(self._write, name=name)
+        """Writes summaries as texts."""
+        self.native: Summariser = Summariser(self._write, name=name, native=True, dialect=dialect)
+        """Has the provider compact the conversation with its own API."""
         self._send = send
         self._check = check
         self._conversation: ProxiedConversation | None = None
@@ -61,16 +71,24 @@ class UpstreamSummariser:
     async def _write(self, request: SummaryRequest) -> Any:
         if self._conversation is None or self._conversation.last_request is None:
             raise ProviderError("the conversation has no request yet", code="refused")
-        template, is_shared = self._conversation.last_request, request.form == "shared"
+        template, is_shared = self._conversation.last_request, request.form != "cold"
+        if request.form == "native" and template.dialect != request.dialect:
+            raise ProviderError("the conversation has changed its API", code="refused")
         messages = self._client_messages(request, template) or _messages(request, template)
         system: Mapping[str, Any] = {"system": request.system} if request.system else {}
         if is_shared and template.dialect == "anthropic":
             messages = limit_cache_marks(messages, MAX_CACHE_MARKS - _marks_beside(template))
-        fields = template.fields if is_shared else system
+        fields: Mapping[str, Any] = template.fields if is_shared else system
+        beta = ""
+        if request.form == "native" and template.dialect == "anthropic":
+            fields, beta = (
+                {**fields, COMPACTION_FIELD: compaction_field(request.instruction)},
+                COMPACTION_BETA,
+            )
         body = template.encode(messages, max_tokens=request.max_tokens, more=fields)
         beside = template.fields if is_shared else {}
         self._check.summary_request(self._conversation.id, template.dialect, messages, beside)
-        status, response = await self._send(template.dialect, body)
+        status, response = await self._send(template.dialect, body, beta)
         self._check.summary_ended(self._conversation.id, template.dialect, status)
         if status != 200:
             raise SummaryRefused(status, response)
@@ -89,6 +107,8 @@ class UpstreamSummariser:
             return []
         facts = restore_client_facts(request.prefix, conversation, current)
         writer = wire.wire_for(request.dialect)
+        if request.form == "native":
+            return [*writer.join([writer.write(fact) for fact in facts]), COMPACTION_TRIGGER]
         return writer.join([writer.write(fact) for fact in (*facts, UserSaid(content=request.instruction))])
 
 
@@ -106,7 +126,7 @@ def _messages(request: SummaryRequest, template: RequestTemplate) -> list[dict[s
     """Return the messages in the conversation's dialect; plain texts can be written in any. The first message, the
     system text, is left out if the client's request has it in a field of its own."""
     messages, dialect = request.messages, template.dialect
-    if request.form == "shared" and request.dialect != "anthropic" and _has_system_field(template):
+    if request.form != "cold" and request.dialect != "anthropic" and _has_system_field(template):
         messages = messages[1:]
     if request.dialect == dialect:
         return messages

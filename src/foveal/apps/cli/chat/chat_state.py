@@ -147,7 +147,12 @@ class ChatState:
     def _summary_writers(self, config: ChatConfig, provider: WatchedProvider) -> SummaryWriters:
         name = config.loaded.summariser
         other = factory.make_provider(name, config, progress=self.show_download) if name else None
-        return SummaryWriters(provider.provider, other=other, on_idle=lambda: self.ui.show_progress(""))
+        return SummaryWriters(
+            provider.provider,
+            other=other,
+            is_native=config.loaded.summarises_natively,
+            on_idle=lambda: self.ui.show_progress(""),
+        )
 
     async def _use_session(
         self, session: Session, config: ChatConfig, provider: WatchedProvider, writers: SummaryWriters

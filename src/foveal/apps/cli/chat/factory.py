@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from foveal.agent.agent import summariser_for
+from foveal.agent.agent import native_summariser_for, summariser_for
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.config import LOCAL_SERVICE, Config, McpServerSettings, load
 from foveal.core import wire
@@ -91,9 +91,15 @@ class SummaryWriters:
     """The models that write summaries: the configured one, if any, then the conversation's own."""
 
     def __init__(
-        self, own: Provider, *, other: Provider | None = None, on_idle: Callable[[], None] = lambda: None
+        self,
+        own: Provider,
+        *,
+        other: Provider | None = None,
+        is_native: bool = False,
+        on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self._own, self._other, self._on_idle = own, other, on_idle
+        """With `is_native`, the provider is asked for its own compaction first."""
+        self._own, self._other, self._is_native, self._on_idle = own, other, is_native, on_idle
         self._running = 0
 
     @property
@@ -106,6 +112,8 @@ class SummaryWriters:
         writers = [self._watch(summariser_for(self._own), None)]
         if self._other is not None:
             writers.insert(0, self._watch(summariser_for(self._other), self._other.model))
+        if self._is_native:
+            writers.insert(0, self._watch(native_summariser_for(self._own), None))
         return writers
 
     async def close(self) -> None:
@@ -122,7 +130,7 @@ class SummaryWriters:
                 if not self._running:
                     self._on_idle()
 
-        return Summariser(write, model=model, name=writer.name)
+        return Summariser(write, model=model, name=writer.name, native=writer.native, dialect=writer.dialect)
 
 
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────

@@ -34,7 +34,7 @@ from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreacha
 from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.wire.bound_thinking import refuses_controls
+from foveal.core.wire.bound_thinking import BINDING_BETA, refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.interception.attempts import (
     MAX_ERROR_BYTES,
@@ -150,8 +150,9 @@ class ProxyEndpoints:
         if client_request.problem:
             return None, _with_excess(client_request, model)
 
-        async def summarise(dialect: Dialect, body: bytes) -> tuple[int, bytes]:
-            return await self._upstreams.send_and_read(target, body, timeout_s=SUMMARY_TIMEOUT_S)
+        async def summarise(dialect: Dialect, body: bytes, beta: str) -> tuple[int, bytes]:
+            to = target.with_beta(beta) if beta else target
+            return await self._upstreams.send_and_read(to, body, timeout_s=SUMMARY_TIMEOUT_S)
 
         tenant = request.state.caller.tenant
         session_id = request.headers.get("x-foveal-session", "").strip()
@@ -218,7 +219,7 @@ class _ProxyCall:
         self._proxy_request.mark_sending()
         exchange, target = self._proxy_request.exchange, self._target
         if exchange is not None and exchange.sends_binding_controls:
-            target = target.with_binding_controls()
+            target = target.with_beta(BINDING_BETA)
         self.response = await self._upstreams.send("POST", target, self._proxy_request.body)
         self._proxy_request.mark_response(self.response.status)
         return UpstreamHead(self.response.status, self.response.headers.get("content-type", ""))

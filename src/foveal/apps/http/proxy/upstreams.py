@@ -63,11 +63,11 @@ class UpstreamTarget(NamedTuple):
         """The host name, for messages: the rest of the URL may contain credentials."""
         return urlsplit(self.url).hostname or ""
 
-    def with_binding_controls(self) -> UpstreamTarget:
-        """Return the target with the header that the field `block_binding` needs."""
+    def with_beta(self, beta: str) -> UpstreamTarget:
+        """Return the target with one more value of the header `anthropic-beta`."""
         given = [value for name, value in self.headers if name.lower() == BETA_HEADER]
         others = [(name, value) for name, value in self.headers if name.lower() != BETA_HEADER]
-        return self._replace(headers=[*others, (BETA_HEADER, with_beta(",".join(given)))])
+        return self._replace(headers=[*others, (BETA_HEADER, with_beta(",".join(given), beta))])
 
 
 class Upstreams:
