@@ -113,8 +113,8 @@ class BaseProvider(ABC):
                 attempt += 1
             async with (stream := opened.stream):
                 content_type = stream.response.headers.get("content-type", "")
-                async for event in stream:
-                    for piece in reply.add(event.to_dict(mode="json")):
+                async for event in stream:  # kinds that the library does not know are no reason to warn
+                    for piece in reply.add(event.to_dict(mode="json", warnings=False)):
                         yield piece
         except Exception as error:
             explained = provider_errors.explain(

@@ -319,7 +319,7 @@ def facts_after_switch(view: View, opened: Opened, before: Opened) -> list[AnyFa
     unreadable = [
         seq
         for seq, fact in made
-        if isinstance(fact, ForeignSummary) and (not fact.text or (has_passed and not is_claude))
+        if isinstance(fact, ForeignSummary) and (fact.is_opaque or (has_passed and not is_claude))
     ]
     notes = [
         Noted(text=f"{opened.model} cannot read it: {handle(seq)}", topic=FOREIGN_TOPIC) for seq in unreadable

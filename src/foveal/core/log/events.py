@@ -336,6 +336,11 @@ class ForeignSummary(Fact, frozen=True, tag="foreign_summary"):
     """The cache mark of the block, and under `message` the other fields of its message, as a JSON object."""
 
     @property
+    def is_opaque(self) -> bool:
+        """Whether only the model that wrote it can read it."""
+        return not isinstance(unraw(self.native).get("content"), str)
+
+    @property
     def content(self) -> Content:
         """What a reader sees of it: the text, or the item itself."""
         return self.text or (Opaque(native=self.native),)

@@ -29,7 +29,9 @@ class CompactingUpstream:
         body: Json = json.loads(seen.body)
         usage = {"input_tokens": len(seen.body) // 4, "output_tokens": 5}
         is_anthropic = "messages" in body
-        asked = "compaction" in body if is_anthropic else body["input"][-1].get("type") == "compaction_trigger"
+        asked = (
+            "compaction" in body if is_anthropic else body["input"][-1].get("type") == "compaction_trigger"
+        )
         if asked:
             self.compactions.append(seen)
             if self.refuses:
