@@ -121,3 +121,9 @@ def test_chat_completions_have_no_such_api() -> None:
 def test_the_configuration_has_a_key(value: str) -> None:
     loaded = load(flags={"compaction.summarise": value}, environ={})
     assert loaded.summarises_natively is (value == "native")
+
+
+def test_the_configuration_says_whether_thinking_is_bound() -> None:
+    loaded = load(flags={"binds_thinking": True}, environ={})
+    assert loaded.session("gpt-4.1")["binds_thinking"] is True
+    assert "binds_thinking" not in load(environ={}).session("claude-opus-5-5")

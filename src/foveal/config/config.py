@@ -99,7 +99,15 @@ def _check_turn_trigger(get: GetValue, preset: Policy) -> None:
 
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────
 
-_SESSION_KEYS = ("window", "reserve", "margin", "max_input_tokens", "max_output_tokens", "tokenizer")
+_SESSION_KEYS = (
+    "window",
+    "reserve",
+    "margin",
+    "max_input_tokens",
+    "max_output_tokens",
+    "tokenizer",
+    "binds_thinking",
+)
 _CLIP_FIELDS = {"context.max_tool_result_tokens": "tokens", "context.tool_result_truncation": "strategy"}
 
 

@@ -286,6 +286,11 @@ _AGENT_KEYS: Final = (
     ),
     config_key("max_input_tokens", _FROM_ONE, "maximum size of a request"),
     config_key("max_output_tokens", _FROM_ONE, "maximum size of an answer"),
+    config_key(
+        "binds_thinking",
+        BOOLEAN,
+        "whether the provider refuses thinking once anything before it has changed; if not set, by the model's name",
+    ),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
     config_key(
         "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"
