@@ -289,7 +289,7 @@ _AGENT_KEYS: Final = (
     config_key(
         "binds_thinking",
         BOOLEAN,
-        "whether the provider refuses thinking once anything before it has changed; if not set, by the model's name",
+        "whether a provider refuses thinking once anything before it has changed; if not set, by the model's name",
     ),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
     config_key(
