@@ -151,9 +151,7 @@ class RawUpstream:
                 while text := self.rfile.readline().decode().strip():
                     name, _, value = text.partition(":")
                     headers[name.lower()] = value.strip()
-                seen = ReceivedRequest(
-                    line, headers, self.rfile.read(int(headers.get("content-length", "0")))
-                )
+                seen = ReceivedRequest(line, headers, self._body(headers))
                 raw.seen.append(seen)
                 with suppress(OSError):
                     for piece in raw.script(seen, len(raw.seen)):
@@ -161,6 +159,15 @@ class RawUpstream:
                             self.wfile.write(piece)
                         else:
                             assert piece.wait(DEADLINE)
+
+            def _body(self, headers: dict[str, str]) -> bytes:
+                if headers.get("transfer-encoding") != "chunked":
+                    return self.rfile.read(int(headers.get("content-length", "0")))
+                body = b""
+                while size := int(self.rfile.readline().strip() or b"0", 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                return body
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
