@@ -135,7 +135,12 @@ def test_a_path_of_openai_reaches_openai_unchanged(
 )
 @pytest.mark.parametrize("headers", [ANTHROPIC_KEY, {"x-api-key": KEY}], ids=["version", "key"])
 def test_a_path_of_anthropic_reaches_anthropic(
-    proxy: ProxyServer, to_openai: RawUpstream, to_anthropic: RawUpstream, method: str, path: str, headers: Any
+    proxy: ProxyServer,
+    to_openai: RawUpstream,
+    to_anthropic: RawUpstream,
+    method: str,
+    path: str,
+    headers: Any,
 ) -> None:
     assert ask(proxy, method, path, headers=headers).status_code == 200
     [seen] = to_anthropic.seen
@@ -221,6 +226,26 @@ def test_a_response_that_breaks_off_does_not_look_complete(proxy: ProxyServer, s
     assert ask(proxy, "GET", "/healthz").status_code == 200
 
 
+def test_an_upstream_that_answers_before_the_body_ends_is_heard(tmp_path: Path) -> None:
+    refusal = answer(b'{"error": "no"}', status="400 Bad Request")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(refusal)
+                while connection.recv(1 << 16):
+                    pass
+
+        threading.Thread(target=refuse, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        with ProxyServer(tmp_path, openai=url) as proxy:
+            pieces = (b"x" * (1 << 16) for _ in range(200))
+            reply = ask(proxy, "POST", "/v1/files", content=pieces)
+            assert (reply.status_code, reply.content) == (400, b'{"error": "no"}')
+
+
 def test_a_body_above_the_limit_is_refused_as_too_large(proxy: ProxyServer, to_openai: RawUpstream) -> None:
     too_much = (b"x" * (1 << 16) for _ in range(80))
     reply = ask(proxy, "POST", "/v1/files", content=too_much)
@@ -234,12 +259,12 @@ def test_a_body_above_the_limit_is_refused_as_too_large(proxy: ProxyServer, to_o
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/organization/api_keys", "/v1/organizations/me", "/v1/projects", "/v1/load_lora_adapter", "/v1", "/v1/",
-        "/v1/chat", "/v1/files/", "/v1//files", "/v1/files//x", "/v1/files/../organization", "/v1/../files",
-        "/v1/files/..%2forganization", "/v1/files/%2e%2e/organization", "/v1/files/%2E", "/v1/files/..%5cx",
-        "/v1/files/%252e%252e", "/v1/files/a%2fb", "/v1/files/a%00b", "/v1/files/a%0d%0ab", "/v1/files/a\\b",
-        "/v1/http://example.com/v1/files", "/v1/%2f%2fexample.com/files", "//example.com/v1/files", "/v1@example.com/files",
-        "/v2/files", "/files", "/v1/files/ä",
+        "/v1/organization/api_keys", "/v1/organizations/me", "/v1/projects", "/v1/load_lora_adapter", "/v1",
+        "/v1/", "/v1/chat", "/v1/chat/x", "/v1/messages/x", "/v1/files/", "/v1//files", "/v1/files//x",
+        "/v1/files/../organization", "/v1/../files", "/v1/files/..%2forganization", "/v1/files/%2e%2e/organization",
+        "/v1/files/%2E", "/v1/files/..%5cx", "/v1/files/%252e%252e", "/v1/files/a%2fb", "/v1/files/a%00b",
+        "/v1/files/a%0d%0ab", "/v1/files/a\\b", "/v1/http://example.com/v1/files", "/v1/%2f%2fexample.com/files",
+        "//example.com/v1/files", "/v1@example.com/files", "/v2/files", "/files", "/v1/files/ä",
     ],
 )  # fmt: skip
 def test_no_other_path_is_forwarded(
@@ -332,10 +357,10 @@ def test_a_request_without_a_token_is_refused_once_there_is_one(
 
 def test_the_servers_key_is_not_in_a_response(shared: ProxyServer, switch: Switch) -> None:
     quoted = f'{{"error": "bad key {OWN_KEY}"}}'.encode()
-    switch.script = lambda seen: [answer(b"", more=b"")[:-2].replace(b"content-length: 0\r\n", b"") + b"\r\n",
-                                  quoted[:30], quoted[30:]]  # fmt: skip
-    reply = ask(shared, "GET", "/v1/files", headers={})
-    assert reply.content == quoted.replace(OWN_KEY.encode(), b"***")
+    for response in ([answer(quoted)], [stream_head("application/json"), quoted[:30], quoted[30:]]):
+        switch.script = lambda seen, response=response: response
+        reply = ask(shared, "GET", "/v1/files", headers={})
+        assert reply.content == quoted.replace(OWN_KEY.encode(), b"***")
 
 
 def test_models_that_are_not_allowed_are_refused(to_openai: RawUpstream, tmp_path: Path) -> None:

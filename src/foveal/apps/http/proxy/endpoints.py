@@ -313,7 +313,9 @@ class PassthroughEndpoints:
 
     async def list_models(self, request: Request) -> Response:
         """Return the upstream's models that `server.models` allows."""
-        response = await self._pass_through(request, dialect_of_headers(request.scope["headers"]), "/models", None)
+        response = await self._pass_through(
+            request, dialect_of_headers(request.scope["headers"]), "/models", None
+        )
         if self._limits.models and response.status_code == 200 and request.method == "GET":
             return _only_allowed_models(response, self._limits)
         return response
@@ -323,7 +325,9 @@ class PassthroughEndpoints:
         name: str = request.path_params["name"]
         if not self._limits.allows(name) or not _MODEL_NAME.fullmatch(name) or ".." in name:
             raise HttpError(404, f"there is no model {name[:100]!r}", code="model_not_found")
-        return await self._pass_through(request, dialect_of_headers(request.scope["headers"]), f"/models/{name}", None)
+        return await self._pass_through(
+            request, dialect_of_headers(request.scope["headers"]), f"/models/{name}", None
+        )
 
     async def _pass_through(
         self, request: Request, dialect: Dialect, path: str, body: bytes | None

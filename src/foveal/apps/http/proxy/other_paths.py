@@ -1,7 +1,7 @@
 """Other paths of the two APIs: forwarded unchanged, and never fitted.
 
-1. A path is forwarded if it belongs to one of `OPENAI_RESOURCES` or `ANTHROPIC_RESOURCES`, and to the upstream of that
-   API only. A name that both have goes where the client's headers say.
+1. A path of `OPENAI_RESOURCES` or `ANTHROPIC_RESOURCES` is forwarded, to the upstream of that API only. A name that
+   both have goes where the client's headers say.
 2. What a provider stores belongs to its key. A client with a Foveal token reaches it with a key of its own only:
    that of the server is shared by all tenants.
 3. If `server.models` allows some models only, a request that may run another one is refused.
@@ -40,8 +40,8 @@ OPENAI_RESOURCES: Final = frozenset(
     {
         "agents", "assistants", "audio", "batches", "chat", "chatkit", "completions", "containers",
         "content_provenance_checks", "conversations", "decisions", "embeddings", "evals", "files", "fine_tuning",
-        "images", "live", "models", "moderations", "realtime", "responses", "safety", "skills", "threads", "uploads",
-        "vaults", "vector_stores", "videos",
+        "images", "live", "models", "moderations", "realtime", "responses", "safety", "skills", "threads",
+        "uploads", "vaults", "vector_stores", "videos",
     }
 )  # fmt: skip
 """First parts of the paths of OpenAI's API, without those that administer an account."""
@@ -54,6 +54,8 @@ ANTHROPIC_RESOURCES: Final = frozenset(
 """First parts of the paths of Anthropic's API, without those that administer an account."""
 _FITTED: Final = frozenset({"chat/completions", "messages", "responses"})
 """Paths whose POST requests are fitted."""
+_SECOND_PARTS: Final = {"chat": ("completions",), "messages": ("", "batches", "count_tokens")}
+"""What may follow a first part, where only some do."""
 _STATELESS: Final = re.compile(
     r"(?:audio|embeddings|completions|images|moderations|responses/(?:compact|input_tokens))(?:/|$)"
 )
@@ -73,9 +75,14 @@ def forwarded_path(scope: Scope) -> str:
     sent: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = sent.decode("latin-1").removeprefix("/v1/")
     segments = path.split("/")
-    is_known = segments[0] in OPENAI_RESOURCES | ANTHROPIC_RESOURCES and segments != ["chat"]
+    first, second = (*segments, "")[:2]
+    is_known = first in OPENAI_RESOURCES | ANTHROPIC_RESOURCES and second in _SECOND_PARTS.get(
+        first, (second,)
+    )
     if not is_known or not all(map(_is_plain, segments)):
-        detail = "there is nothing at this path: the server forwards paths of OpenAI's and Anthropic's APIs only"
+        detail = (
+            "there is nothing at this path: the server forwards paths of OpenAI's and Anthropic's APIs only"
+        )
         raise HttpError(404, detail, code="not_found")
     return path
 
@@ -121,7 +128,8 @@ class OtherPaths:
         body = await self._body(request, dialect, path)
         query = request.scope["query_string"].decode("latin-1")
         target = await self._upstreams.target(dialect, headers, path=f"/{path}", query=query)
-        return await self._send(request, target, body)
+        response = await self._send(request.method, target, body)
+        return ForwardedResponse(request, response, target, silence_s=self._upstreams.silence_s)
 
     def _check_method(self, method: str, path: str) -> None:
         listed = path == "chat/completions" and method in ("GET", "HEAD")
@@ -133,8 +141,8 @@ class OtherPaths:
         is_shared = request.state.caller.token_id and not client_key(request.scope["headers"]).is_plausible
         if is_shared and not _STATELESS.match(path):
             detail = (
-                "what the provider stores under the server's key belongs to all tenants: send your own key for this "
-                "path, and the Foveal token as X-Foveal-Token"
+                "what the provider stores under the server's key belongs to all tenants: send your own key for "
+                "this path, and the Foveal token as X-Foveal-Token"
             )
             raise HttpError(403, detail, code="own_key_needed")
 
@@ -143,7 +151,9 @@ class OtherPaths:
         reads_only = request.method in ("GET", "HEAD", "DELETE")
         if self._limits.models and not reads_only and not _WITHOUT_MODELS.match(path):
             if not header_value(request.scope["headers"], b"content-type").startswith(b"application/json"):
-                detail = "this server allows some models only (`server.models`), and this request may use others"
+                detail = (
+                    "this server allows some models only (`server.models`), and this request may use others"
+                )
                 raise HttpError(403, detail, code="model_not_allowed")
             data = await request_body.read_bytes(request)
             self._limits.check(ClientRequest(dialect, data))
@@ -151,20 +161,17 @@ class OtherPaths:
         return ClientBody(request) if ClientBody.is_sent(request.scope["headers"]) else None
 
     async def _send(
-        self, request: Request, target: UpstreamTarget, body: bytes | ClientBody | None
-    ) -> Response:
-        is_streamed = isinstance(body, ClientBody)
-        if is_streamed:
-            target = target._replace(headers=[*target.headers, *body.length_header()])
+        self, method: str, target: UpstreamTarget, body: bytes | ClientBody | None
+    ) -> aiohttp.ClientResponse:
+        if not isinstance(body, ClientBody):
+            return await self._upstreams.send(method, target, body)
+        target = target._replace(headers=[*target.headers, *body.length_header()])
         try:
-            response = await self._upstreams.send(
-                request.method, target, body.chunks() if is_streamed else body
-            )
+            return await self._upstreams.send(method, target, body.chunks())
         except HttpError:
-            if is_streamed and body.problem is not None:
+            if body.problem is not None:  # the upstream is not at fault
                 raise body.problem from None
             raise
-        return ForwardedResponse(request, response, target, silence_s=self._upstreams.silence_s)
 
 
 class ClientBody:
