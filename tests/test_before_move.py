@@ -77,7 +77,7 @@ DECIDED_BY_PRESETS: Final = {
 """Values that `economy` has changed since, or no longer has, or not in mode `confirm`."""
 NEW_FIELDS: Final = {
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
-    "statements", "replaced_by", "replaced_since",
+    "statements", "replaced_by", "replaced_since", "cache_write_12h",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
 NEW_KINDS: Final = {"superseded"}
@@ -382,6 +382,7 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
 
 NEW_KEYS = (
     "server.database",
+    "server.forward_other_paths",
     "server.proxy_retention_days",
     "telegram.webhook",
     "tools.approval",

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import openai
@@ -41,28 +41,46 @@ class Switch:
         yield from self.script(seen)
 
 
-@pytest.fixture
-def switch() -> Switch:
-    return Switch()
+class Servers(NamedTuple):
+    """The proxy between its two upstreams."""
+
+    switch: Switch
+    openai: RawUpstream
+    anthropic: RawUpstream
+    proxy: ProxyServer
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    switch = Switch()
+    with RawUpstream(switch) as first, RawUpstream(lambda seen, number: listed(seen)) as second:
+        urls = {"openai": first.openai, "anthropic": second.anthropic}
+        folder = tmp_path_factory.mktemp("proxy")
+        with ProxyServer(folder, **urls, server__silence=2, server__max_body=1 << 22) as proxy:
+            yield Servers(switch, first, second, proxy)
 
 
 @pytest.fixture
-def to_openai(switch: Switch) -> Iterator[RawUpstream]:
-    with RawUpstream(switch) as made:
-        yield made
+def switch(servers: Servers) -> Switch:
+    servers.switch.script = listed
+    return servers.switch
 
 
 @pytest.fixture
-def to_anthropic() -> Iterator[RawUpstream]:
-    with RawUpstream(lambda seen, number: listed(seen)) as made:
-        yield made
+def to_openai(servers: Servers, switch: Switch) -> RawUpstream:
+    servers.openai.seen.clear()
+    return servers.openai
 
 
 @pytest.fixture
-def proxy(to_openai: RawUpstream, to_anthropic: RawUpstream, tmp_path: Path) -> Iterator[ProxyServer]:
-    urls = {"openai": to_openai.openai, "anthropic": to_anthropic.anthropic}
-    with ProxyServer(tmp_path, **urls, server__silence=2, server__max_body=1 << 22) as made:
-        yield made
+def to_anthropic(servers: Servers) -> RawUpstream:
+    servers.anthropic.seen.clear()
+    return servers.anthropic
+
+
+@pytest.fixture
+def proxy(servers: Servers) -> ProxyServer:
+    return servers.proxy
 
 
 def ask(proxy: ProxyServer, method: str, path: str, **more: Any) -> httpx.Response:
