@@ -240,7 +240,7 @@ def _is_reasoning_beside(usage: object, *, prompt: int, output: int, reasoning: 
     return reasoning > 0 and _first(usage, _TOTAL) == prompt + output + reasoning
 
 
-class _Written(NamedTuple):
+class _CacheWrites(NamedTuple):
     """Tokens that were written to the cache, by how long they stay there at least."""
 
     half_day: int
@@ -248,7 +248,7 @@ class _Written(NamedTuple):
     minutes: int
 
 
-def _written_by_lifetime(usage: object, details: object) -> _Written:
+def _written_by_lifetime(usage: object, details: object) -> _CacheWrites:
     split = _object(usage, _WRITE_LIFETIMES) or _object(details, _WRITE_LIFETIMES) or details
     hour = _first(split, (_HOUR,)) or _first(usage, ("cache_write_1h_tokens",))
     minutes = _first(split, _MINUTES)
@@ -259,7 +259,7 @@ def _written_by_lifetime(usage: object, details: object) -> _Written:
             hour += tokens
         else:
             minutes += tokens
-    return _Written(_first(split, (_HALF_DAY,)), hour, minutes)
+    return _CacheWrites(_first(split, (_HALF_DAY,)), hour, minutes)
 
 
 def _cache_miss(report: object) -> dict[str, Any]:

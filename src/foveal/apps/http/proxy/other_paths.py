@@ -81,7 +81,8 @@ def forwarded_path(scope: Scope) -> str:
     )
     if not is_known or not all(map(_is_plain, segments)):
         detail = (
-            "there is nothing at this path: the server forwards paths of OpenAI's and Anthropic's APIs only"
+            "there is nothing at this path: under /v1, this server has chat/completions, responses and messages, "
+            "and the other paths of OpenAI's and Anthropic's APIs"
         )
         raise HttpError(404, detail, code="not_found")
     return path

@@ -30,6 +30,7 @@ from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import Policy
 from foveal.core.view.fold import effective_events
+from foveal.inspection.request_rows import usage_cost
 from foveal.sessions.session import Session
 
 MAX_LISTED_STATEMENTS: Final = 12
@@ -126,9 +127,7 @@ def _add_usage(turn: TurnUsage, used: Used, model: Model) -> None:
     turn.cached += used.cache_read
     turn.output += used.output
     turn.size = used.prompt
-    cost = model.cost(
-        input=used.input, cache_read=used.cache_read, cache_write=used.cache_write, output=used.output
-    )
+    cost = usage_cost(used, model)
     turn.cost = None if cost is None or turn.cost is None else turn.cost + cost
 
 
