@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import socket
 import threading
@@ -16,7 +17,16 @@ import openai
 import pytest
 
 from foveal.apps.http.proxy.other_paths import ANTHROPIC_RESOURCES, OPENAI_RESOURCES
-from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer, stream_head
+from support.upstream import (
+    DEADLINE,
+    Piece,
+    ProxyServer,
+    RawUpstream,
+    ReceivedRequest,
+    answer,
+    stream_head,
+    until,
+)
 
 KEY = "sk-client-0123456789abcdef"
 OWN_KEY = "sk-of-the-server-0123456789abcdef"
@@ -271,6 +281,16 @@ def test_a_body_above_the_limit_is_refused_as_too_large(proxy: ProxyServer, to_o
     assert ask(proxy, "POST", "/v1/files", content=b"x" * (5 << 20)).status_code == 413
 
 
+def test_the_log_has_neither_ids_nor_keys(proxy: ProxyServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    ask(proxy, "GET", "/v1/files/file-canary?after=canary")
+    lines = until(lambda: [vars(line) for line in caplog.records if line.msg == "request"])
+    assert (lines[0]["fields"]["route"], lines[0]["fields"]["status"]) == ("/v1/{path:path}", 200)
+    logged = str([vars(line) for line in caplog.records if not line.name.startswith("http")])
+    assert "canary" not in logged
+    assert KEY not in logged
+
+
 # ── What is not ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -352,7 +372,14 @@ def test_what_the_provider_stores_needs_a_key_of_the_tenant(
     shared: ProxyServer, to_openai: RawUpstream
 ) -> None:
     token = {"authorization": f"Bearer {shared.token('alice')}"}
-    for method, path in (("GET", "/v1/files"), ("GET", "/v1/responses/resp_1"), ("POST", "/v1/batches")):
+    stored = (
+        ("GET", "/v1/files"),
+        ("GET", "/v1/responses/resp_1"),
+        ("POST", "/v1/batches"),
+        ("GET", "/v1/audio/voices"),
+        ("DELETE", "/v1/models/ft:own"),
+    )
+    for method, path in stored:
         reply = ask(shared, method, path, headers=token)
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "own_key_needed")
     assert to_openai.seen == []

@@ -57,7 +57,8 @@ _FITTED: Final = frozenset({"chat/completions", "messages", "responses"})
 _SECOND_PARTS: Final = {"chat": ("completions",), "messages": ("", "batches", "count_tokens")}
 """What may follow a first part, where only some do."""
 _STATELESS: Final = re.compile(
-    r"(?:audio|embeddings|completions|images|moderations|responses/(?:compact|input_tokens))(?:/|$)"
+    r"(?:audio/(?:speech|transcriptions|translations)|completions|embeddings|images/(?:edits|generations|variations)"
+    r"|moderations|responses/(?:compact|input_tokens))$"
 )
 """Paths that compute an answer from the request, and neither store nor read anything at the provider."""
 _WITHOUT_MODELS: Final = re.compile(
@@ -151,7 +152,8 @@ class OtherPaths:
         """Return the body to send; raises `HttpError` if it may run a model that is not allowed."""
         reads_only = request.method in ("GET", "HEAD", "DELETE")
         if self._limits.models and not reads_only and not _WITHOUT_MODELS.match(path):
-            if not header_value(request.scope["headers"], b"content-type").startswith(b"application/json"):
+            media = header_value(request.scope["headers"], b"content-type").lower()
+            if not media.startswith(b"application/json"):
                 detail = (
                     "this server allows some models only (`server.models`), and this request may use others"
                 )
