@@ -76,8 +76,9 @@ DECIDED_BY_PRESETS: Final = {
 }  # fmt: skip
 """Values that `economy` has changed since, or no longer has, or not in mode `confirm`."""
 NEW_FIELDS: Final = {
+    "cache_write_12h",
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
-    "statements", "replaced_by", "replaced_since", "cache_write_12h",
+    "statements", "replaced_by", "replaced_since",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
 NEW_KINDS: Final = {"superseded"}

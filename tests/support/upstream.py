@@ -151,7 +151,9 @@ class RawUpstream:
                 while text := self.rfile.readline().decode().strip():
                     name, _, value = text.partition(":")
                     headers[name.lower()] = value.strip()
-                seen = ReceivedRequest(line, headers, self._body(headers))
+                seen = ReceivedRequest(
+                    line, headers, self.rfile.read(int(headers.get("content-length", "0")))
+                )
                 raw.seen.append(seen)
                 with suppress(OSError):
                     for piece in raw.script(seen, len(raw.seen)):
@@ -159,15 +161,6 @@ class RawUpstream:
                             self.wfile.write(piece)
                         else:
                             assert piece.wait(DEADLINE)
-
-            def _body(self, headers: dict[str, str]) -> bytes:
-                if headers.get("transfer-encoding") != "chunked":
-                    return self.rfile.read(int(headers.get("content-length", "0")))
-                body = b""
-                while size := int(self.rfile.readline().strip() or b"0", 16):
-                    body += self.rfile.read(size)
-                    self.rfile.readline()
-                return body
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True

@@ -45,7 +45,7 @@ _MAX_TOKENS_FIELDS: Final[dict[Dialect, tuple[str, ...]]] = {
 _GENERATION_FIELD: Final = "generationConfig"
 """The field of a Gemini request with the limit for the answer."""
 _STORED_HISTORY_FIELDS: Final = ("previous_response_id", "conversation", "prompt")
-"""Fields of OpenAI that refer to a part of the history which the provider stores, where the proxy cannot see it."""
+"""Fields that refer to a part of the history which the provider stores, where the proxy cannot see it."""
 _NULL: Final = b"null"
 _decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 

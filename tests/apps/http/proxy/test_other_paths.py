@@ -7,7 +7,8 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +90,7 @@ def to_anthropic(servers: Servers) -> RawUpstream:
 
 
 @pytest.fixture
-def proxy(servers: Servers) -> ProxyServer:
+def proxy(servers: Servers, switch: Switch) -> ProxyServer:
     return servers.proxy
 
 
@@ -226,11 +227,42 @@ def test_a_file_is_uploaded_and_downloaded_byte_for_byte(
         assert client.files.content("file-1").read() == data
 
 
-def test_a_body_without_a_length_is_streamed(proxy: ProxyServer, to_openai: RawUpstream) -> None:
-    pieces = [b"one ", b"two ", b"three"]
-    assert ask(proxy, "POST", "/v1/audio/transcriptions", content=iter(pieces)).status_code == 200
-    assert to_openai.seen[-1].body == b"".join(pieces)
-    assert to_openai.seen[-1].headers["transfer-encoding"] == "chunked"
+@contextmanager
+def upstream_that(handle: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Yield the address of an upstream that handles the bytes of one connection itself."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                handle(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        thread.join(DEADLINE)
+
+
+def test_a_body_without_a_length_is_streamed(tmp_path: Path) -> None:
+    first_arrived = threading.Event()
+    seen = bytearray()
+
+    def read(connection: socket.socket) -> None:
+        while not seen.endswith(b"0\r\n\r\n"):
+            seen.extend(connection.recv(1 << 16))
+            if b"one " in seen:
+                first_arrived.set()
+        connection.sendall(answer(BODY))
+
+    def pieces() -> Iterator[bytes]:
+        yield b"one "
+        assert first_arrived.wait(DEADLINE)
+        yield b"two"
+
+    with upstream_that(read) as url, ProxyServer(tmp_path, openai=url) as proxy:
+        assert ask(proxy, "POST", "/v1/audio/transcriptions", content=pieces()).content == BODY
+    assert bytes(seen).lower().count(b"transfer-encoding: chunked\r\n") == 1
+    assert bytes(seen).endswith(b"4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n")
 
 
 def test_a_stream_arrives_piece_by_piece(proxy: ProxyServer, switch: Switch) -> None:
@@ -255,30 +287,32 @@ def test_a_response_that_breaks_off_does_not_look_complete(proxy: ProxyServer, s
 
 
 def test_an_upstream_that_answers_before_the_body_ends_is_heard(tmp_path: Path) -> None:
-    refusal = answer(b'{"error": "no"}', status="400 Bad Request")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    refusal = b'{"error": "no"}'
 
-        def refuse() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(refusal)
-                while connection.recv(1 << 16):
-                    pass
+    def refuse(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(answer(refusal, status="400 Bad Request"))
+        with suppress(OSError):
+            while connection.recv(1 << 16):
+                pass
 
-        threading.Thread(target=refuse, daemon=True).start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        with ProxyServer(tmp_path, openai=url) as proxy:
-            pieces = (b"x" * (1 << 16) for _ in range(200))
-            reply = ask(proxy, "POST", "/v1/files", content=pieces)
-            assert (reply.status_code, reply.content) == (400, b'{"error": "no"}')
+    with upstream_that(refuse) as url, ProxyServer(tmp_path, openai=url) as proxy:
+        pieces = (b"x" * (1 << 16) for _ in range(200))
+        reply = ask(proxy, "POST", "/v1/files", content=pieces)
+        assert (reply.status_code, reply.content) == (400, refusal)
 
 
-def test_a_body_above_the_limit_is_refused_as_too_large(proxy: ProxyServer, to_openai: RawUpstream) -> None:
-    too_much = (b"x" * (1 << 16) for _ in range(80))
-    reply = ask(proxy, "POST", "/v1/files", content=too_much)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (413, "request_too_large")
+def test_a_body_above_the_limit_is_refused_as_too_large(proxy: ProxyServer, tmp_path: Path) -> None:
     assert ask(proxy, "POST", "/v1/files", content=b"x" * (5 << 20)).status_code == 413
+
+    def read(connection: socket.socket) -> None:
+        while connection.recv(1 << 16):
+            pass
+
+    with upstream_that(read) as url, ProxyServer(tmp_path, openai=url, server__max_body=1 << 20) as small:
+        too_much = (b"x" * (1 << 16) for _ in range(80))
+        reply = ask(small, "POST", "/v1/files", content=too_much)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (413, "request_too_large")
 
 
 def test_the_log_has_neither_ids_nor_keys(proxy: ProxyServer, caplog: pytest.LogCaptureFixture) -> None:
