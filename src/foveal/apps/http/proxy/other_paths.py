@@ -77,9 +77,9 @@ def forwarded_path(scope: Scope) -> str:
     path = sent.decode("latin-1").removeprefix("/v1/")
     segments = path.split("/")
     first, second = (*segments, "")[:2]
-    is_known = first in OPENAI_RESOURCES | ANTHROPIC_RESOURCES and second in _SECOND_PARTS.get(
-        first, (second,)
-    )
+    is_known = first in OPENAI_RESOURCES | ANTHROPIC_RESOURCES
+    if first in _SECOND_PARTS:
+        is_known = second in _SECOND_PARTS[first]
     if not is_known or not all(map(_is_plain, segments)):
         detail = (
             "there is nothing at this path: under /v1, this server has chat/completions, responses and messages, "
