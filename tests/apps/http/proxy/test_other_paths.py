@@ -286,6 +286,26 @@ def test_a_response_that_breaks_off_does_not_look_complete(proxy: ProxyServer, s
     assert ask(proxy, "GET", "/healthz").status_code == 200
 
 
+def test_a_client_that_leaves_ends_the_download(tmp_path: Path) -> None:
+    has_ended = threading.Event()
+
+    def send_for_ever(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(stream_head("application/octet-stream"))
+        with suppress(OSError):
+            while True:
+                connection.sendall(b"x" * (1 << 16))
+        has_ended.set()
+
+    with upstream_that(send_for_ever) as url, ProxyServer(tmp_path, openai=url) as proxy:
+        with (
+            httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
+            http.stream("GET", f"{proxy.url}/v1/files/file-1/content", headers=OPENAI_KEY) as reply,
+        ):
+            assert next(reply.iter_raw())
+        assert has_ended.wait(DEADLINE)
+
+
 def test_an_upstream_that_answers_before_the_body_ends_is_heard(tmp_path: Path) -> None:
     refusal = b'{"error": "no"}'
 
