@@ -76,6 +76,7 @@ DECIDED_BY_PRESETS: Final = {
 }  # fmt: skip
 """Values that `economy` has changed since, or no longer has, or not in mode `confirm`."""
 NEW_FIELDS: Final = {
+    "cache_write_12h",
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
     "statements", "replaced_by", "replaced_since", "dropped_thinking",
 }  # fmt: skip
@@ -382,6 +383,7 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
 
 NEW_KEYS = (
     "server.database",
+    "server.forward_other_paths",
     "server.proxy_retention_days",
     "telegram.webhook",
     "tools.approval",

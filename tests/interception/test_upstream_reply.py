@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from foveal.core.log import ModelSaid
+from foveal.core.log import ModelSaid, Used
+from foveal.core.wire.usage import read_usage
 from foveal.interception.upstream_reply import UpstreamReply, read_reply
 
 STOP = {"index": 0, "delta": {}, "finish_reason": "stop"}
@@ -92,3 +93,56 @@ def test_a_gemini_reply_is_joined_from_its_pieces(streamed: bool) -> None:
     assert reply is not None
     assert reply.messages == [{"role": "model", "parts": [{"text": "On"}, {"text": "e."}]}]
     assert reply.usage == {"promptTokenCount": 3, "stop_reason": "STOP"}
+
+
+# ── What a reply says of the provider's cache ────────────────────────────────────────────────────────────
+
+
+def server_events(*events: dict[str, Any]) -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("output", [[], [{"type": "message", "role": "assistant", "content": "So."}]])
+def test_the_usage_of_openai_has_its_diagnostics_also_without_an_answer(
+    streamed: bool, output: list[Any]
+) -> None:
+    missed = {"type": "cache_miss", "reason": "tools_changed", "cache_missed_tokens": 40}
+    usage = {"input_tokens": 90, "input_tokens_details": {"cache_write_tokens": 90}, "output_tokens": 0}
+    done = {"status": "completed", "output": output, "usage": usage, "prompt_cache_diagnostics": missed}
+    data = (
+        server_events({"type": "response.completed", "response": done})
+        if streamed
+        else json.dumps(done).encode()
+    )
+    reply = read_reply(data, "openai_responses", streamed=streamed)
+    assert reply is not None
+    assert len(reply.facts) == len(output)
+    assert read_usage(reply.usage) == Used(
+        input=0, cache_write=90, cache_miss="tools_changed", cache_missed=40
+    )
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_usage_of_anthropic_has_lifetimes_and_diagnostics(streamed: bool) -> None:
+    usage = {
+        "input_tokens": 5, "cache_creation_input_tokens": 90, "output_tokens": 1,
+        "cache_creation": {"ephemeral_1h_input_tokens": 90, "ephemeral_5m_input_tokens": 0},
+    }  # fmt: skip
+    reason = {"type": "tools_changed", "cache_missed_input_tokens": 40}
+    message = {"type": "message", "usage": usage, "diagnostics": {"cache_miss_reason": reason}}
+    text = {"type": "text", "text": "So."}
+    data = server_events(
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {**text, "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "So."}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}},
+    )
+    if not streamed:
+        whole = {**message, "content": [text], "usage": {**usage, "output_tokens": 7}}
+        data = json.dumps(whole | {"stop_reason": "end_turn"}).encode()
+    reply = read_reply(data, "anthropic", streamed=streamed)
+    assert reply is not None
+    assert read_usage(reply.usage) == Used(
+        input=5, cache_write=90, cache_write_1h=90, output=7, cache_miss="tools_changed", cache_missed=40
+    )

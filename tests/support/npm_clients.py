@@ -138,12 +138,22 @@ def run_claude_code(
     return str(result["result"])
 
 
-def run_codex(home: Path, url: str, prompt: str, *, continued: bool, first: str = "", more: str = "") -> str:
+def run_codex(
+    home: Path,
+    url: str,
+    prompt: str,
+    *,
+    continued: bool,
+    first: str = "",
+    more: str = "",
+    is_built_in: bool = False,
+) -> str:
     """Run one turn of Codex and return its last answer. Its sandbox lets commands read files only. `first` and
-    `more` are added at the beginning and at the end of its settings."""
+    `more` are added at the beginning and at the end of its settings. `is_built_in` uses its own provider."""
     settings = home / ".codex"
     settings.mkdir(exist_ok=True)
-    (settings / "config.toml").write_text(first + codex_settings(url) + more, "utf-8")
+    own = built_in_codex_settings(url) if is_built_in else codex_settings(url)
+    (settings / "config.toml").write_text(first + own + more, "utf-8")
     environment = {"CODEX_HOME": str(settings), "OPENAI_API_KEY": "sk-of-the-client"}
     start = ["exec", "--skip-git-repo-check", "--sandbox", "read-only"]
     arguments = [*start, "resume", "--last", prompt] if continued else [*start, prompt]
@@ -164,6 +174,17 @@ base_url = "{url}/v1"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
 supports_websockets = false
+"""
+
+
+def built_in_codex_settings(url: str) -> str:
+    """Return the settings of Codex for its own provider, which has websockets."""
+    return f"""\
+model = "gpt-5.1-codex"
+openai_base_url = "{url}/v1"
+check_for_update_on_startup = false
+[analytics]
+enabled = false
 """
 
 

@@ -235,6 +235,12 @@ SERVER_KEYS: Final = (
     _server_key("server.openai_url", HTTP_URL, "upstream for chat completions and Responses", None),
     _server_key("server.anthropic_url", HTTP_URL, "upstream for Anthropic messages", None),
     _server_key(
+        "server.forward_other_paths",
+        BOOLEAN,
+        "forward the other paths of OpenAI's and Anthropic's APIs unchanged",
+        default=True,
+    ),
+    _server_key(
         "server.models",
         STRINGS,
         "models that clients may request, with * as a wildcard; an empty list allows all",

@@ -152,7 +152,9 @@ def _usage_sentence(fact: Used) -> str:
     if fact.cache_read:
         parts.append(f"{fact.cache_read:,} of them from the cache")
     if fact.cache_write:
-        parts.append(f"{fact.cache_write:,} written to it")
+        long = {"an hour": fact.cache_write_1h, "12 hours": fact.cache_write_12h}
+        kept = "".join(f" ({tokens:,} for {time})" for time, tokens in long.items() if tokens)
+        parts.append(f"{fact.cache_write:,} written to it{kept}")
     parts.append(f"{fact.output:,} tokens answered")
     return ", ".join(parts)
 

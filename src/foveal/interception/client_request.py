@@ -96,10 +96,17 @@ class ClientRequest:
             for name in _MAX_TOKENS_FIELDS[self.dialect]
         ]
         self.max_tokens = next((value for value in output if type(value) is int and value > 0), 0)
-        stored = [name for name in _STORED_HISTORY_FIELDS if self._field(name) is not None]
-        if self.dialect == "openai_responses" and stored:
-            return f"a part of the history is at the provider: {stored[0]}"
+        if stored := self._stored_history_field():
+            return f"a part of the history is at the provider: {stored}"
         return self._read_history()
+
+    def _stored_history_field(self) -> str:
+        """Return the field that refers to history at the provider; "" if the body has the whole history."""
+        if self.dialect == "anthropic":
+            thread = self._field("thread")  # one that is created begins with the messages of this request
+            return "thread" if isinstance(thread, dict) and thread.get("type") == "continue" else ""
+        names = _STORED_HISTORY_FIELDS if self.dialect == "openai_responses" else ()
+        return next((name for name in names if self._field(name) is not None), "")
 
     def _read_history(self) -> str:
         name = _MESSAGES_FIELD[self.dialect]

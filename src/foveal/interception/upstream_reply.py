@@ -15,7 +15,7 @@ from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, ModelSaid, Thinking, parts, text_of
 from foveal.core.wire.common import Json
 from foveal.ports import Reply
-from foveal.providers.anthropic import TRANSFORMATIONS_FIELD, AnthropicReply
+from foveal.providers.anthropic import FIELDS_BESIDE_USAGE, AnthropicReply
 from foveal.providers.base import StreamedReply
 from foveal.providers.openai_chat import ChatReply
 from foveal.providers.openai_responses import ResponsesReply
@@ -34,6 +34,7 @@ STREAM_ENDS: Final[dict[Dialect, re.Pattern[bytes]]] = {
 
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[Json]
+    """Empty if the request only filled the provider's cache."""
     facts: tuple[AnyFact, ...]
     other_choices: tuple[Json, ...] = ()
     """The messages of all choices but the first, of a request with `n` above 1."""
@@ -51,6 +52,8 @@ def read_reply(data: bytes, dialect: Dialect, *, streamed: bool) -> UpstreamRepl
         if found is None:
             return None
         messages, usage, others = found
+        if not messages and usage:  # the request only fills the cache (`prewarm`)
+            return UpstreamReply(messages=[], facts=(), usage=usage)
         facts = tuple(fact for chunk in wire.wire_for(dialect).read(messages) for fact in chunk.facts)
     except Exception:  # noqa: BLE001 (an upstream may send anything)
         return None
@@ -84,8 +87,8 @@ def _whole(data: bytes, dialect: Dialect) -> _Found | None:
             if reply.get("type") != "message":
                 return None
             usage = _usage(reply.get("usage"), reply.get("stop_reason"))
-            if usage and reply.get(TRANSFORMATIONS_FIELD):
-                usage[TRANSFORMATIONS_FIELD] = reply[TRANSFORMATIONS_FIELD]
+            if usage:
+                usage |= {name: reply[name] for name in FIELDS_BESIDE_USAGE if reply.get(name)}
             return _Found([{"role": "assistant", "content": reply["content"]}], usage)
         case "gemini":  # a stream that is not asked for as events is a list
             return _gemini(reply if isinstance(reply, list) else [reply])

@@ -25,10 +25,11 @@ from foveal.providers.cache_breakpoints import add_breakpoints
 
 HEADERS_FIELD: Final = "extra_headers"
 """The argument of Anthropic's client with headers of one request."""
-TRANSFORMATIONS_FIELD: Final = "input_transformations"
-"""The field of a reply that lists what the provider has left out of the request."""
+FIELDS_BESIDE_USAGE: Final = ("input_transformations", "diagnostics")
+"""The fields of a reply that say what the provider has left out of the request, and why the cache was not read."""
 _USAGE_FIELDS: Final = (
     "input_tokens",
+    "cache_creation",
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
     "output_tokens",
@@ -124,7 +125,7 @@ class AnthropicReply:
             case "message_start":
                 message = event.get("message") or {}
                 self._add_usage(message.get("usage"))
-                self._add_transformations(message)
+                self._add_beside_usage(message)
             case "content_block_start":
                 return self._start_block(event.get("index", 0), event.get("content_block") or {})
             case "content_block_delta":
@@ -132,7 +133,7 @@ class AnthropicReply:
             case "message_delta":
                 self._stop = (event.get("delta") or {}).get("stop_reason") or self._stop
                 self._add_usage(event.get("usage"))
-                self._add_transformations(event)
+                self._add_beside_usage(event)
         return []
 
     def reply(self) -> Reply:
@@ -180,10 +181,8 @@ class AnthropicReply:
             arguments = written
         return {**block, "input": arguments if isinstance(arguments, dict) else written}
 
-    def _add_transformations(self, place: JsonObject) -> None:
-        """Keep what the provider says it has left out of the request."""
-        if listed := place.get(TRANSFORMATIONS_FIELD):
-            self._usage[TRANSFORMATIONS_FIELD] = listed
+    def _add_beside_usage(self, place: JsonObject) -> None:
+        self._usage |= {name: place[name] for name in FIELDS_BESIDE_USAGE if place.get(name)}
 
     def _add_usage(self, usage: Any) -> None:
         """Replace earlier numbers by later ones; a number that is left out keeps its earlier value."""

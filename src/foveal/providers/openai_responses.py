@@ -18,6 +18,8 @@ _REASONING_EVENTS: Final = frozenset(
     {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
 )
 _END_EVENTS: Final = frozenset({"response.completed", "response.incomplete"})
+_DIAGNOSTICS_FIELD: Final = "prompt_cache_diagnostics"
+"""The field of a response that says why the cache was not read."""
 _ERROR_EVENTS: Final = frozenset({"response.failed", "error"})
 
 
@@ -104,7 +106,11 @@ class ResponsesReply:
         items = response.get("output") or [item for _, item in sorted(self._items.items())]
         details, usage = response.get("incomplete_details") or {}, response.get("usage")
         stop = details.get("reason") or response.get("status") or ""
-        reported = None if usage is None else {"input_tokens_details": {}, **usage, "stop_reason": stop}
+        if usage is None:
+            return Reply(message=items, stop=stop)
+        reported = {"input_tokens_details": {}, **usage, "stop_reason": stop}
+        if diagnostics := response.get(_DIAGNOSTICS_FIELD):
+            reported[_DIAGNOSTICS_FIELD] = diagnostics
         return Reply(message=items, usage=reported, stop=stop)
 
     def _pieces(self, text: Any, kind: Any) -> list[ReplyPiece]:

@@ -74,6 +74,8 @@ class ProxyRequestEnded(ServiceEvent, frozen=True):
     overflow_retries: int
     """How often upstream rejected the request as too large before it accepted it."""
     streamed: bool
+    not_managed: str = ""
+    """Why the request was forwarded without context management, without text of a message; "" if it was managed."""
 
 
 class SummaryRequestEnded(ServiceEvent, frozen=True):

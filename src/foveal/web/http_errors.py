@@ -48,6 +48,7 @@ TITLES: Final[Mapping[int, str]] = MappingProxyType(
         415: "Not JSON",
         421: "Wrong host",
         422: "Not possible",
+        426: "No websockets",
         429: "Too many requests",
         431: "Headers too large",
         500: "Internal error",

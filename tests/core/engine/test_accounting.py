@@ -139,6 +139,15 @@ def test_hour_writes_cost_twice_the_input_price() -> None:
     assert ctx.report().spent == pytest.approx((5 * 10 + 100 * 12.5 + 300 * 20) / 1e6)
 
 
+def test_12_hour_writes_cost_the_write_price() -> None:
+    model = foveal.model("test", window=10_000, input_price=10.0, cached_price=1.0, write_price=12.5)
+    ctx = foveal.Context(model, tokenizer=ESTIMATE)
+    ctx.fit([user("hi")])
+    split = {"ttl_12h_tokens": 300, "ttl_30m_tokens": 100}
+    ctx.observe({"input_tokens": 405, "input_tokens_details": {"cache_write_tokens_details": split}})
+    assert ctx.report().spent == pytest.approx((5 * 10 + 400 * 12.5) / 1e6)
+
+
 def test_the_report_names_the_providers_reason_for_a_cache_miss() -> None:
     ctx = context()
     ctx.fit([user("hi")])
@@ -148,6 +157,9 @@ def test_the_report_names_the_providers_reason_for_a_cache_miss() -> None:
     assert "cache miss in the last call, says the provider: tools_changed" in str(ctx.report())
     ctx.observe({"usage": {"input_tokens": 9}})
     assert ctx.report().cache_miss == ""
+    missed = {"type": "cache_miss", "reason": "input_changed", "cache_missed_tokens": 700}
+    ctx.observe({"usage": {"input_tokens": 9}, "prompt_cache_diagnostics": missed})
+    assert ctx.report().cache_miss == "input_changed (700 tokens)"
 
 
 def test_the_report_is_about_the_last_call_not_the_sum_of_all() -> None:

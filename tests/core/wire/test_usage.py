@@ -244,6 +244,52 @@ def test_a_malformed_diagnosis_is_left_out(reason: Any) -> None:
     assert read_usage(reply) == Used(input=9)
 
 
+# ── OpenAI: lifetimes of the cache, and diagnostics ──────────────────────────────────────────────────────
+
+
+def responses_reply(**more: Any) -> Any:
+    from openai.types.responses import Response
+
+    details = {
+        "cached_tokens": 600,
+        "cache_write_tokens": 100,
+        "cache_write_tokens_details": {"ttl_12h_tokens": 70, "ttl_30m_tokens": 30},
+    }
+    usage = {
+        "input_tokens": 1_000, "input_tokens_details": details, "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 1_000,
+    }  # fmt: skip
+    fields = {"id": "r", "created_at": 0, "model": "gpt-5.6", "object": "response", "output": [], "tools": []}
+    more = {"tool_choice": "auto", "parallel_tool_calls": True, "status": "completed", **more}
+    return Response.model_validate({**fields, **more, "usage": usage})
+
+
+def test_openais_reply_with_12_hour_writes_and_diagnostics() -> None:
+    missed = {"type": "cache_miss", "reason": "context_compacted", "cache_missed_tokens": 8_000}
+    reply = responses_reply(prompt_cache_diagnostics=missed)
+    counts = {"input": 300, "cache_read": 600, "cache_write": 100, "cache_write_12h": 70}
+    expected = Used(**counts, cache_miss="context_compacted", cache_missed=8_000)
+    assert read_usage(reply) == expected
+    assert read_usage(reply.model_dump()) == expected
+    assert read_usage({"type": "response.completed", "response": reply.model_dump()}) == expected
+
+
+@pytest.mark.parametrize(
+    "diagnostics",
+    [
+        None,
+        {"type": "cache_hit"},
+        {"type": "comparison_response_not_found"},
+        {"type": "cache_miss", "reason": "two words\n"},
+        {"type": "cache_miss", "reason": 5},
+        "text",
+    ],
+)
+def test_diagnostics_that_name_no_miss_are_left_out(diagnostics: Any) -> None:
+    reply = {"usage": {"input_tokens": 9}, "prompt_cache_diagnostics": diagnostics}
+    assert read_usage(reply) == Used(input=9)
+
+
 def test_bedrock_details_split_cache_writes_by_lifetime() -> None:
     details = [{"ttl": "1h", "inputTokens": 70}, {"ttl": "5m", "inputTokens": 30}]
     assert read_usage(BEDROCK | {"cacheDetails": details}) == Used(

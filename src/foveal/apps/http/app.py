@@ -134,13 +134,7 @@ def _log_server_error(request: Request, error: HttpError, problem: FovealError) 
 
 async def _on_starlette_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    not_found = "there is nothing at this path"
-    if request.url.path.startswith("/v1/"):
-        not_found += (
-            ": of a provider's API, this server has chat/completions, responses, messages and models; "
-            "send other requests to the provider"
-        )
-    details = {404: not_found, 405: "this path does not allow that method"}
+    details = {404: "there is nothing at this path", 405: "this path does not allow that method"}
     detail = details.get(problem.status_code, str(problem.detail))
     error = HttpError(problem.status_code, detail, headers=problem.headers)
     return error_response(error, error_format(request.url.path))

@@ -94,7 +94,7 @@ def _turn_fields(turn: TurnEnded) -> dict[str, Any]:
 
 
 def _exchange_fields(done: ProxyRequestEnded) -> dict[str, Any]:
-    return {
+    fields = {
         "dialect": done.dialect,
         "model": done.model,
         "status": done.status,
@@ -105,6 +105,7 @@ def _exchange_fields(done: ProxyRequestEnded) -> dict[str, Any]:
         "recovered": done.overflow_retries,
         "streamed": done.streamed,
     }
+    return fields | ({"not_managed": done.not_managed} if done.not_managed else {})
 
 
 def stack_places(problem: BaseException) -> list[str]:

@@ -435,6 +435,9 @@ class Used(Fact, frozen=True, tag="used"):
     """The seq after the newest event that the request could show; 0 in older logs."""
     cache_write_1h: int = 0
     """The part of `cache_write` that the provider keeps for an hour, at a higher price."""
+    cache_write_12h: int = 0
+    """The part of `cache_write` that the provider keeps for 12 hours. It costs what other writes do: the bundled
+    table has no price of its own for it."""
     cache_miss: str = ""
     """The provider's reason why its cache did not hold the prompt, such as `tools_changed`, if it gave one."""
     cache_missed: int = 0

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -67,10 +67,11 @@ _DETAIL_WRITE: Final = (
 _DETAIL_REASONING: Final = (
     "reasoning_tokens", "thinking_tokens", "reasoning", "priority_reasoning", "flex_reasoning",
 )  # fmt: skip
-_WRITE_LIFETIMES: Final = ("cache_creation", "cache_creation_token_details")
+_WRITE_LIFETIMES: Final = ("cache_creation", "cache_creation_token_details", "cache_write_tokens_details")
 """Objects that split the written tokens by the lifetime of the cache."""
+_HALF_DAY: Final = "ttl_12h_tokens"
 _HOUR: Final = "ephemeral_1h_input_tokens"
-_MINUTES: Final = "ephemeral_5m_input_tokens"
+_MINUTES: Final = ("ephemeral_5m_input_tokens", "ttl_30m_tokens")
 
 _USAGE_FIELDS: Final = ("usage", "usage_metadata", "usage_details", "token_usage")
 _REPLY_FIELDS: Final = ("response", "message", "metadata", "raw", "meta", "model_response")
@@ -201,8 +202,8 @@ def _read_counts(usage: object) -> Used:
     prompt, output = _prompt(usage), _first(usage, _OUTPUT)
     details, answer = _object(usage, _INPUT_DETAILS), _object(usage, _OUTPUT_DETAILS)
     read = _first(details, _DETAIL_READ) or _first(usage, _CACHE_READ)
-    hour, minutes = _written_by_lifetime(usage, details)
-    write = max(_first(details, _DETAIL_WRITE) or _first(usage, _CACHE_WRITE), hour + minutes)
+    written = _written_by_lifetime(usage, details)
+    write = max(_first(details, _DETAIL_WRITE) or _first(usage, _CACHE_WRITE), sum(written))
     reasoning = _first(answer, _DETAIL_REASONING) or _first(usage, _REASONING)
     if _is_reasoning_beside(usage, prompt=prompt, output=output, reasoning=reasoning):
         output += reasoning
@@ -214,7 +215,8 @@ def _read_counts(usage: object) -> Used:
         input=prompt,
         cache_read=read,
         cache_write=write,
-        cache_write_1h=min(hour, write),
+        cache_write_1h=min(written.hour, write),
+        cache_write_12h=min(written.half_day, write),
         output=output,
         reasoning=reasoning,
     )
@@ -253,11 +255,18 @@ def _is_reasoning_beside(usage: object, *, prompt: int, output: int, reasoning: 
     return reasoning > 0 and _first(usage, _TOTAL) == prompt + output + reasoning
 
 
-def _written_by_lifetime(usage: object, details: object) -> tuple[int, int]:
-    """Return the tokens that were written to the cache for an hour, and those for five minutes."""
+class _CacheWrites(NamedTuple):
+    """Tokens that were written to the cache, by how long they stay there at least."""
+
+    half_day: int
+    hour: int
+    minutes: int
+
+
+def _written_by_lifetime(usage: object, details: object) -> _CacheWrites:
     split = _object(usage, _WRITE_LIFETIMES) or _object(details, _WRITE_LIFETIMES) or details
     hour = _first(split, (_HOUR,)) or _first(usage, ("cache_write_1h_tokens",))
-    minutes = _first(split, (_MINUTES,))
+    minutes = _first(split, _MINUTES)
     entries = _get(usage, "cache_details")  # Bedrock's
     for entry in entries if isinstance(entries, list | tuple) else ():
         tokens = _first(entry, ("input_tokens",))
@@ -265,16 +274,18 @@ def _written_by_lifetime(usage: object, details: object) -> tuple[int, int]:
             hour += tokens
         else:
             minutes += tokens
-    return hour, minutes
+    return _CacheWrites(_first(split, (_HALF_DAY,)), hour, minutes)
 
 
 def _cache_miss(report: object) -> dict[str, Any]:
-    """Return Anthropic's diagnosis of a cache that was not read, if a reply has one."""
+    """Return the provider's diagnosis of a cache that was not read, if a reply has one."""
     for level in _levels(report):
-        reason = _get(_get(level, "diagnostics"), "cache_miss_reason")
-        kind = _get(reason, "type") if reason is not None else None
-        if isinstance(kind, str) and _MISS_REASON.fullmatch(kind):
-            return {"cache_miss": kind, "cache_missed": _first(reason, ("cache_missed_input_tokens",))}
+        anthropic = _get(_get(level, "diagnostics"), "cache_miss_reason")
+        openai = _get(level, "prompt_cache_diagnostics")
+        reason = _get(anthropic, "type") or _get(openai, "reason")
+        if isinstance(reason, str) and _MISS_REASON.fullmatch(reason):
+            tokens = _first(anthropic or openai, ("cache_missed_input_tokens", "cache_missed_tokens"))
+            return {"cache_miss": reason, "cache_missed": tokens}
     return {}
 
 

@@ -158,8 +158,11 @@ class Exchange:
         conversation, session = self.conversation, self.conversation.session
         if await self._has_changed():
             conversation.mark_outdated()
-            if not (await session.end()).erased:
+            if reply.facts and not (await session.end()).erased:
                 await session.append(Noted(text=reply.text, topic=LATE_ANSWER_TOPIC))
+            return
+        if not reply.facts:  # the request only filled the provider's cache
+            await self._observe(reply.usage)
             return
         notes = (_choice_note(number, message) for number, message in enumerate(reply.other_choices, 2))
         if self._binds_thinking:

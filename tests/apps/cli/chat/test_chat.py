@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import pytest
 
+import foveal
 from foveal.apps.cli.chat.commands import SLASH_COMMANDS, parse_command, with_slash_commands
 from foveal.apps.cli.chat.factory import system_text
 from foveal.apps.cli.chat.output.agent_event_rows import reduction_rows
-from foveal.apps.cli.chat.output.context_card import apportion
+from foveal.apps.cli.chat.output.context_card import apportion, turn_usages
 from foveal.apps.cli.chat.output.markdown import MarkdownPainter
 from foveal.apps.cli.chat.output.streaming import MarkdownBlocks
 from foveal.apps.cli.chat.output.styled_text import (
@@ -30,7 +31,7 @@ from foveal.apps.cli.chat.output.styled_text import (
 from foveal.apps.cli.chat.output.themes import Theme
 from foveal.apps.cli.chat.user_input import Pastes
 from foveal.config.consent import project_items
-from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, UserSaid, text_of
+from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, Used, UserSaid, text_of
 from foveal.errors import FovealError
 from foveal.project import items_hash
 from support.chat_project import ChatProject, InProcessChat, run_chat
@@ -1226,6 +1227,13 @@ def test_grid_cells_always_add_up() -> None:
     assert apportion({"a": 1, "b": 1, "c": 999_998}, 200) == {"a": 1, "b": 1, "c": 198}
     assert sum(apportion({str(n): n for n in range(1, 14)}, 200).values()) == 200
     assert apportion({"a": 0, "b": 5}, 10) == {"a": 0, "b": 10}
+
+
+def test_a_turn_pays_the_price_of_writes_for_an_hour() -> None:
+    priced = foveal.model("test", window=10_000, input_price=10.0, write_price=12.5, output_price=50.0)
+    used = Used(input=0, cache_write=400, cache_write_1h=300)
+    [turn] = turn_usages([Event(0, UserSaid(content="Hello.")), Event(1, used)], priced)
+    assert turn.cost == pytest.approx((100 * 12.5 + 300 * 20) / 1e6)
     assert sum(apportion({str(n): 1 for n in range(30)}, 20).values()) == 20
 
 

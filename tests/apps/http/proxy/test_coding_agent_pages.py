@@ -24,7 +24,7 @@ from support.coding_clients import (
     qwen_code_settings,
 )
 from support.doc_pages import DOCS, code_blocks
-from support.npm_clients import codex_settings
+from support.npm_clients import built_in_codex_settings, codex_settings
 
 FOLDER = DOCS / "coding-agents"
 SERVER = "http://127.0.0.1:8790"
@@ -71,8 +71,9 @@ def test_the_settings_on_a_page_are_those_that_the_tests_use(
 
 
 def test_the_provider_on_the_page_of_codex_is_the_one_that_the_tests_use() -> None:
-    [shown] = page_blocks("codex", "toml")
+    shown, built_in = page_blocks("codex", "toml")
     used = tomllib.loads(codex_settings(SERVER))
+    assert built_in["openai_base_url"] == tomllib.loads(built_in_codex_settings(SERVER))["openai_base_url"]
     [provider] = shown["model_providers"].values()
     [other] = used["model_providers"].values()
     assert {**provider, "name": ""} == {**other, "name": ""}

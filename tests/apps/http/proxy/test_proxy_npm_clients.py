@@ -6,14 +6,18 @@ Codex runs, which takes less than a second of CPU time, and only where it is ins
 
 from __future__ import annotations
 
+import logging
 import os
+from pathlib import Path
 
 import pytest
 
+from foveal.apps.http.json_logs import LOGGER_NAME
 from support.agent_upstream import AgentUpstream
 from support.coding_clients import CODING_CLIENTS, CodingClient
-from support.npm_clients import CODEX, client_home, installed, is_installed, run_claude_code
+from support.npm_clients import CODEX, client_home, installed, is_installed, run_claude_code, run_codex
 from support.serve_process import Server, serving
+from support.upstream import ProxyServer
 
 soak = pytest.mark.skipif(not os.environ.get("FOVEAL_SOAK"), reason="takes minutes: FOVEAL_SOAK=1 runs it")
 
@@ -40,6 +44,22 @@ def test_codex_makes_15_legal_requests_in_one_turn() -> None:
             exchanges = [line for line in server.logged if line["event"] == "exchange"]
             assert [line["status"] for line in exchanges] == [200] * 15
             assert any(line["whole"] > line["tokens"] for line in exchanges)
+
+
+def test_codex_with_its_own_provider_changes_from_a_websocket_to_http_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not is_installed(CODEX):
+        pytest.skip("Codex is not installed: FOVEAL_SOAK=1 installs it")
+    caplog.set_level(logging.INFO, logger=LOGGER_NAME)
+    with AgentUpstream() as upstream, client_home() as home:
+        upstream.steps = 2
+        with ProxyServer(tmp_path, openai=upstream.openai) as proxy:
+            said = run_codex(home, proxy.url, "Find a part.", continued=False, is_built_in=True)
+        assert said == "Turn 1 is done."
+        assert upstream.faults == []
+    requests = [vars(line)["fields"] for line in caplog.records if line.msg == "request"]
+    assert [(line["method"], line["status"]) for line in requests] == [("GET", 426), *[("POST", 200)] * 3]
 
 
 @soak

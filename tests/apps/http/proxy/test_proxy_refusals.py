@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from foveal.apps.http.json_logs import LOGGER_NAME
 from foveal.core.log import Event, Opened, UserSaid, text_of
-from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer
+from foveal.server.runtime import ProxyRequestEnded
+from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer, until
 
 Json = dict[str, Any]
 KEY = "sk-client-0123456789abcdef"
@@ -72,6 +75,7 @@ UNMANAGED: list[tuple[str, str, Any, str]] = [
     ("responses", "gpt-5", {"input": "Hi", "previous_response_id": "resp_1"}, "previous_response_id"),
     ("responses", "gpt-5", {"input": "Hi", "conversation": "conv_1"}, "conversation"),
     ("responses", "gpt-5", {"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+    ("messages", "claude-x", {"messages": [user("Hi")], "thread": {"type": "continue"}}, "thread"),
     ("chat/completions", "gpt-5", {}, "not a list of messages"),
     ("chat/completions", "gpt-5", {"messages": "Hi"}, "not a list of messages"),
     ("chat/completions", "gpt-5", {"messages": []}, "not a list of messages"),
@@ -113,6 +117,34 @@ def test_a_request_without_history_is_forwarded_unchanged(
     assert reply.headers["x-foveal-reduced"].startswith("none; not managed (")
     assert why in reply.headers["x-foveal-reduced"]
     assert "x-foveal-session" not in reply.headers
+    ended = until(lambda: [seen for seen in proxy.service_events if isinstance(seen, ProxyRequestEnded)])
+    assert ended[-1].not_managed
+
+
+def test_a_thread_that_begins_is_managed(proxy: ProxyServer) -> None:
+    body = {"model": "claude-x", "messages": [user("Begin.")], "thread": {"type": "create"}}
+    assert post(proxy, "/v1/messages", json=body, headers={"x-api-key": KEY}).headers["x-foveal-session"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "logged"),
+    [
+        (
+            {"input": "Hi", "previous_response_id": "resp_1"},
+            "a part of the history is at the provider: previous_response_id",
+        ),
+        ({"input": [{"role": "secret-word", "content": "Hi"}]}, "messages[0] is malformed"),
+    ],
+)
+def test_the_log_says_why_a_request_is_not_managed_and_quotes_nothing(
+    proxy: ProxyServer, fields: Json, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOGGER_NAME)
+    headers = {"authorization": f"Bearer {KEY}"}
+    post(proxy, "/v1/responses", json={"model": "gpt-5", **fields}, headers=headers)
+    lines = until(lambda: [vars(line)["fields"] for line in caplog.records if line.msg == "exchange"])
+    assert [line["not_managed"] for line in lines] == [logged]
+    assert "secret-word" not in str(lines)
 
 
 def test_a_conversation_to_be_compacted_is_forwarded_unchanged(proxy: ProxyServer, raw: RawUpstream) -> None:

@@ -147,6 +147,43 @@ def test_after_an_error_the_same_request_continues_its_session(proxy: ProxyServe
     assert sum(type(e.fact).__name__ == "UserSaid" for e in proxy.events(session)) == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_only_fills_the_cache_is_paid_for_and_leaves_no_answer(
+    proxy: ProxyServer, switch: Switch, stream: bool
+) -> None:
+    details = {"cached_tokens": 0, "cache_write_tokens_details": {"ttl_12h_tokens": 900, "ttl_30m_tokens": 0}}
+    usage = {"input_tokens": 905, "input_tokens_details": details, "output_tokens": 0}
+    warmed: Json = {"status": "completed", "output": [], "usage": usage}
+    text = {"type": "output_text", "text": "Warm."}
+    answered = {**warmed, "output": [{"type": "message", "role": "assistant", "content": [text]}]}
+    replies = [warmed, answered]
+
+    def script(seen: ReceivedRequest) -> list[Piece]:
+        reply = replies.pop(0)
+        if not stream:
+            return [answer(json.dumps(reply).encode())]
+        ended = {"type": "response.completed", "response": reply}
+        return [stream_head(), b"data: " + json.dumps(ended).encode() + b"\n\n"]
+
+    switch.script = script
+    asked: Json = {"messages": None, "input": [user(f"Warm up, {stream}.")], "stream": stream}
+    options = {"mode": "implicit", "ttl": "12h", "prewarm": True}
+    first = ask(proxy, path="/v1/responses", **asked, prompt_cache_options=options)
+    session = first.headers["x-foveal-session"]
+    paid = Used(input=5, cache_write=900, cache_write_12h=900)
+
+    def reported() -> list[Used]:
+        counts = ("input", "cache_write", "cache_write_12h")
+        facts = [event.fact for event in proxy.events(session) if isinstance(event.fact, Used)]
+        return [Used(**{name: getattr(fact, name) for name in counts}) for fact in facts]
+
+    until(lambda: reported() == [paid])
+    assert stored_texts(proxy, session) == []
+    assert ask(proxy, path="/v1/responses", **asked).headers["x-foveal-session"] == session
+    until(lambda: stored_texts(proxy, session) == ["Warm."])
+    until(lambda: reported() == [paid, paid])
+
+
 def test_a_stream_is_forwarded_piece_by_piece(proxy: ProxyServer, switch: Switch) -> None:
     gate = threading.Event()
     pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n', b"data: [DONE]\n\n"]

@@ -30,7 +30,12 @@ from foveal.apps.http.proxy.shared_response import (
     JoinedResponse,
     SharedResponse,
 )
-from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreachable_error
+from foveal.apps.http.proxy.upstreams import (
+    Upstreams,
+    UpstreamTarget,
+    dialect_of_headers,
+    unreachable_error,
+)
 from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
@@ -325,8 +330,10 @@ class PassthroughEndpoints:
 
     async def list_models(self, request: Request) -> Response:
         """Return the upstream's models that `server.models` allows."""
-        response = await self._pass_through(request, _dialect(request), "/models", None)
-        if self._limits.models and response.status_code == 200:
+        response = await self._pass_through(
+            request, dialect_of_headers(request.scope["headers"]), "/models", None
+        )
+        if self._limits.models and response.status_code == 200 and request.method == "GET":
             return _only_allowed_models(response, self._limits)
         return response
 
@@ -335,7 +342,9 @@ class PassthroughEndpoints:
         name: str = request.path_params["name"]
         if not self._limits.allows(name) or not _MODEL_NAME.fullmatch(name) or ".." in name:
             raise HttpError(404, f"there is no model {name[:100]!r}", code="model_not_found")
-        return await self._pass_through(request, _dialect(request), f"/models/{name}", None)
+        return await self._pass_through(
+            request, dialect_of_headers(request.scope["headers"]), f"/models/{name}", None
+        )
 
     async def _pass_through(
         self, request: Request, dialect: Dialect, path: str, body: bytes | None
@@ -354,18 +363,16 @@ class PassthroughEndpoints:
         except (aiohttp.ClientError, OSError) as problem:
             raise unreachable_error(target, problem, silence_s=self._upstreams.silence_s) from None
         headers = forwarded_headers.to_client(response.raw_headers, target.secret)
-        return _response(forwarded_headers.without_secret(target.secret, data), response.status, headers)
+        data = forwarded_headers.without_secret(target.secret, data)
+        if request.method == "HEAD":  # the length of what GET would return
+            return _response(data, response.status, headers, response.headers.get("content-length", "0"))
+        return _response(data, response.status, headers)
 
 
-def _response(data: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> Response:
+def _response(data: bytes, status: int, headers: list[tuple[bytes, bytes]], length: str = "") -> Response:
     response = Response(data, status_code=status)
-    response.raw_headers = [*headers, (b"content-length", str(len(data)).encode())]
+    response.raw_headers = [*headers, (b"content-length", (length or str(len(data))).encode())]
     return response
-
-
-def _dialect(request: Request) -> Dialect:
-    """Return the API of a request for models: clients of Anthropic always send `anthropic-version`."""
-    return "anthropic" if "anthropic-version" in request.headers else "openai_chat"
 
 
 def _only_allowed_models(response: Response, limits: RequestLimits) -> Response:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -134,8 +135,18 @@ class ProxyRequest:
                 unreduced_tokens=exchange.unreduced_tokens if exchange else 0,
                 overflow_retries=exchange.overflow_retries if exchange else 0,
                 streamed=self.client_request.is_streamed,
+                not_managed=_without_quotes(self._problem),
             )
         )
+
+
+_MALFORMED: Final = re.compile(r"messages\[\d+\]")
+
+
+def _without_quotes(problem: str) -> str:
+    """Return why a request is not managed, without the value that the error of a malformed message quotes."""
+    malformed = _MALFORMED.match(problem)
+    return f"{malformed[0]} is malformed" if malformed else problem
 
 
 class ResponseStream(Response):

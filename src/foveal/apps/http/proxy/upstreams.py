@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -186,10 +186,12 @@ class Upstreams:
 
     # ── Sending ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, method: str, target: UpstreamTarget, body: bytes | None) -> aiohttp.ClientResponse:
+    async def send(
+        self, method: str, target: UpstreamTarget, body: bytes | AsyncIterator[bytes] | None
+    ) -> aiohttp.ClientResponse:
         """Send a request and return the response before its body is read; raises `HttpError`."""
         client = self._client(is_local=is_loopback(target.host))
-        for attempt in (1, 2):
+        for attempt in (1, 2) if body is None or isinstance(body, bytes) else (2,):  # a stream is read once
             try:
                 return await client.request(
                     method,
@@ -295,3 +297,12 @@ def client_key(headers: Headers) -> ClientKey:
         if secret and not secret.startswith(TOKEN_PREFIX):
             return ClientKey(name, value)
     return ClientKey()
+
+
+def dialect_of_headers(headers: Headers) -> Dialect:
+    """Return the API whose client sends these headers, for paths that both APIs have. Clients of Anthropic send
+    `anthropic-version`; a key in `x-api-key` alone is Anthropic's too."""
+    is_anthropic = header_value(headers, b"anthropic-version") or (
+        header_value(headers, b"x-api-key") and not header_value(headers, b"authorization")
+    )
+    return "anthropic" if is_anthropic else "openai_chat"

@@ -30,6 +30,7 @@ from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import Policy
 from foveal.core.view.fold import effective_events
+from foveal.inspection.request_rows import usage_cost
 from foveal.sessions.session import Session
 
 MAX_LISTED_STATEMENTS: Final = 12
@@ -126,12 +127,7 @@ def _add_usage(turn: TurnUsage, used: Used, model: Model) -> None:
     turn.cached += used.cache_read
     turn.output += used.output
     turn.size = used.prompt
-    cost = model.cost(
-        input=sum(one.input for one in used.billed),
-        cache_read=sum(one.cache_read for one in used.billed),
-        cache_write=sum(one.cache_write for one in used.billed),
-        output=sum(one.output for one in used.billed),
-    )
+    cost = usage_cost(used, model)
     turn.cost = None if cost is None or turn.cost is None else turn.cost + cost
 
 
