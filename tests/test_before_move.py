@@ -78,7 +78,8 @@ DECIDED_BY_PRESETS: Final = {
 NEW_FIELDS: Final = {
     "cache_write_12h",
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
-    "statements", "replaced_by", "replaced_since", "dropped_thinking",
+    "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
+    "compaction.summarise", "server.forward_other_paths",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
 NEW_KINDS: Final = {"superseded", "thinking_left_out", "foreign_summary"}
