@@ -25,6 +25,8 @@ _EXIT_STATUS: Final = re.compile(
     r"(?:exit(?:ed)?[ _]?(?:with[ _]?)?(?:code|status)?|return[ _]?code|status)\W{1,4}(-?\d{1,3})\b",
     re.IGNORECASE,
 )
+_STATUS_WORDS: Final = ("exit", "return", "status")
+"""One of them begins each exit status."""
 _FAILURE_PHRASES: Final = (
     "Traceback (most recent call last)",
     "command not found",
@@ -34,7 +36,7 @@ _FAILURE_PHRASES: Final = (
 )
 _FAILURE_LINE_SIGNS: Final = ("Error", "Exception", "fatal", "error", "ERROR", "FAILED", ": *** ")
 _FAILURE_LINE: Final = re.compile(
-    r"(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|FAILED\b|make(?:\[\d+\])?: \*\*\* "
+    r"\n(?:(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|FAILED\b|make(?:\[\d+\])?: \*\*\* )"
 )
 """The beginning of a line that reports a failure; such a line contains one of the signs."""
 _FAILED_TESTS: Final = re.compile(r"\b\d+ failed\b")
@@ -104,10 +106,14 @@ def count_names(texts: Iterable[str]) -> dict[str, int]:
 
 def exit_status(text: str) -> int | None:
     """Return the exit status that a result reports in its first or last 200 characters."""
-    for region in (text[:_STATUS_EDGE_CHARS], text[-_STATUS_EDGE_CHARS:]):
-        found = _EXIT_STATUS.search(region)
-        if found:
-            return int(found.group(1))
+    for region in _ends(text, _STATUS_EDGE_CHARS):
+        # The search tries every character, and most texts have none of the words. Beyond ASCII, other letters too
+        # are equal to theirs without regard to case.
+        lower = region.lower()
+        if any(map(lower.__contains__, _STATUS_WORDS)) or not region.isascii():
+            found = _EXIT_STATUS.search(region)
+            if found:
+                return int(found.group(1))
     return None
 
 
@@ -116,14 +122,19 @@ def reports_failure(text: str) -> bool:
     status = exit_status(text)
     if status is not None:
         return status != 0
-    return any(map(_has_failure, (text[:_FAILURE_EDGE_CHARS], text[-_FAILURE_EDGE_CHARS:])))
+    return any(map(_has_failure, _ends(text, _FAILURE_EDGE_CHARS)))
+
+
+def _ends(text: str, chars: int) -> tuple[str, ...]:
+    """Return so many characters from each end of a text, or all of a text that has no more."""
+    return (text,) if len(text) <= chars else (text[:chars], text[-chars:])
 
 
 def _has_failure(text: str) -> bool:
     """Return whether a text reports a failure. One expression for all of it would be tried at every character."""
     if any(map(text.__contains__, _FAILURE_PHRASES)):
         return True
-    if any(map(text.__contains__, _FAILURE_LINE_SIGNS)) and any(map(_FAILURE_LINE.match, text.split("\n"))):
+    if any(map(text.__contains__, _FAILURE_LINE_SIGNS)) and _FAILURE_LINE.search(f"\n{text}"):
         return True
     return " failed" in text and _FAILED_TESTS.search(text) is not None
 
