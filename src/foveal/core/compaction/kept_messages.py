@@ -86,6 +86,13 @@ def own_user_steps(view: View) -> list[Step]:
     return [step for step in users if step is users[0] or not is_harness_step(step)]
 
 
+def sentences_of(view: View, seq: int, text: str) -> tuple[Sentence, ...]:
+    """Return the sentences of a user's message that still hold later. A message in view remembers them: the policy,
+    the ledger and the list of statements read each text once."""
+    found = view.find(seq)
+    return find_sentences(text) if found is None else found[1].read_text(find_sentences)
+
+
 def stated_by(view: View, step: Step) -> tuple[Sentence, ...]:
     """Return the sentences of a user's message that still hold later; a yes or no counts after a question."""
     return step.utterance.read_text(find_answers if _follows_question(view, step) else find_sentences)

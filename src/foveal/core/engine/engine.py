@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, CompactionOutcome, read_metrics
+from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range
 from foveal.core.compaction.summary_dialogue import ledger_summary
@@ -112,7 +113,9 @@ class Engine:
         self._answer = AwaitedAnswer()
         self._fitted_at: tuple[int, Budget] | None = None
         """The next seq and the budget when the request last fitted."""
-        self.ledger_index: LedgerIndex = LedgerIndex()
+        self.ledger_index: LedgerIndex = LedgerIndex(
+            sentences_of=lambda seq, text: sentences_of(self.view, seq, text)
+        )
         self._names_ahead = NamesAhead()
         self.past_calls: PastCalls = PastCalls()
         self._learned = first_calibration(model, counter)
