@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, S
 from contextlib import contextmanager
 from copy import copy
 from operator import attrgetter
-from typing import Final, Self, cast
+from typing import Final, NamedTuple, Self, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -79,6 +79,33 @@ MAX_SEARCHED_ROOMS: Final = 2
 could refer to will be hidden."""
 
 
+class _BudgetTerms(NamedTuple):
+    """All that the budget depends on beside the policy. From one turn to the next, little of it changes."""
+
+    model: Model
+    caps: Caps
+    provider_limits: ProviderLimits
+    calibration: Calibration
+    fixed: int
+    instructed: int
+
+    def plan(self, policy: Policy) -> Budget:
+        caps = self.caps
+        if caps.max_history_tokens is None:
+            caps = replace(caps, max_history_tokens=policy.max_history_tokens)
+        return plan_budget(
+            self.model,
+            self.provider_limits.limit_caps(caps, self.model),
+            self.calibration,
+            warn=policy.warn,
+            act=policy.act,
+            shares_of=policy.shares_of,
+            act_tokens=policy.act_tokens,
+            fixed=self.fixed,
+            instructed=self.instructed,
+        )
+
+
 class Engine:
     """One conversation: its log and everything derived from it."""
 
@@ -124,6 +151,8 @@ class Engine:
         """The next seq, and the calibration with the anchor at the request of that time."""
         self.unreduced_units: int = 0
         """Units of the whole conversation without reductions."""
+        self._budget: tuple[_BudgetTerms, Budget] | None = None
+        """The last budget, and what it was made of."""
         self._expected_units = 0
         """About how many units the view will have when all messages that came at once are recorded."""
         if view is not None:
@@ -351,20 +380,17 @@ class Engine:
 
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
-        caps = self.caps
-        if caps.max_history_tokens is None:
-            caps = replace(caps, max_history_tokens=self.policy.max_history_tokens)
-        budget = plan_budget(
+        known = _BudgetTerms(
             self.model,
-            self.provider_limits.limit_caps(caps, self.model),
+            self.caps,
+            self.provider_limits,
             self.calibration,
-            warn=self.policy.warn,
-            act=self.policy.act,
-            shares_of=self.policy.shares_of,
-            act_tokens=self.policy.act_tokens,
-            fixed=self.fixed_units,
-            instructed=self.view.permanent_units,
+            self.fixed_units,
+            self.view.permanent_units,
         )
+        if self._budget is None or self._budget[0] != known:
+            self._budget = known, known.plan(self.policy)
+        budget = self._budget[1]
         self._hard_limit = budget.hard
         return budget
 

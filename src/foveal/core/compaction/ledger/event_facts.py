@@ -142,7 +142,9 @@ def read_facts(event: Event, sentences_of: SentenceReader | None = None) -> Even
     if isinstance(fact, UserSaid):
         said = text_of(fact.content)
         text = said.strip()
-        known = sentences_of if text == said else None  # in a text with blanks around it, the places are others
+        known = (
+            sentences_of if text == said else None
+        )  # in a text with blanks around it, the places are others
         sentences: dict[int, Sentence] = {}
         for sentence in find_sentences(text) if known is None else known(event.seq, text):
             sentences.setdefault(hash(text[sentence.start : sentence.end].strip()), sentence)
