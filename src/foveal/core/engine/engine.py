@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, S
 from contextlib import contextmanager
 from copy import copy
 from operator import attrgetter
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, Self, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
+    BudgetTerms,
     ProviderLimits,
     available_tokens,
     check_irreducible,
@@ -54,7 +55,7 @@ from foveal.core.log.events import (
     Used,
     text_of,
 )
-from foveal.core.models.budget import Budget, Caps, plan_budget
+from foveal.core.models.budget import Budget, Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import first_calibration
@@ -77,33 +78,6 @@ MAX_REDUCTIONS: Final = 5_000
 MAX_SEARCHED_ROOMS: Final = 2
 """In a history longer than this many rooms, new results are not searched for repeated lines: most of what they
 could refer to will be hidden."""
-
-
-class _BudgetTerms(NamedTuple):
-    """All that the budget depends on beside the policy. From one turn to the next, little of it changes."""
-
-    model: Model
-    caps: Caps
-    provider_limits: ProviderLimits
-    calibration: Calibration
-    fixed: int
-    instructed: int
-
-    def plan(self, policy: Policy) -> Budget:
-        caps = self.caps
-        if caps.max_history_tokens is None:
-            caps = replace(caps, max_history_tokens=policy.max_history_tokens)
-        return plan_budget(
-            self.model,
-            self.provider_limits.limit_caps(caps, self.model),
-            self.calibration,
-            warn=policy.warn,
-            act=policy.act,
-            shares_of=policy.shares_of,
-            act_tokens=policy.act_tokens,
-            fixed=self.fixed,
-            instructed=self.instructed,
-        )
 
 
 class Engine:
@@ -151,7 +125,7 @@ class Engine:
         """The next seq, and the calibration with the anchor at the request of that time."""
         self.unreduced_units: int = 0
         """Units of the whole conversation without reductions."""
-        self._budget: tuple[_BudgetTerms, Budget] | None = None
+        self._budget: tuple[BudgetTerms, Budget] | None = None
         """The last budget, and what it was made of."""
         self._expected_units = 0
         """About how many units the view will have when all messages that came at once are recorded."""
@@ -380,7 +354,7 @@ class Engine:
 
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
-        known = _BudgetTerms(
+        known = BudgetTerms(
             self.model,
             self.caps,
             self.provider_limits,
