@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import Context
+from foveal.core.compaction.standing import standing_statements
+from foveal.core.compaction.standing.standing_rules import find_rules
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.engine import Engine
 from foveal.core.log import (
@@ -644,6 +647,30 @@ def test_a_turn_counts_and_reads_only_its_own_text(monkeypatch: pytest.MonkeyPat
         ctx.fit(history[:size])
         assert counter.chars <= chars_of(history[size - 2 : size])
     assert sum(read) <= chars_of(history[-40:])
+
+
+def test_every_message_of_a_user_is_read_once_for_its_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Counter[str] = Counter()
+
+    def counted_rules(text: str) -> Iterator[tuple[int, int]]:
+        read[text] += 1
+        return find_rules(text)
+
+    def answer(number: int) -> Json:
+        return {"role": "assistant", "content": f"Noted: service {number}."}
+
+    monkeypatch.setattr(standing_statements, "find_rules", counted_rules)
+    ctx = context(8_000)
+    history = [
+        message
+        for number in range(400)
+        for message in (user(f"The port of service {number} is {3_000 + number}."), answer(number))
+    ]
+    for size in (600, 640, 680, 720, 760, 800):
+        ctx.fit(history[:size])
+    assert events_of(ctx.log, Compacted)
+    assert len(read) > 200
+    assert max(read.values()) == 1
 
 
 def test_the_effective_log_is_kept_up_to_date_by_cuts_rewinds_and_undo() -> None:

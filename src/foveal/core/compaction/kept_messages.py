@@ -19,9 +19,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import zip_longest
-from typing import Final, Protocol
+from operator import attrgetter
+from typing import Final, Protocol, TypeAlias
 
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
 from foveal.core.compaction.standing.replaced_statements import MAX_COMPARED_MESSAGES
@@ -55,6 +56,11 @@ MAX_TASK_SHARE: Final = 1 / 3
 """Share of the room up to which the first user message is shown whole."""
 
 
+_Stated: TypeAlias = Mapping[int, Sequence[Sentence]]
+"""The sentences of messages that still hold later, by the `id` of the step."""
+_seq = attrgetter("seq")
+
+
 class UserShare(Protocol):
     """What a policy says about user messages."""
 
@@ -86,13 +92,20 @@ def own_user_steps(view: View) -> list[Step]:
     return [step for step in users if step is users[0] or not is_harness_step(step)]
 
 
+def sentences_of(view: View, seq: int, text: str) -> tuple[Sentence, ...]:
+    """Return the sentences of a user's message that still hold later. A message in view remembers them: the policy,
+    the ledger and the list of statements read each text once."""
+    found = view.find(seq)
+    return find_sentences(text) if found is None else found[1].read_text(find_sentences)
+
+
 def stated_by(view: View, step: Step) -> tuple[Sentence, ...]:
     """Return the sentences of a user's message that still hold later; a yes or no counts after a question."""
     return step.utterance.read_text(find_answers if _follows_question(view, step) else find_sentences)
 
 
 def _follows_question(view: View, step: Step) -> bool:
-    index = bisect_left(view.steps, step.seq, key=lambda other: other.seq) - 1
+    index = bisect_left(view.steps, step.seq, key=_seq) - 1
     before = view.steps[index] if index >= 0 else None
     if before is None or before.kind != "model" or before.slots:
         return False
@@ -118,10 +131,13 @@ def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool
     if sum(whole.values()) <= room:
         return whole
     sizes: dict[int, int] = {}
-    for step in _standing_first(view, users):
+    stated = {id(step): stated_by(view, step) for step in users}
+    for step in _standing_first(view, users, stated):
         if room < MIN_STATED_UNITS:
             break
-        size = min(whole[id(step)], _stated_units(view, step)) if clips_long else whole[id(step)]
+        size = whole[id(step)]
+        if clips_long and (sentences := stated[id(step)]):  # without any, the message stays whole
+            size = min(size, _stated_units(view, step, sentences))
         if size <= room:
             sizes[id(step)] = size
             room -= size
@@ -143,48 +159,45 @@ def _asks(step: Step) -> bool:
     return step.utterance.read_text(question_in) != ""
 
 
-def _standing_first(view: View, users: Sequence[Step]) -> list[Step]:
+def _standing_first(view: View, users: Sequence[Step], stated: _Stated) -> list[Step]:
     """Return the messages that state something: those with a rule or a correction, those with facts, and those that
     a later one has replaced; each newest first. What the user has named as a replacement counts as a correction."""
-    named = {*view.superseded, *view.superseded.values()}
-    stating = [step for step in users if step.seq in named or stated_by(view, step)]
-    replaced = _replaced_messages(view, stating[-MAX_COMPARED_MESSAGES:])
+    replacing = {*view.superseded.values()}
+    stating = [
+        step for step in users if stated[id(step)] or step.seq in replacing or step.seq in view.superseded
+    ]
+    replaced = _replaced_messages(view, stating[-MAX_COMPARED_MESSAGES:], stated)
+
+    def rank(step: Step) -> tuple[bool, bool]:
+        is_binding = step.seq in replacing or any(one.kind != "fact" for one in stated[id(step)])
+        return step.seq in replaced, not is_binding
+
     stating.reverse()
-    return sorted(stating, key=lambda step: (step.seq in replaced, not _is_binding(view, step)))
+    return sorted(stating, key=rank)
 
 
-def _is_binding(view: View, step: Step) -> bool:
-    return step.seq in view.superseded.values() or any(one.kind != "fact" for one in stated_by(view, step))
-
-
-def _replaced_messages(view: View, users: Sequence[Step]) -> Set[int]:
+def _replaced_messages(view: View, users: Sequence[Step], stated: _Stated) -> Set[int]:
     """Return the seqs of those messages of which nothing holds any longer."""
     statements = [
         Statement(step.seq, one.start, text[one.start : one.end], one.kind)
         for step in users
         for text in (text_of(step.utterance.fact.content),)
-        for one in stated_by(view, step)
+        for one in stated[id(step)]
     ]
     by = find_replaced(statements)
     replaced = {
         step.seq
         for step in users
-        if stated_by(view, step) and all((step.seq, one.start) in by for one in stated_by(view, step))
+        if stated[id(step)] and all((step.seq, one.start) in by for one in stated[id(step)])
     }
     return replaced | view.superseded.keys()
 
 
-def _stated_units(view: View, step: Step) -> int:
-    """Return the units of a message that is cut to the sentences that hold; one without any stays whole."""
+def _stated_units(view: View, step: Step, sentences: Sequence[Sentence]) -> int:
+    """Return the units of a message that is cut to the sentences that hold."""
     text = text_of(step.utterance.fact.content)
-    if not stated_by(view, step):
-        return text_units(view, step)
     count = view.meter.counter.count
-    return (
-        MARKER_UNITS
-        + LEAD_UNITS
-        + sum(count(text[one.start : one.end]) + GAP_UNITS for one in stated_by(view, step))
-    )
+    return MARKER_UNITS + LEAD_UNITS + sum(count(text[one.start : one.end]) + GAP_UNITS for one in sentences)
 
 
 def room_beside_first(view: View, users: Sequence[Step], room: int) -> int:

@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, CompactionOutcome, read_metrics
+from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range
 from foveal.core.compaction.summary_dialogue import ledger_summary
@@ -29,6 +30,7 @@ from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
+    BudgetTerms,
     ProviderLimits,
     available_tokens,
     check_irreducible,
@@ -53,7 +55,7 @@ from foveal.core.log.events import (
     Used,
     text_of,
 )
-from foveal.core.models.budget import Budget, Caps, plan_budget
+from foveal.core.models.budget import Budget, Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import first_calibration
@@ -112,7 +114,9 @@ class Engine:
         self._answer = AwaitedAnswer()
         self._fitted_at: tuple[int, Budget] | None = None
         """The next seq and the budget when the request last fitted."""
-        self.ledger_index: LedgerIndex = LedgerIndex()
+        self.ledger_index: LedgerIndex = LedgerIndex(
+            sentences_of=lambda seq, text: sentences_of(self.view, seq, text)
+        )
         self._names_ahead = NamesAhead()
         self.past_calls: PastCalls = PastCalls()
         self._learned = first_calibration(model, counter)
@@ -121,6 +125,8 @@ class Engine:
         """The next seq, and the calibration with the anchor at the request of that time."""
         self.unreduced_units: int = 0
         """Units of the whole conversation without reductions."""
+        self._budget: tuple[BudgetTerms, Budget] | None = None
+        """The last budget, and what it was made of."""
         self._expected_units = 0
         """About how many units the view will have when all messages that came at once are recorded."""
         if view is not None:
@@ -348,20 +354,17 @@ class Engine:
 
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
-        caps = self.caps
-        if caps.max_history_tokens is None:
-            caps = replace(caps, max_history_tokens=self.policy.max_history_tokens)
-        budget = plan_budget(
+        known = BudgetTerms(
             self.model,
-            self.provider_limits.limit_caps(caps, self.model),
+            self.caps,
+            self.provider_limits,
             self.calibration,
-            warn=self.policy.warn,
-            act=self.policy.act,
-            shares_of=self.policy.shares_of,
-            act_tokens=self.policy.act_tokens,
-            fixed=self.fixed_units,
-            instructed=self.view.permanent_units,
+            self.fixed_units,
+            self.view.permanent_units,
         )
+        if self._budget is None or self._budget[0] != known:
+            self._budget = known, known.plan(self.policy)
+        budget = self._budget[1]
         self._hard_limit = budget.hard
         return budget
 

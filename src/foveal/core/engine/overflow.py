@@ -3,7 +3,8 @@
 1. A refused request, or one whose prompt the provider cut silently, is recorded as `Overflowed`.
 2. `ProviderLimits` folds these facts: the window and the input limit of each model, in Foveal's own count of tokens
    (a provider may count differently), and what the next answer may take.
-3. A request that cannot fit raises `ContextOverflow` with the numbers and advice.
+3. `BudgetTerms` plans the budget of a request within these limits.
+4. A request that cannot fit raises `ContextOverflow` with the numbers and advice.
 
 `foveal.core.wire.overflow_errors` recognises the errors of providers.
 """
@@ -11,14 +12,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import MAX_REFILLS
 from foveal.core.log.events import AnyFact, Instructed, Overflowed, Used
-from foveal.core.models.budget import Budget, Caps, reserve_for
+from foveal.core.models.budget import Budget, Caps, plan_budget, reserve_for
 from foveal.core.models.model import Model
 from foveal.core.policies import Policy, ladder
 from foveal.core.tokens.calibration import Calibration
@@ -163,6 +164,34 @@ class ProviderLimits(
         if self.media_bytes:
             caps = replace(caps, max_media_bytes=min(caps.max_media_bytes, self.media_bytes))
         return caps
+
+
+class BudgetTerms(NamedTuple):
+    """All that the budget depends on beside the policy. From one turn to the next, little of it changes."""
+
+    model: Model
+    caps: Caps
+    provider_limits: ProviderLimits
+    calibration: Calibration
+    fixed: int
+    instructed: int
+
+    def plan(self, policy: Policy) -> Budget:
+        """Return the budget of the next request."""
+        caps = self.caps
+        if caps.max_history_tokens is None:
+            caps = replace(caps, max_history_tokens=policy.max_history_tokens)
+        return plan_budget(
+            self.model,
+            self.provider_limits.limit_caps(caps, self.model),
+            self.calibration,
+            warn=policy.warn,
+            act=policy.act,
+            shares_of=policy.shares_of,
+            act_tokens=policy.act_tokens,
+            fixed=self.fixed,
+            instructed=self.instructed,
+        )
 
 
 def refused_request(

@@ -74,7 +74,10 @@ def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
 
 def _is_moved(before: Any, now: Any) -> bool:
     """Return whether a step is sent differently; cache marks do not change what the provider caches."""
-    return bool(before != now and strip_cache_marks(before) != strip_cache_marks(now))
+    if len(before) != len(now):
+        return bool(strip_cache_marks(before) != strip_cache_marks(now))
+    changed = ((old, new) for old, new in zip(before, now, strict=True) if old != new)
+    return any(strip_cache_marks(old) != strip_cache_marks(new) for old, new in changed)
 
 
 def may_move_prefix(fact: AnyFact) -> bool:

@@ -11,13 +11,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
 from foveal.core.compaction.ledger.sections import USER_PREFIX
 from foveal.core.compaction.standing.standing_statements import (
     Statement,
     StatementKind,
     find_replaced,
-    find_sentences,
 )
 from foveal.core.log.events import Event, UserSaid, handle, text_of
 from foveal.core.view.view import View
@@ -64,9 +64,7 @@ def list_statements(events: Iterable[Event], view: View) -> tuple[UserStatement,
     for event in events:
         if isinstance(event.fact, UserSaid):
             text = text_of(event.fact.content)
-            found = view.find(event.seq)
-            # What is in view was read by the policy already.
-            sentences = find_sentences(text) if found is None else found[1].read_text(find_sentences)
+            sentences = sentences_of(view, event.seq, text)
             if sentences and not is_harness_text(text):
                 said += [
                     Statement(event.seq, one.start, text[one.start : one.end], one.kind) for one in sentences

@@ -202,13 +202,15 @@ def _clip_fact(view: View, target: int, part: int, text: str, runs: list[Repeate
         pieces.append((at, len(text)))
     left_out = sum(run.last - run.first for run in runs)
     shown = "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in pieces)
+    # The counter remembers its last text: it has just counted the result, and counts what is shown next.
+    total_tokens, kept_tokens = counter.count(text), counter.count(shown)
     return Clipped(
         target=target,
         part=part,
         pieces=tuple(pieces),
         sources=tuple(sorted({run.source for run in runs})),
-        kept_tokens=counter.count(shown),
-        total_tokens=counter.count(text),
+        kept_tokens=kept_tokens,
+        total_tokens=total_tokens,
         kept_lines=len(lines) - left_out,
         total_lines=len(lines),
         strategy="seen",

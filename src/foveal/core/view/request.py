@@ -52,7 +52,11 @@ def copy_messages(messages: list[ProviderMessage]) -> list[ProviderMessage]:
 def copy_json(value: Any) -> Any:
     """Return a copy of a JSON value with new lists and dicts; strings and numbers are shared."""
     if value.__class__ is dict:
-        return {key: copy_json(item) if item.__class__ in _NESTED else item for key, item in value.items()}
+        copied = value.copy()
+        for key, item in value.items():
+            if item.__class__ in _NESTED:
+                copied[key] = copy_json(item)
+        return copied
     if value.__class__ is list:
         return [copy_json(item) if item.__class__ in _NESTED else item for item in value]
     return value

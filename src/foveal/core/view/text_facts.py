@@ -15,8 +15,12 @@ from typing import Final
 
 import msgspec
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_./:@#\-]{5,200}")
+_NAME_CHARS: Final = r"A-Za-z0-9_./:@#\-"
 _MIN_NAME_CHARS: Final = 5
+_MAX_NAME_CHARS: Final = 200
+_NAME: Final = re.compile(rf"[{_NAME_CHARS}]{{{_MIN_NAME_CHARS},{_MAX_NAME_CHARS}}}")
+_ASCII_SEPARATORS: Final = re.sub(rf"[^{_NAME_CHARS}]", " ", "".join(map(chr, range(128))))
+"""For each ASCII character itself if a name may have it, else a blank."""
 _PUNCTUATION_BEFORE: Final = ":-#@"
 _PUNCTUATION_AFTER: Final = ".:-#/@"
 _LONG_NAME_CHARS: Final = 9
@@ -25,6 +29,8 @@ _EXIT_STATUS: Final = re.compile(
     r"(?:exit(?:ed)?[ _]?(?:with[ _]?)?(?:code|status)?|return[ _]?code|status)\W{1,4}(-?\d{1,3})\b",
     re.IGNORECASE,
 )
+_STATUS_WORDS: Final = ("exit", "return", "status")
+"""One of them begins each exit status."""
 _FAILURE_PHRASES: Final = (
     "Traceback (most recent call last)",
     "command not found",
@@ -34,7 +40,7 @@ _FAILURE_PHRASES: Final = (
 )
 _FAILURE_LINE_SIGNS: Final = ("Error", "Exception", "fatal", "error", "ERROR", "FAILED", ": *** ")
 _FAILURE_LINE: Final = re.compile(
-    r"(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|FAILED\b|make(?:\[\d+\])?: \*\*\* "
+    r"\n(?:(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|FAILED\b|make(?:\[\d+\])?: \*\*\* )"
 )
 """The beginning of a line that reports a failure; such a line contains one of the signs."""
 _FAILED_TESTS: Final = re.compile(r"\b\d+ failed\b")
@@ -61,12 +67,10 @@ def distinct_names(text: str) -> Iterator[str]:
     while start < end:
         stop = text.find("\n", start + _BLOCK_CHARS)
         stop = end if stop < 0 else stop
-        # Most words of a text repeat, so each distinct one is looked at once.
-        for word in dict.fromkeys(_NAME.findall(text, start, stop)):
-            if (
-                len(word) < _LONG_NAME_CHARS
-                and word.isalpha()
-                and (word.islower() or not _is_distinctive(word))
+        for word in _distinct_words(text[start:stop]):
+            if len(word) < _LONG_NAME_CHARS and (
+                len(word) < _MIN_NAME_CHARS
+                or (word.isalpha() and (word.islower() or not _is_distinctive(word)))
             ):
                 continue
             name = word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
@@ -77,6 +81,16 @@ def distinct_names(text: str) -> Iterator[str]:
         start = stop
 
 
+def _distinct_words(text: str) -> Iterable[str]:
+    """Return the words of the characters of names in their order, shorter ones than names among them. Most words of
+    a text repeat, and each is returned once."""
+    if text.isascii():  # splitting takes less time than the expression
+        words = dict.fromkeys(text.translate(_ASCII_SEPARATORS).split())
+        if max(map(len, words), default=0) <= _MAX_NAME_CHARS:
+            return words
+    return dict.fromkeys(_NAME.findall(text))
+
+
 def _is_distinctive(word: str) -> bool:
     """Return whether a word of the characters of names is a name. A plain short word is none: a name has a digit,
     a separator, mixed case or nine letters."""
@@ -85,8 +99,7 @@ def _is_distinctive(word: str) -> bool:
 
 def name_candidates(text: str) -> set[str]:
     """Return the names of a text and other words that look alike: enough to tell whether a name occurs in it."""
-    words = set(_NAME.findall(text))
-    return {word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER) for word in words}
+    return {word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER) for word in _distinct_words(text)}
 
 
 def count_names(texts: Iterable[str]) -> dict[str, int]:
@@ -104,10 +117,14 @@ def count_names(texts: Iterable[str]) -> dict[str, int]:
 
 def exit_status(text: str) -> int | None:
     """Return the exit status that a result reports in its first or last 200 characters."""
-    for region in (text[:_STATUS_EDGE_CHARS], text[-_STATUS_EDGE_CHARS:]):
-        found = _EXIT_STATUS.search(region)
-        if found:
-            return int(found.group(1))
+    for region in _ends(text, _STATUS_EDGE_CHARS):
+        # The search tries every character, and most texts have none of the words. Beyond ASCII, other letters too
+        # are equal to theirs without regard to case.
+        lower = region.lower()
+        if any(map(lower.__contains__, _STATUS_WORDS)) or not region.isascii():
+            found = _EXIT_STATUS.search(region)
+            if found:
+                return int(found.group(1))
     return None
 
 
@@ -116,14 +133,19 @@ def reports_failure(text: str) -> bool:
     status = exit_status(text)
     if status is not None:
         return status != 0
-    return any(map(_has_failure, (text[:_FAILURE_EDGE_CHARS], text[-_FAILURE_EDGE_CHARS:])))
+    return any(map(_has_failure, _ends(text, _FAILURE_EDGE_CHARS)))
+
+
+def _ends(text: str, chars: int) -> tuple[str, ...]:
+    """Return so many characters from each end of a text, or all of a text that has no more."""
+    return (text,) if len(text) <= chars else (text[:chars], text[-chars:])
 
 
 def _has_failure(text: str) -> bool:
     """Return whether a text reports a failure. One expression for all of it would be tried at every character."""
     if any(map(text.__contains__, _FAILURE_PHRASES)):
         return True
-    if any(map(text.__contains__, _FAILURE_LINE_SIGNS)) and any(map(_FAILURE_LINE.match, text.split("\n"))):
+    if any(map(text.__contains__, _FAILURE_LINE_SIGNS)) and _FAILURE_LINE.search(f"\n{text}"):
         return True
     return " failed" in text and _FAILED_TESTS.search(text) is not None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -129,16 +129,24 @@ class EventWords(msgspec.Struct, frozen=True, gc=False):
         return array("q", self.lines)
 
 
-def read_facts(event: Event) -> EventFacts:
-    """Return the facts of a message, None for any other event."""
+SentenceReader: TypeAlias = Callable[[int, str], tuple[Sentence, ...]]
+"""Returns the sentences that still hold in a message of the user, by its seq and its text."""
+
+
+def read_facts(event: Event, sentences_of: SentenceReader | None = None) -> EventFacts:
+    """Return the facts of a message, None for any other event. `sentences_of` may know the sentences already."""
     fact = event.fact
     if isinstance(fact, ModelSaid):
         calls = tuple(_call_facts(call) for _, call in calls_of(fact.content))
         return ModelFacts(calls, bool(text_of(fact.content).strip()))
     if isinstance(fact, UserSaid):
-        text = text_of(fact.content).strip()
+        said = text_of(fact.content)
+        text = said.strip()
+        known = (
+            sentences_of if text == said else None
+        )  # in a text with blanks around it, the places are others
         sentences: dict[int, Sentence] = {}
-        for sentence in find_sentences(text):
+        for sentence in find_sentences(text) if known is None else known(event.seq, text):
             sentences.setdefault(hash(text[sentence.start : sentence.end].strip()), sentence)
         is_report = is_tool_report(text)
         is_reopening = not is_report and reopens(text)

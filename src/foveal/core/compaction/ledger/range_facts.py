@@ -23,6 +23,7 @@ from foveal.core.compaction.ledger.event_facts import (
     EventFacts,
     EventWords,
     ModelFacts,
+    SentenceReader,
     ToolCallFacts,
     UserFacts,
     quotable_text,
@@ -191,8 +192,11 @@ class RangeFacts:
 class LedgerIndex:
     """Caches what ledgers read in events. The key is the seq, so no text is read twice."""
 
-    def __init__(self, known: LedgerIndex | None = None) -> None:
-        """Start empty, or with what another index has read in events."""
+    def __init__(
+        self, known: LedgerIndex | None = None, *, sentences_of: SentenceReader | None = None
+    ) -> None:
+        """Start empty, or with what another index has read in events. `sentences_of` reads messages of the user."""
+        self._sentences_of = sentences_of
         self._facts: dict[int, EventFacts] = dict(known._facts) if known else {}
         self._words: dict[int, EventWords] = dict(known._words) if known else {}
         self._digests: dict[int, str] = dict(known._digests) if known else {}
@@ -207,7 +211,7 @@ class LedgerIndex:
     def of(self, event: Event) -> EventFacts:
         """Return the facts of an event."""
         if event.seq not in self._facts:
-            self._facts[event.seq] = read_facts(event)
+            self._facts[event.seq] = read_facts(event, self._sentences_of)
         return self._facts[event.seq]
 
     def words_of(self, event: Event) -> EventWords:

@@ -46,6 +46,8 @@ from foveal.core.view.view import View
 
 MIN_LONG_UNITS: Final = 250
 """Arguments of a call and texts above this size are long: mostly contents of files."""
+MAX_UNITS_PER_CHAR: Final = 4
+"""Most units of one character: one for each of its bytes. Shorter arguments need not be counted."""
 MAX_NEWEST_SHARE: Final = 0.15
 """Share of the room that the newest results may take together; the very newest may take `clip_share`."""
 SLACK_SHARE: Final = 0.2
@@ -228,7 +230,10 @@ def _long_arguments(view: View, end: int) -> Iterator[_Saving]:
         if step.is_pinned or step.has_open_call:
             continue
         for slot in step.slots:
-            if slot.has_whole_arguments and slot.argument_units(view.meter) > MIN_LONG_UNITS:
+            is_short = len(slot.call.arguments) * MAX_UNITS_PER_CHAR <= MIN_LONG_UNITS
+            if is_short or not slot.has_whole_arguments:
+                continue
+            if slot.argument_units(view.meter) > MIN_LONG_UNITS:
                 made = shorten_arguments(view, slot, MIN_LONG_UNITS)
                 if made is not None:
                     yield _Saving(index, *made)

@@ -21,6 +21,7 @@ from foveal.core.compaction.kept_messages import (
     max_user_units,
     own_user_steps,
     room_beside_first,
+    sentences_of,
     share_room,
     stated_by,
     text_units,
@@ -126,7 +127,7 @@ def _clip_to_shares(view: View, users: Sequence[Step], room: int) -> Iterator[Cl
 def _units_with_sentences(view: View, part: _TextPart) -> int:
     """Return the units of a clip that shows all sentences of a text that still hold."""
     count = view.meter.counter.count
-    units = sum(count(part.text[one.start : one.end]) + GAP_UNITS for one in find_sentences(part.text))
+    units = sum(count(part.text[one.start : one.end]) + GAP_UNITS for one in _sentences_in(view, part))
     return int(units / MAX_MIDDLE_SHARE) + 3 * _MARKER_UNITS  # the marker itself takes up to two of them
 
 
@@ -134,12 +135,17 @@ def _clip_user_part(view: View, part: _TextPart, size: int) -> Clipped | None:
     """Clip a text of the user to its two ends and the sentences between them that still hold."""
     if not _is_worth_clipping(part, size):
         return None
-    keep = tuple((one.start, one.end) for one in find_sentences(part.text))
+    keep = tuple((one.start, one.end) for one in _sentences_in(view, part))
     return _clip_part(view, part, Limits(strategy="both"), size, keep=keep)
 
 
 def _sentences(view: View, step: Step, part: _TextPart) -> Sequence[Sentence]:
     return stated_by(view, step) if part.place == -1 else find_sentences(part.text)
+
+
+def _sentences_in(view: View, part: _TextPart) -> Sequence[Sentence]:
+    """Return the sentences of a text that still hold."""
+    return sentences_of(view, part.seq, part.text) if part.place == -1 else find_sentences(part.text)
 
 
 def _lead(text: str) -> Span:

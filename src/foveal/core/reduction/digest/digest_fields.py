@@ -96,9 +96,11 @@ def _records(lines: Sequence[str]) -> list[_FieldRecord]:
 
 
 def _read_field(line: str) -> _Field | None:
-    if ":" not in line and "=" not in line:
+    if "**" in line or "\t" in line:
+        line = line.replace("**", "").replace("\t", " ")
+    if ": " not in line and "=" not in line:
         return None
-    line = line.replace("**", "").replace("\t", " ").lstrip(_MARKS_BEFORE)
+    line = line.lstrip(_MARKS_BEFORE)
     for mark in (": ", " = ", "="):
         key, found, value = line.partition(mark)
         if not found:

@@ -25,8 +25,15 @@ _MAX_NESTING: Final = 3
 """Objects inside objects whose values are shown under their path."""
 _MAX_CLOSED_BRACKETS: Final = 50
 _MAX_TAIL_PAIRS: Final = 8
-_JSON_MARK: Final = re.compile(r'(?:[^"\[\]{},]++|"(?:[^"\\]++|\\.)*+"?)*+([\[\]{},]|\Z)', re.DOTALL)
+_STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
+_BEFORE_MARK: Final = rf'(?:[^"\[\]{{}},]++|{_STRING}?)*+'
+_INSIDE: Final = rf'(?:[^"\[\]{{}}]++|{_STRING})*+'
+_FLAT: Final = rf"(?:{{{_INSIDE}}}|\[{_INSIDE}\])"
+_MARK: Final = re.compile(rf"{_BEFORE_MARK}([\[\]{{}},]|\Z)", re.DOTALL)
 """A bracket, a comma or the end, and all that stands before it."""
+_INNER_MARK: Final = re.compile(rf"{_BEFORE_MARK}({_FLAT}(?:\s*+,\s*+{_FLAT})*+|[\[\]{{}},]|\Z)", re.DOTALL)
+"""The same inside a container. Objects and arrays without others in them, one after the other, are one mark: most
+rows of a long result are such."""
 _JSON_PAIR: Final = re.compile(
     r'"([^"\\\n]{1,40})"\s{0,8}:\s{0,8}("[^"\\\n]{0,200}"|-?\d[\d.eE+-]{0,30}|true|false)'
 )
@@ -82,19 +89,18 @@ def _load(text: str) -> object:
 def _closed(text: str) -> str:
     """Return the beginning of JSON up to the last complete value, with its brackets closed."""
     closing, end, closing_at_end = "", 0, ""
-    for mark in _JSON_MARK.finditer(text):
-        kind = mark[1]
+    at = 0
+    while (mark := (_INNER_MARK if closing else _MARK).match(text, at)) is not None and (kind := mark[1]):
+        at = mark.end()
         if kind in _CLOSING:
             closing = _CLOSING[kind] + closing
             continue
-        if not kind:
-            break
-        if kind != ",":
+        if kind in _CLOSING.values():
             if closing[:1] != kind:
                 return ""  # not JSON
             closing = closing[1:]
         if 0 < len(closing) <= _MAX_CLOSED_BRACKETS:
-            end, closing_at_end = (mark.start(1) if kind == "," else mark.end()), closing
+            end, closing_at_end = (mark.start(1) if kind == "," else at), closing
     return text[:end] + closing_at_end
 
 
