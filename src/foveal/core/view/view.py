@@ -48,6 +48,7 @@ from foveal.core.log.events import (
     Superseded,
     ThinkingLeftOut,
     ToolReturned,
+    ToolsLoaded,
     Unknown,
     Used,
     UserSaid,
@@ -58,10 +59,13 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.expansions import covering_expansion
 from foveal.core.view.line_index import LineIndex
+from foveal.core.view.loaded_tools import LoadedTools, ToolUse
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
 from foveal.core.view.shown_thinking import ShownThinking
 from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
+from foveal.core.wire.event_text import LOAD_TOOLS
+from foveal.core.wire.tool_loading import additional_tools
 
 _seq = attrgetter("seq")
 
@@ -121,6 +125,7 @@ class View:
         """For the same messages: the event that says so."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
+        self.tool_use: ToolUse = ToolUse()
         self.line_index: LineIndex = LineIndex()
         """The lines of results and call arguments that are shown as they were said."""
         self.references: References = References()
@@ -156,10 +161,7 @@ class View:
     @property
     def tool_units(self) -> int:
         """Units of the tools on offer; an empty list is not sent."""
-        if self.tools is None or bytes(self.tools[1].tools) == b"[]":
-            return 0
-        seq, fact = self.tools
-        return self.meter.text(seq, seq, -1, bytes(fact.tools).decode("utf-8", "replace"))
+        return 0 if self.tools is None else self.tool_use.units(self.tools, self.meter)
 
     @property
     def permanent_units(self) -> int:
@@ -243,6 +245,10 @@ class View:
             case Equipped():
                 self.thinking.tools_changed(self.tools and self.tools[1], fact)
                 self.tools = (seq, fact)
+                for loaded in self.tool_use.equip(fact):
+                    self._show_loaded(loaded, changed_by=seq)
+            case ToolsLoaded():
+                self._load_tools(self.tool_use.load(seq, fact))
             case Marked():
                 self._mark(seq, fact)
             case Expanded():
@@ -313,6 +319,7 @@ class View:
         step = Step(seq, "model", fact)
         for place, call in calls_of(fact.content):
             self._open_calls.add(step.add_call(place, call))
+            self.tool_use.count_call(call.name)
         self._add(step)
         self.thinking.add(step)
         if step.slots:
@@ -354,6 +361,34 @@ class View:
         self._displace(step.utterance)
         step.replace_utterance(ShownMessage(seq, fact))
         self._place(step, step.utterance)
+        self._invalidate(step)
+
+    def _load_tools(self, loaded: LoadedTools) -> None:
+        """Show that the model has tools from here on."""
+        if loaded.fact.dialect == "openai_responses":
+            item = additional_tools(list(loaded.schemas.values()))
+            self._add(Step(loaded.seq, "instructed", item))
+            self.permanent_steps.append(self.steps[-1])
+        else:
+            self._show_loaded(loaded, changed_by=loaded.seq)
+
+    def _show_loaded(self, loaded: LoadedTools, *, changed_by: int) -> None:
+        """Show which tools an event has loaded, after a change."""
+        is_item = loaded.fact.dialect == "openai_responses"
+        if (found := self._shown_in.get(loaded.seq if is_item else loaded.fact.target)) is None:
+            return
+        step, shown = found
+        if not is_item:
+            is_answer = any(slot.result is shown and slot.call.name == LOAD_TOOLS for slot in step.slots)
+            shown.load_tools(loaded.schemas, is_load_answer=is_answer)
+        elif loaded.schemas:
+            item = additional_tools(list(loaded.schemas.values()))
+            step.replace_utterance(ShownMessage(loaded.seq, item, marked_by=changed_by))
+            self._place(step, step.utterance)
+        else:
+            self.permanent_steps.remove(step)
+            self._remove([step])
+            return
         self._invalidate(step)
 
     def _clip(self, seq: int, fact: Clipped) -> None:

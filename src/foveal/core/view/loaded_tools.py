@@ -1,0 +1,92 @@
+"""Tools in a view: which were loaded in the middle of the conversation, and how often each was called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from foveal.core.log.events import Equipped, ToolsLoaded, unraw
+from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.wire.common import Json, json_text
+from foveal.core.wire.tool_schemas import DEFER_FIELD, each_tool, neutral_form
+
+
+class LoadedTools(NamedTuple):
+    """What one event has loaded, as far as the model can still load it."""
+
+    seq: int
+    fact: ToolsLoaded
+    schemas: dict[str, Json]
+    """By name."""
+    text: str
+    """The same as JSON, for counting."""
+
+
+class ToolUse:
+    """The tools of one view."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        """How often the model has called each tool, shown or not."""
+        self.loaded: list[LoadedTools] = []
+        """What was loaded by events of its own, oldest first."""
+        self._offered_text: str | None = None
+
+    def count_call(self, name: str) -> None:
+        """Take in a call."""
+        self.calls[name] += 1
+
+    def restore_calls(self, calls: dict[str, int]) -> None:
+        """Set how often each tool was called, as a checkpoint knows it."""
+        self.calls = Counter(calls)
+
+    def equip(self, fact: Equipped) -> Iterator[LoadedTools]:
+        """Take in other tools; yield what was loaded and cannot be any more, each with what remains of it."""
+        self._offered_text = None
+        before, self.loaded = self.loaded, []
+        for loaded in before:
+            schemas = {name: tool for name, tool in loaded.schemas.items() if name in fact.deferred}
+            left = loaded._replace(schemas=schemas, text=json_text([*schemas.values()]))
+            if schemas:
+                self.loaded.append(left)
+            if schemas != loaded.schemas:
+                yield left
+
+    def load(self, seq: int, fact: ToolsLoaded) -> LoadedTools:
+        """Take in loaded tools."""
+        schemas = dict(named_tools(unraw(fact.tools)))
+        found = LoadedTools(seq, fact, schemas, json_text([*schemas.values()]))
+        self.loaded.append(found)
+        return found
+
+    def units(self, tools: tuple[int, Equipped], meter: MessageTokens) -> int:
+        """Return the units of the tools that a request has beside its messages: those on offer, and those that a
+        reference in a message loads."""
+        seq, fact = tools
+        if self._offered_text is None:
+            self._offered_text = offered_text(fact)
+        units = meter.text(seq, seq, -1, self._offered_text) if self._offered_text else 0
+        for loaded in self.loaded:
+            if loaded.fact.dialect == "anthropic":
+                units += meter.text(seq, loaded.seq, -1, loaded.text)
+        return units
+
+
+def named_tools(tools: Any) -> Iterator[tuple[str, Json]]:
+    """Yield the tools of a list that have a name and are run by the caller, by name."""
+    for tool in (
+        each_tool(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    ):
+        if isinstance(tool, dict) and (found := neutral_form(tool)) is not None:
+            yield found["name"], tool
+
+
+def offered_text(fact: Equipped) -> str:
+    """Return the tools that are part of the prompt from its beginning as JSON text; "" if there are none."""
+    text = bytes(fact.tools).decode("utf-8", "replace")
+    if DEFER_FIELD not in text:
+        return "" if text == "[]" else text
+    tools = unraw(fact.tools)
+    offered = [tool for tool in tools if not (isinstance(tool, dict) and tool.get(DEFER_FIELD) is True)]
+    return json_text(offered) if offered else ""
