@@ -4,8 +4,8 @@
     python tools/record_mcp_tools.py --folder DIR    use, or install, the servers in DIR
 
 It needs Node.js and npm. No server gets a credential, and no tool is called: only `initialize` and `tools/list` are
-sent. The file has the name and the version of each server, and of its tools the name, the description and the schema
-of the arguments. Of the last server only as many tools are kept as make `TOOL_COUNT` in all.
+sent. The file has the name and the version of each server, and of its tools the name, the description and the
+schema of the arguments. Of the last server only as many tools are kept as make `TOOL_COUNT` in all.
 """
 
 from __future__ import annotations
