@@ -77,10 +77,10 @@ DECIDED_BY_PRESETS: Final = {
 """Values that `economy` has changed since, or no longer has, or not in mode `confirm`."""
 NEW_FIELDS: Final = {
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
-    "statements", "replaced_by", "replaced_since", "tools", "deferred",
+    "statements", "replaced_by", "replaced_since", "dropped_thinking", "tools", "deferred",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
-NEW_KINDS: Final = {"superseded", "tools_loaded"}
+NEW_KINDS: Final = {"superseded", "thinking_left_out", "tools_loaded"}
 """Kinds of events that this version has added."""
 LEVELS: Final = {"full", "clipped", "masked", "summarised", "dropped", "-"}
 
@@ -385,6 +385,8 @@ NEW_KEYS = (
     "server.proxy_retention_days",
     "telegram.webhook",
     "tools.approval",
+    "tools.core",
+    "tools.defer",
     "tools.network",
     "tools.sandbox",
 )

@@ -1,14 +1,21 @@
-"""Tools in a view: which were loaded in the middle of the conversation, and how often each was called."""
+"""Tools in a view: which were loaded in the middle of the conversation, and how often each was called.
+
+A loaded tool stands in a message: as a reference in a result, or as an item of its own (`wire.tool_loading`). If
+later tools no longer have it, it leaves that message.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from foveal.core.log.events import Equipped, ToolsLoaded, unraw
 from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.wire.common import Json, json_text
+from foveal.core.wire.event_text import LOAD_TOOLS
+from foveal.core.wire.tool_loading import additional_tools
 from foveal.core.wire.tool_schemas import DEFER_FIELD, each_tool, neutral_form
 
 
@@ -22,11 +29,26 @@ class LoadedTools(NamedTuple):
     text: str
     """The same as JSON, for counting."""
 
+    @property
+    def is_item(self) -> bool:
+        """Whether they stand in an item of their own, and not in a result."""
+        return self.fact.dialect == "openai_responses"
+
+
+class ShownSteps(Protocol):
+    """What loading tools needs of a view."""
+
+    def find(self, seq: int) -> tuple[Step, ShownMessage] | None: ...
+    def add_permanent(self, step: Step) -> None: ...
+    def remove_permanent(self, step: Step) -> None: ...
+    def invalidate(self, step: Step) -> None: ...
+
 
 class ToolUse:
     """The tools of one view."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: ShownSteps) -> None:
+        self._steps = steps
         self.calls: Counter[str] = Counter()
         """How often the model has called each tool, shown or not."""
         self.loaded: list[LoadedTools] = []
@@ -41,8 +63,8 @@ class ToolUse:
         """Set how often each tool was called, as a checkpoint knows it."""
         self.calls = Counter(calls)
 
-    def equip(self, fact: Equipped) -> Iterator[LoadedTools]:
-        """Take in other tools; yield what was loaded and cannot be any more, each with what remains of it."""
+    def equip(self, seq: int, fact: Equipped) -> None:
+        """Take in other tools. What was loaded and cannot be any more is no longer shown."""
         self._offered_text = None
         before, self.loaded = self.loaded, []
         for loaded in before:
@@ -51,14 +73,36 @@ class ToolUse:
             if schemas:
                 self.loaded.append(left)
             if schemas != loaded.schemas:
-                yield left
+                self._show_rest(left, changed_by=seq)
 
-    def load(self, seq: int, fact: ToolsLoaded) -> LoadedTools:
-        """Take in loaded tools."""
+    def load(self, seq: int, fact: ToolsLoaded) -> None:
+        """Take in loaded tools, and show them."""
         schemas = dict(named_tools(unraw(fact.tools)))
         found = LoadedTools(seq, fact, schemas, json_text([*schemas.values()]))
         self.loaded.append(found)
-        return found
+        if found.is_item:
+            self._steps.add_permanent(Step(seq, "instructed", additional_tools([*schemas.values()])))
+        else:
+            self._show_references(found)
+
+    def _show_rest(self, loaded: LoadedTools, *, changed_by: int) -> None:
+        """Show what is left of loaded tools since an event."""
+        if not loaded.is_item:
+            self._show_references(loaded)
+        elif (place := self._steps.find(loaded.seq)) is not None:
+            step, shown = place
+            if not loaded.schemas:
+                self._steps.remove_permanent(step)
+                return
+            shown.replace_fact(changed_by, additional_tools([*loaded.schemas.values()]))
+            self._steps.invalidate(step)
+
+    def _show_references(self, loaded: LoadedTools) -> None:
+        if (place := self._steps.find(loaded.fact.target)) is not None:
+            step, shown = place
+            is_answer = any(slot.result is shown and slot.call.name == LOAD_TOOLS for slot in step.slots)
+            shown.load_tools(loaded.schemas, is_load_answer=is_answer)
+            self._steps.invalidate(step)
 
     def units(self, tools: tuple[int, Equipped], meter: MessageTokens) -> int:
         """Return the units of the tools that a request has beside its messages: those on offer, and those that a
@@ -68,7 +112,7 @@ class ToolUse:
             self._offered_text = offered_text(fact)
         units = meter.text(seq, seq, -1, self._offered_text) if self._offered_text else 0
         for loaded in self.loaded:
-            if loaded.fact.dialect == "anthropic":
+            if not loaded.is_item:
                 units += meter.text(seq, loaded.seq, -1, loaded.text)
         return units
 

@@ -248,6 +248,10 @@ class ShownMessage(Struct, eq=False, gc=False):
         self.superseded_since, self.superseded_by = seq, by
         self._name_counts = self._names = None
 
+    def replace_fact(self, seq: int, fact: CountedFact) -> None:
+        """Show another fact since the event `seq`."""
+        self.fact, self.marked_by = fact, seq
+
     def load_tools(self, names: Iterable[str], *, is_load_answer: bool) -> None:
         """Give the model tools from this result on."""
         self.loads, self.is_load_answer = tuple(names), is_load_answer

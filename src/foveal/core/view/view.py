@@ -36,7 +36,6 @@ from foveal.core.log.events import (
     Instructed,
     Marked,
     Masked,
-    Media,
     ModelSaid,
     Noted,
     Opened,
@@ -59,13 +58,12 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.expansions import covering_expansion
 from foveal.core.view.line_index import LineIndex
-from foveal.core.view.loaded_tools import LoadedTools, ToolUse
+from foveal.core.view.loaded_tools import ToolUse
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
+from foveal.core.view.shown_media import ShownMedia
 from foveal.core.view.shown_thinking import ShownThinking
 from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
-from foveal.core.wire.event_text import LOAD_TOOLS
-from foveal.core.wire.tool_loading import additional_tools
 
 _seq = attrgetter("seq")
 
@@ -101,8 +99,7 @@ class View:
         """Instructions that are sent beside the messages, by source."""
         self.unmasked_results: dict[int, Slot] = {}
         """By seq, oldest first."""
-        self.media: dict[tuple[int, int], Media] = {}
-        """Images, sounds and files in view, by seq and part, oldest first."""
+        self.media: ShownMedia = ShownMedia()
         self.covered_ranges: list[CoveredRange] = []
         self.orphan_results: list[int] = []
         """Results that no call waited for: in the log, not in the request."""
@@ -125,7 +122,7 @@ class View:
         """For the same messages: the event that says so."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
-        self.tool_use: ToolUse = ToolUse()
+        self.tool_use: ToolUse = ToolUse(self)
         self.line_index: LineIndex = LineIndex()
         """The lines of results and call arguments that are shown as they were said."""
         self.references: References = References()
@@ -245,10 +242,9 @@ class View:
             case Equipped():
                 self.thinking.tools_changed(self.tools and self.tools[1], fact)
                 self.tools = (seq, fact)
-                for loaded in self.tool_use.equip(fact):
-                    self._show_loaded(loaded, changed_by=seq)
+                self.tool_use.equip(seq, fact)
             case ToolsLoaded():
-                self._load_tools(self.tool_use.load(seq, fact))
+                self.tool_use.load(seq, fact)
             case Marked():
                 self._mark(seq, fact)
             case Expanded():
@@ -275,29 +271,29 @@ class View:
         self._uncounted.append(step)
         self._note_change(step)
 
+    def add_permanent(self, step: Step) -> None:
+        """Add a step that no reduction hides."""
+        self._add(step)
+        self.permanent_steps.append(step)
+
+    def remove_permanent(self, step: Step) -> None:
+        """Take such a step out of view."""
+        self.permanent_steps.remove(step)
+        self._remove([step])
+
     def _place(self, step: Step, shown: ShownMessage) -> None:
         self._shown_in[shown.seq] = (step, shown)
-        content = shown.fact.content
-        if not isinstance(content, str):
-            for place, part in enumerate(content):
-                if isinstance(part, Media):
-                    self.media[shown.seq, place] = part
+        self.media.add(shown)
 
     def _displace(self, shown: ShownMessage) -> None:
         self._shown_in.pop(shown.seq, None)
         self.unmasked_results.pop(shown.seq, None)
-        self._forget_media(shown, -1)
+        self.media.forget(shown)
         self.line_index.discard(shown.seq)
         self.references.forget(shown.seq)
         self.references.source_changed(shown.seq)
 
-    def _forget_media(self, shown: ShownMessage, part: int) -> None:
-        content = shown.fact.content
-        if self.media and not isinstance(content, str):
-            for place in range(len(content)) if part == -1 else (part,):
-                self.media.pop((shown.seq, place), None)
-
-    def _invalidate(self, step: Step, *, is_own_thinking_behind: bool = False) -> None:
+    def invalidate(self, step: Step, *, is_own_thinking_behind: bool = False) -> None:
         """Have the step counted and rendered again, because it has changed."""
         self._render_again(step)
         self._note_change(step, is_own_thinking_behind=is_own_thinking_behind)
@@ -344,7 +340,7 @@ class View:
         if fact.content:
             slot.set_ordinal(self.result_count)
             self.result_count += 1
-        self._invalidate(step)
+        self.invalidate(step)
 
     def _add_instruction(self, seq: int, fact: Instructed) -> None:
         if fact.aside:
@@ -352,8 +348,7 @@ class View:
             self.asides[fact.source] = ShownMessage(seq, fact)
             return
         if fact.replaces is None:
-            self._add(Step(seq, "instructed", fact))
-            self.permanent_steps.append(self.steps[-1])
+            self.add_permanent(Step(seq, "instructed", fact))
             return
         if (old := self._shown_in.get(fact.replaces)) is None:  # rewound since
             return
@@ -361,35 +356,7 @@ class View:
         self._displace(step.utterance)
         step.replace_utterance(ShownMessage(seq, fact))
         self._place(step, step.utterance)
-        self._invalidate(step)
-
-    def _load_tools(self, loaded: LoadedTools) -> None:
-        """Show that the model has tools from here on."""
-        if loaded.fact.dialect == "openai_responses":
-            item = additional_tools(list(loaded.schemas.values()))
-            self._add(Step(loaded.seq, "instructed", item))
-            self.permanent_steps.append(self.steps[-1])
-        else:
-            self._show_loaded(loaded, changed_by=loaded.seq)
-
-    def _show_loaded(self, loaded: LoadedTools, *, changed_by: int) -> None:
-        """Show which tools an event has loaded, after a change."""
-        is_item = loaded.fact.dialect == "openai_responses"
-        if (found := self._shown_in.get(loaded.seq if is_item else loaded.fact.target)) is None:
-            return
-        step, shown = found
-        if not is_item:
-            is_answer = any(slot.result is shown and slot.call.name == LOAD_TOOLS for slot in step.slots)
-            shown.load_tools(loaded.schemas, is_load_answer=is_answer)
-        elif loaded.schemas:
-            item = additional_tools(list(loaded.schemas.values()))
-            step.replace_utterance(ShownMessage(loaded.seq, item, marked_by=changed_by))
-            self._place(step, step.utterance)
-        else:
-            self.permanent_steps.remove(step)
-            self._remove([step])
-            return
-        self._invalidate(step)
+        self.invalidate(step)
 
     def _clip(self, seq: int, fact: Clipped) -> None:
         if (found := self._shown_in.get(fact.target)) is not None:
@@ -416,14 +383,14 @@ class View:
             self.references.set(target, part, overlay.sources, are_shown=are_shown)
             self.references.source_changed(target)
         if overlay.level == "masked":
-            self._forget_media(shown, part)
+            self.media.forget(shown, part)
             if part == -1:
                 self.unmasked_results.pop(target, None)
                 self.references.forget(target)
         self.line_index.discard(target)
         if step.slots:
             self.line_index.add(target, shown)
-        self._invalidate(step, is_own_thinking_behind=shown is step.utterance)
+        self.invalidate(step, is_own_thinking_behind=shown is step.utterance)
         return True
 
     def _mark(self, seq: int, fact: Marked) -> None:
@@ -438,16 +405,14 @@ class View:
             found[0].pin(seq)
         if fact.text:
             rule = Instructed(content=f"Pinned rule: {fact.text}", source="pinned")
-            step = Step(seq, "pinned", rule, pin_seq=seq)
-            self._add(step)
-            self.permanent_steps.append(step)
+            self.add_permanent(Step(seq, "pinned", rule, pin_seq=seq))
 
     def _supersede(self, seq: int, fact: Superseded) -> None:
         self.superseded[fact.target] = fact.by
         self.superseded_since[fact.target] = seq
         if (found := self._shown_in.get(fact.target)) is not None:  # else only a fold from the start shows it
             found[1].supersede(seq, fact.by)
-            self._invalidate(found[0])
+            self.invalidate(found[0])
 
     def _drop(self, seq: int, fact: Dropped) -> None:
         hidden = self._hide(CoveredRange("dropped", seq, hidden_ranges(fact), fact.rule))
