@@ -335,11 +335,14 @@ _AGENT_KEYS: Final = (
         project=False,
         default="auto",
     ),
-    config_key("tools.core", STRINGS, "tools of MCP servers that are never deferred", default=[]),
+    config_key(
+        "tools.core", STRINGS, "tools of MCP servers that are never deferred", project=False, default=[]
+    ),
     config_key(
         "tools.defer",
         BOOLEAN,
         "the model loads the tools of MCP servers when it needs them; requests are smaller",
+        project=False,
         default=False,
     ),
     config_key(
