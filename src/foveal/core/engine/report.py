@@ -335,9 +335,7 @@ def _tool_sizes(engine: Engine) -> Iterable[ToolSize]:
     seq, equipped = view.tools
     loaded = {name for entry in view.tool_use.loaded for name in entry.schemas}
     listed = dict(equipped.deferred)
-    tools = unraw(equipped.tools)
-    known = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    for place, tool in enumerate(each_tool(known)):
+    for place, tool in enumerate(each_tool(unraw(equipped.tools))):
         form = neutral_form(tool) or {"name": str(tool.get("name") or tool.get("type") or "tool")}
         if form["name"] not in equipped.deferred:
             listed[form["name"]] = view.meter.text(seq, seq, place, json_text(tool))

@@ -54,18 +54,39 @@ class ToolUse:
         self.loaded: list[LoadedTools] = []
         """What was loaded by events of its own, oldest first."""
         self._offered_text: str | None = None
+        self._equipped: Equipped | None = None
+        self._summary: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """How many tools there are, how many were used, and how many are deferred, in words; "" without tools."""
+        if self._summary is None:
+            self._summary = "" if self._equipped is None else self._count_tools(self._equipped)
+        return self._summary
+
+    def _count_tools(self, fact: Equipped) -> str:
+        tools = list(each_tool(unraw(fact.tools)))
+        named = {name for name, _ in named_tools(tools)} | fact.deferred.keys()
+        count = len(named) + sum(neutral_form(tool) is None for tool in tools)
+        used = sum(self.calls[name] > 0 for name in named)
+        waiting = len(fact.deferred.keys() - {name for entry in self.loaded for name in entry.schemas})
+        text = f"{count:,} tool{'s' * (count != 1)}, {used:,} used" if count else ""
+        return f"{text}, {waiting:,} deferred" if waiting else text
 
     def count_call(self, name: str) -> None:
         """Take in a call."""
         self.calls[name] += 1
+        if self.calls[name] == 1:
+            self._summary = None
 
     def restore_calls(self, calls: dict[str, int]) -> None:
         """Set how often each tool was called, as a checkpoint knows it."""
-        self.calls = Counter(calls)
+        self.calls, self._summary = Counter(calls), None
 
     def equip(self, seq: int, fact: Equipped) -> None:
         """Take in other tools. What was loaded and cannot be any more is no longer shown."""
-        self._offered_text = None
+        self._offered_text = self._summary = None
+        self._equipped = fact
         before, self.loaded = self.loaded, []
         for loaded in before:
             schemas = {name: tool for name, tool in loaded.schemas.items() if name in fact.deferred}
@@ -77,6 +98,7 @@ class ToolUse:
 
     def load(self, seq: int, fact: ToolsLoaded) -> None:
         """Take in loaded tools, and show them."""
+        self._summary = None
         schemas = dict(named_tools(unraw(fact.tools)))
         found = LoadedTools(seq, fact, schemas, json_text([*schemas.values()]))
         self.loaded.append(found)
@@ -119,10 +141,8 @@ class ToolUse:
 
 def named_tools(tools: Any) -> Iterator[tuple[str, Json]]:
     """Yield the tools of a list that have a name and are run by the caller, by name."""
-    for tool in (
-        each_tool(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
-    ):
-        if isinstance(tool, dict) and (found := neutral_form(tool)) is not None:
+    for tool in each_tool(tools):
+        if (found := neutral_form(tool)) is not None:
             yield found["name"], tool
 
 

@@ -5,7 +5,7 @@ The neutral form is `{"name", "description", "parameters"}`; the agent's own too
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Final
 
@@ -24,11 +24,13 @@ _SCHEMA_FIELDS: Final = (
 _EMPTY_SCHEMA: Final[Json] = {"type": "object", "properties": {}}
 
 
-def each_tool(tools: Iterable[Json]) -> Iterator[Json]:
-    """Yield tools one by one: Gemini declares many in one entry."""
-    for tool in tools:
-        declared = tool.get("functionDeclarations", tool.get("function_declarations"))
-        yield from declared if isinstance(declared, list) else [tool]
+def each_tool(tools: object) -> Iterator[Json]:
+    """Yield the tools of a list one by one: Gemini declares many in one entry. What is no object is left out."""
+    for tool in tools if isinstance(tools, list | tuple) else ():
+        if isinstance(tool, dict):
+            declared = tool.get("functionDeclarations", tool.get("function_declarations"))
+            found = declared if isinstance(declared, list) else [tool]
+            yield from (one for one in found if isinstance(one, dict))
 
 
 def neutral_form(tool: Json) -> Json | None:
