@@ -72,6 +72,12 @@ class ToolDeferral:
         self._dialect: Dialect = ""
         self._looked_at = -1
         """The newest step whose calls were looked at."""
+        self._held: Equipped | None = None
+        """The tools on offer when they were last read: they are large, and rarely change."""
+        self._held_added: list[str] = []
+        """What was added to these tools."""
+        self._confirmed: tuple[bool, list[str]] | None = None
+        """What `_equipped` was last asked for, if these tools are the answer."""
 
     # ── The tools that are given ─────────────────────────────────────────────────────────────────────
 
@@ -92,7 +98,7 @@ class ToolDeferral:
         saved = len(json_text([*deferred.values()])) - len(json_text(load_tools))
         if saved < MIN_SAVED_CHARS:
             base, deferred = plain_json(list(tools)) if tools else [], {}
-        self._given, self._dialect = text, dialect
+        self._given, self._dialect, self._held, self._confirmed = text, dialect, None, None
         self._base, self._deferred, self._load_tools = base, deferred, load_tools
         self._units = {name: counter.count(json_text(tool)) for name, tool in deferred.items()}
 
@@ -145,11 +151,17 @@ class ToolDeferral:
 
     def _added(self, view: View) -> list[str]:
         """Return the tools that were added to `tools` so far, in their order."""
-        held = list(named_tools(unraw(view.tools[1].tools))) if view.tools is not None else []
-        if not any(name == LOAD_TOOLS for name, _ in held):
-            self._looked_at = -1  # nothing was deferred so far: the tools that were called are loaded
-            return []
-        return [name for name, tool in held if name in self._deferred and not tool.get(DEFER_FIELD)]
+        fact = view.tools[1] if view.tools is not None else None
+        if fact is None or fact is not self._held:
+            held = list(named_tools(unraw(fact.tools))) if fact is not None else []
+            self._held, self._confirmed = fact, None
+            self._held_added = [
+                name for name, tool in held if name in self._deferred and not tool.get(DEFER_FIELD)
+            ]
+            if not any(name == LOAD_TOOLS for name, _ in held):
+                # Nothing was deferred so far: the tools that were called are loaded.
+                self._held_added, self._looked_at = [], -1
+        return list(self._held_added)
 
     def _loaded(self, view: View) -> Iterator[str]:
         loaded = (name for entry in view.tool_use.loaded for name in entry.schemas)
@@ -193,6 +205,8 @@ class ToolDeferral:
 
     def _equipped(self, view: View, added: Sequence[str], *, declares: bool) -> list[AnyFact]:
         """Return the tools on offer as a fact, if they are others than before."""
+        if self._confirmed == (declares, list(added)):
+            return []
         waiting = [name for name in self._deferred if name not in added]
         tools = list(self._base)
         if self._deferred:
@@ -204,6 +218,7 @@ class ToolDeferral:
         )
         held = view.tools
         is_same = held is not None and (held[1].tools, held[1].deferred) == (fact.tools, fact.deferred)
+        self._confirmed = (declares, list(added)) if is_same else None
         return [] if is_same or (held is None and not tools) else [fact]
 
     def _entries(self, schemas: list[Json]) -> list[Json]:
