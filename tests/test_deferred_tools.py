@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 import foveal
 from foveal import BadSetting, Context, ModelSaid, UserSaid, events
 from foveal.core.log import Equipped, ToolReturned, ToolsLoaded
+from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoint
+from foveal.core.view.fold import effective_events
 from foveal.core.view.loaded_tools import named_tools
+from foveal.core.view.request import render_view
 from foveal.core.wire import wire_for
 from foveal.core.wire.legality import request_faults
 from foveal.core.wire.thinking_check import ThinkingCheck
@@ -177,6 +180,26 @@ def test_a_tool_loaded_in_place_is_added_to_the_tools_when_a_reduction_hides_the
     loop.ctx.use(MODELS["anthropic"], window=100_000)
     loop.ctx.undo()
     check_requests(loop)
+
+
+@pytest.mark.parametrize("dialect", MODELS)
+@given(seed=st.integers(0, 2**32))
+@few
+def test_a_view_from_a_checkpoint_has_the_same_tools(dialect: str, seed: int) -> None:
+    loop = Loop(dialect, seed=seed, window=40_000, policy="recent")
+    for _ in range(12):
+        loop.step(lines=150)
+    loop.fit()
+    view = loop.ctx._engine.view
+    needed = needed_seqs(view)
+    restored = restore_view(
+        (event for event in effective_events(loop.ctx.log) if event.seq in needed),
+        take_checkpoint(view),
+        view.meter,
+    )
+    assert render_view(restored, loop.wire)[0] == render_view(view, loop.wire)[0]
+    assert restored.tool_units == view.tool_units
+    assert restored.tool_use.summary == view.tool_use.summary
 
 
 # ── What is deferred ─────────────────────────────────────────────────────────────────────────────────────
