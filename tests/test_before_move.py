@@ -79,10 +79,11 @@ NEW_FIELDS: Final = {
     "cache_write_12h",
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
     "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
+    "tools", "deferred", "tools.defer", "tools.core",
     "compaction.summarise", "server.forward_other_paths",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
-NEW_KINDS: Final = {"superseded", "thinking_left_out", "foreign_summary"}
+NEW_KINDS: Final = {"superseded", "thinking_left_out", "foreign_summary", "tools_loaded"}
 """Kinds of events that this version has added."""
 LEVELS: Final = {"full", "clipped", "masked", "summarised", "dropped", "-"}
 
@@ -388,6 +389,8 @@ NEW_KEYS = (
     "server.proxy_retention_days",
     "telegram.webhook",
     "tools.approval",
+    "tools.core",
+    "tools.defer",
     "tools.network",
     "tools.sandbox",
 )

@@ -9,6 +9,7 @@ from foveal.core.log.events import (
     AnyFact,
     Call,
     Compacted,
+    Dialect,
     Equipped,
     Event,
     Instructed,
@@ -19,6 +20,7 @@ from foveal.core.log.events import (
     Opened,
     Rewound,
     ToolReturned,
+    ToolsLoaded,
     Used,
     UserSaid,
     raw,
@@ -165,3 +167,28 @@ def test_without_usage_the_sizes_are_estimates_and_a_moved_prefix_is_a_miss() ->
     rows = requests(Opened(model="gpt-5"), UserSaid(content=LONG), *facts[1:], *later)
     assert all(row.used == -1 and row.tokens > 3_000 and row.cost is None for row in rows)
     assert rows[-1].prefix < rows[-2].tokens
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai_responses"])
+def test_a_tool_that_is_loaded_in_place_costs_no_cache(dialect: Dialect) -> None:
+    tools = [{"name": name, "parameters": {"type": "object", "description": LONG}} for name in "ab"]
+    asked = Call(id="c1", name="load_tools", arguments='{"names": ["a"]}')
+    rows = requests(
+        Opened(model="gpt-5", policy="economy"),
+        Equipped(tools=raw([{"name": "load_tools", "parameters": {}}]), deferred={"a": 3_000, "b": 3_000}),
+        UserSaid(content="Fix the parser."),
+        ModelSaid(content=(asked,)),
+        used(4_000, 0),
+        ToolReturned(call_id="c1", content="Loaded: a."),
+        ToolsLoaded(target=5, tools=raw(tools[:1]), dialect=dialect),
+        ModelSaid(content=(Call(id="c2", name="a", arguments="{}"),)),
+        used(7_100, 3_968),
+        ToolReturned(call_id="c2", content="done"),
+        ModelSaid(content="It is fixed."),
+        used(7_200, 7_100),
+    )
+    assert [row.miss for row in rows] == [None, None, None]
+    assert [row.tool_text for row in rows] == [
+        "3 tools, 0 used, 2 deferred", "3 tools, 1 used, 1 deferred", "3 tools, 2 used, 1 deferred",
+    ]  # fmt: skip
+    assert rows[1].prefix > 0

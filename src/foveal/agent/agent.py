@@ -44,6 +44,7 @@ from foveal.agent.running_call import RunningCall, cancel_and_wait
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, StopReason
+from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,
@@ -190,16 +191,19 @@ class Agent:
         approve: Approve = _always_approve,
         guidance: AgentGuidance | None = None,
         recall_tools: Toolbox | None = None,
+        deferral: ToolDeferral | None = None,
         max_steps: int = MAX_STEPS,
     ) -> None:
         """`recall_tools` replaces `tools` from the first reduction on. Before it there is nothing to recall, and
-        small models call any tool that they are given; the reduction changes the prompt's prefix anyway."""
+        small models call any tool that they are given; the reduction changes the prompt's prefix anyway.
+        `deferral` decides which of the tools requests offer; without it, all."""
         self.session = session
         self.provider = provider
         self.tools: Toolbox = tools
         self.hooks: tuple[Hook, ...] = tuple(hooks)
         self.guidance = guidance
         self._recall_tools = recall_tools
+        self._deferral = deferral
         self._first_tools = tools
         """What `tools` is until the first reduction."""
         self._has_sent_tools = False
@@ -277,7 +281,12 @@ class Agent:
         """Offer the tools from now on, with the recall tools if something is reduced; they count in the report."""
         if self._recall_tools is not None and await self.session.needs_recall_tools():
             self.tools, self._recall_tools = self._recall_tools, None
-        await self.session.equip(self.tools.schemas)
+        await self._offer_tools()
+
+    async def _offer_tools(self) -> bool:
+        """Offer the tools, without those that the model has yet to load. Return whether they are others."""
+        dialect = self.provider.dialect
+        return await self.session.equip(self.tools.schemas, deferral=self._deferral, dialect=dialect)
 
     async def withdraw_recall_tools(self) -> None:
         """Offer the first tools again after an undo, if nothing is reduced and no request had the recall tools."""
@@ -285,7 +294,7 @@ class Agent:
             return
         if not (await self.session.report(with_events=False)).reduced:
             self.tools, self._recall_tools = self._first_tools, self.tools
-            await self.session.equip(self.tools.schemas)
+            await self._offer_tools()
 
     # ── Model ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -298,9 +307,15 @@ class Agent:
             first, report = self._reported + 1, await self.session.report(with_events=False)
             if report.question and report.state == "over":
                 yield LimitReached(needed=report.used, available=report.limit)
+            if self._deferral is not None:  # the newest calls may have loaded tools
+                await self._offer_tools()
             fitted = await self.session.fit()
             if self._recall_tools is not None and fitted.reduced:
                 await self.equip()
+                fitted = await self.session.fit()
+            elif (
+                self._deferral is not None and await self._offer_tools()
+            ):  # a reduction hid where some were loaded
                 fitted = await self.session.fit()
             async for event in self._report_reductions(first, report.used, fitted.tokens):
                 yield event

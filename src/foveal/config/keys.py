@@ -353,6 +353,16 @@ _AGENT_KEYS: Final = (
         default="auto",
     ),
     config_key(
+        "tools.core", STRINGS, "tools of MCP servers that are never deferred", project=False, default=[]
+    ),
+    config_key(
+        "tools.defer",
+        BOOLEAN,
+        "the model loads the tools of MCP servers when it needs them; requests are smaller",
+        project=False,
+        default=False,
+    ),
+    config_key(
         "tools.deny",
         STRINGS,
         "tools that are not offered, and commands that never run",

@@ -84,6 +84,7 @@ from foveal.core.engine.settings import (
     resolve_settings,
 )
 from foveal.core.engine.summary_job import SummaryJob
+from foveal.core.engine.tool_deferral import DeferTools, tool_deferral
 from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.codec import encode
 from foveal.core.log.events import (
@@ -97,13 +98,14 @@ from foveal.core.log.events import (
     SnapshotTaken,
     ToolReturned,
     handle,
+    unraw,
 )
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request_writer import RequestWriter
 from foveal.core.wire.typed_messages import Beside, MessageT
-from foveal.errors import ContextOverflow, MalformedMessage, UnrelatedConversation, UsageMissing
+from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, UnrelatedConversation, UsageMissing
 from foveal.ports import Store
 from foveal.project.prompt_file import prompt_text
 
@@ -127,6 +129,9 @@ class Context:
         prompt: A text, or `file://…`, that replaces the task of the summary prompt. `""` keeps Foveal's.
         progress: Called with a `SummaryProgress` while a summary is written. None reports nothing.
         clock: Returns the time in seconds since 1970. None uses `time.time`.
+        defer_tools: Whether requests offer few tools, and `load_tools` for the others; send `ctx.tools` then.
+            `"appended"` never uses a provider's own form for loading them, which a gateway may refuse.
+        core_tools: The names of tools that are never deferred.
         log: The events of an earlier context to continue. It is empty for a new conversation.
         **settings: The settings that `Context` and `Session` share: `policy`, `window`, `reserve` and others.
             `SettingArguments` lists them with their defaults.
@@ -154,10 +159,13 @@ class Context:
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
         clock: Callable[[], float] | None = None,
+        defer_tools: DeferTools = False,
+        core_tools: Sequence[str] = (),
         log: Sequence[Event] = (),
         **settings: Unpack[SettingArguments],
     ) -> None:
         check_extras(prompt=prompt, progress=progress, clock=clock)
+        self._deferral = tool_deferral(defer_tools, core_tools)
         dialect, log = checked_dialect(dialect), checked_log(log)
         self._engine = engine = Engine(*resolve_settings(model, **settings), log=log)
         self._clock = clock or time.time
@@ -338,7 +346,6 @@ class Context:
             now = self._clock()
             system_content = None if system is None else system_text(system)
             tools = () if tools is None else checked_list("tools", tools)
-            tools_json = wire.tools_text(tools)
             known, change = len(self._history), None
             if messages is None:
                 check_recorded(self._engine.view)
@@ -349,12 +356,14 @@ class Context:
                 known = min(known, change.start)
             is_first = not known
             if is_first:
-                self._record_setup(system_content, tools_json)
+                self._record_setup(system_content, tools)
             if change is not None:
                 self._record_change(change)
             if not is_first:  # the new messages may begin with the answer to a request without these changes
-                self._record_setup(system_content, tools_json)
+                self._record_setup(system_content, tools)
+            self._record_loaded_tools()
             self._reduce(now)
+            self._record_loaded_tools()
             fitted, steps = self._writer.write(self._engine.view, self._wire)
             self._requests.add(self._engine, steps)
             self._history.share_copies(known)
@@ -743,6 +752,43 @@ class Context:
                 self._recall = Recall(library)
             return run_without_waiting(self._recall.call(name, given))
 
+    @property
+    def tools(self) -> list[Any]:
+        """The tools to send with the last request that `fit` has returned: those that it got, or fewer with
+        `defer_tools`."""
+        with self._lock:
+            held = self._engine.view.tools
+            return [] if held is None else list(unraw(held[1].tools))
+
+    def load_tools(self, arguments: str | Mapping[str, Any]) -> str:
+        """Answer a model's call of `load_tools`, which requests offer with `defer_tools`.
+
+        Send the answer as the result of the call, as you send those of other tools. The next `fit` reads from the
+        messages what was loaded.
+
+        Args:
+            arguments: The arguments as the model wrote them: JSON text or a mapping.
+
+        Returns:
+            The text for the model. A wrong call is answered with what is wrong; it raises nothing.
+
+        Raises:
+            BadSetting: `defer_tools` is off, or JSON cannot hold `arguments`: no model wrote them.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1", defer_tools=True)
+            assert "needs the names" in ctx.load_tools({"names": []})
+            ```
+        """
+        given = recall_arguments(arguments)
+        if self._deferral is None:
+            raise BadSetting("defer_tools", self._deferral, "True, before a model can load tools")
+        with self._lock:
+            return self._deferral.answer(given)
+
     def _is_shown_in_full(self, seq: int) -> bool:
         found = self._engine.view.find(seq)
         return found is not None and found[1].level == "full"
@@ -1046,14 +1092,14 @@ class Context:
         limits = self._call_limits.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
         return self._engine.append(fact, at=self._clock(), limits=limits)
 
-    def _record_setup(self, system: Content | None, tools_json: str) -> None:
+    def _record_setup(self, system: Content | None, tools: Sequence[Any]) -> None:
         """Record what has changed beside the messages: the model, the system text and the tools."""
         if self._opened is not None:
             for fact in facts_after_switch(self._engine.view, self._opened, self._engine.opened):
                 self._record(fact)
             self._opened = None
         self._record_system(system)
-        self._record_tools(tools_json)
+        self._record_tools(tools)
 
     def _record_system(self, content: Content | None) -> None:
         held = self._engine.view.asides.get("")
@@ -1063,13 +1109,25 @@ class Context:
             dialect: Dialect = self._dialect if self._dialect in ("gemini", "bedrock") else "anthropic"
             self._record(Instructed(content=content or "", aside=True, dialect=dialect))
 
-    def _record_tools(self, tools_json: str) -> None:
+    def _record_tools(self, tools: Sequence[Any]) -> None:
+        if self._deferral is not None:
+            self._deferral.give(tools, self._wire.dialect, self._engine.view.meter.counter)
+            if self._deferral.is_active:
+                self._record_loaded_tools()
+                return
+        tools_json = wire.tools_text(tools)
         held = self._engine.view.tools
         if not tools_json and held is None:
             return
         tools = Raw((tools_json or "[]").encode("utf-8", "replace"))
         if held is None or held[1].tools != tools:
             self._record(Equipped(tools=tools))
+
+    def _record_loaded_tools(self) -> None:
+        """Record which tools the model has loaded, and offer what a reduction has hidden."""
+        if self._deferral is not None and self._deferral.is_active:
+            for fact in self._deferral.facts(self._engine.view, self._engine.model.name):
+                self._record(fact)
 
     @contextmanager
     def _in_dialect(self, messages: Sequence[Any], tools: Sequence[Any], system: Any) -> Iterator[None]:

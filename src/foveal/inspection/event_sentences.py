@@ -29,12 +29,14 @@ from foveal.core.log.events import (
     Superseded,
     ThinkingLeftOut,
     ToolReturned,
+    ToolsLoaded,
     Unknown,
     Used,
     UserSaid,
     handle,
     unraw,
 )
+from foveal.core.view.loaded_tools import named_tools
 from foveal.core.wire.event_text import original_text
 from foveal.core.wire.safe_print import one_line
 
@@ -80,7 +82,9 @@ def event_sentence(fact: AnyFact) -> str:
         case Opened():
             return one_line(", ".join(filter(None, (f"model {fact.model or 'unknown'}", _policy_text(fact)))))
         case Equipped():
-            return _count(len(_list(fact)), "tool")
+            waiting = f", {len(fact.deferred):,} of them deferred" if fact.deferred else ""
+            offered = {name for name, _ in named_tools(_list(fact))}
+            return _count(len(_list(fact)) + len(fact.deferred.keys() - offered), "tool") + waiting
         case Pinned():
             return preview_text(fact.text) if fact.text else f"pinned {_handle(fact.target)}"
         case Superseded():
@@ -99,6 +103,9 @@ def event_sentence(fact: AnyFact) -> str:
             return f"{handle(fact.first)} to {handle(fact.last)} shown in full until the next user message"
         case Overflowed():
             return _overflow_sentence(fact)
+        case ToolsLoaded():
+            names = ", ".join(name for name, _ in named_tools(unraw(fact.tools)))
+            return preview_text(f"loaded {names} for {handle(fact.target)}")
         case ThinkingLeftOut():
             who = "the provider refused it, because" if fact.problem else "because"
             return f"thinking before this is left out: {who} something in front of it has changed"

@@ -35,6 +35,7 @@ from foveal.core.log.events import (
     Pinned,
     Text,
     ToolReturned,
+    ToolsLoaded,
     Unknown,
     UserSaid,
     handle,
@@ -98,7 +99,7 @@ _COMMON_WORDS: Final = frozenset(
         "but",
     ]
 )
-_BEFORE_NEXT_ANSWER: Final = (UserSaid, Instructed, Pinned, Noted, Equipped, Marked, Unknown)
+_BEFORE_NEXT_ANSWER: Final = (UserSaid, Instructed, Pinned, Noted, Equipped, ToolsLoaded, Marked, Unknown)
 
 
 class LostDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -46,6 +46,8 @@ class RequestSize(NamedTuple):
     tokens: int
     """Expected tokens."""
     ratio: float
+    tools: str = ""
+    """How many tools there are, and how many were used."""
 
 
 class _SentItem(NamedTuple):
@@ -201,6 +203,7 @@ class RequestRows:
             window=model.window,
             units=size.units,
             tools=size.tool_units,
+            tool_text=size.tools,
             tokens=tokens,
             predicted=used.predicted if used is not None else 0,
             ratio=ratio,

@@ -122,6 +122,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Units of everything sent."""
     tools: int = 0
     """Units of the tool list."""
+    tool_text: str = ""
+    """How many tools there are, how many of them were used, and how many are deferred."""
     tokens: int = 0
     """Tokens of the request: reported if `used`, else estimated."""
     predicted: int = 0

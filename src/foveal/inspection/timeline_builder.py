@@ -224,7 +224,8 @@ class TimelineBuilder:
 
     def _measure(self) -> RequestSize:
         units, calibration = self._tracker.units, self._anchored()
-        return RequestSize(units, self._tracker.view.tool_units, calibration.tokens(units), calibration.ratio)
+        view, tokens = self._tracker.view, calibration.tokens(units)
+        return RequestSize(units, view.tool_units, tokens, calibration.ratio, view.tool_use.summary)
 
     def _anchored(self) -> Calibration:
         """Return the calibration for the present view."""

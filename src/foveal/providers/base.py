@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from threading import Thread
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
+from foveal.core.wire.tool_schemas import DEFER_FIELD, each_tool, neutral_form
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyItem, ReplyPiece, RetryWait
 from foveal.providers import provider_errors
@@ -228,15 +229,6 @@ def _http_client(library: Any, endpoint: ProviderEndpoint, read_timeout_s: float
 # Tools in each dialect's form, from the neutral form `{"name", "description", "parameters"}` or any dialect's form.
 # A tool that the provider runs itself (web search, for example) is passed on unchanged.
 
-_SCHEMA_FIELDS: Final = (
-    "parameters",
-    "input_schema",
-    "parametersJsonSchema",
-    "parameters_json_schema",
-    "inputSchema",
-)
-_EMPTY_SCHEMA: Final[JsonObject] = {"type": "object", "properties": {}}
-
 
 def chat_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
     """Return tools in the form of OpenAI's chat completions."""
@@ -248,14 +240,18 @@ def responses_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
     return _convert(tools, lambda tool: {"type": "function", **tool, "strict": False})
 
 
-def anthropic_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
-    """Return tools in the form of Anthropic's messages."""
-    return _convert(tools, _anthropic_tool)
+def anthropic_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return tools in the form of Anthropic's messages, which has a field for those that are loaded later."""
+    written = _convert(tools, _anthropic_tool)
+    return [
+        {**tool, DEFER_FIELD: True} if given.get(DEFER_FIELD) is True else tool
+        for given, tool in zip(each_tool(tools), written, strict=True)
+    ]
 
 
 def tool_names(tools: Iterable[JsonObject]) -> set[str]:
     """Return the names of the tools that the agent runs, without those that the provider runs itself."""
-    return {found["name"] for tool in _each_tool(tools) if (found := _neutral_form(tool)) is not None}
+    return {found["name"] for tool in each_tool(tools) if (found := neutral_form(tool)) is not None}
 
 
 def _anthropic_tool(tool: JsonObject) -> JsonObject:
@@ -264,25 +260,4 @@ def _anthropic_tool(tool: JsonObject) -> JsonObject:
 
 
 def _convert(tools: Iterable[JsonObject], write: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
-    return [tool if (found := _neutral_form(tool)) is None else write(found) for tool in _each_tool(tools)]
-
-
-def _each_tool(tools: Iterable[JsonObject]) -> Iterator[JsonObject]:
-    """Yield tools one by one: Gemini declares many in one entry."""
-    for tool in tools:
-        declared = tool.get("functionDeclarations", tool.get("function_declarations"))
-        yield from declared if isinstance(declared, list) else [tool]
-
-
-def _neutral_form(tool: JsonObject) -> JsonObject | None:
-    """Return name, description and parameters of a tool; None for a tool that the provider runs."""
-    body = next((tool[name] for name in ("function", "toolSpec") if isinstance(tool.get(name), dict)), tool)
-    if not isinstance(body, dict) or not isinstance(body.get("name"), str):
-        return None
-    schema = next((body[name] for name in _SCHEMA_FIELDS if body.get(name) is not None), None)
-    if "inputSchema" in body and isinstance(schema, dict):  # of Bedrock, with the schema one level deeper
-        schema = schema.get("json", schema)
-    if schema is None and tool.get("type") not in (None, "function"):
-        return None
-    description = {"description": body["description"]} if body.get("description") else {}
-    return {"name": body["name"], **description, "parameters": schema or _EMPTY_SCHEMA}
+    return [tool if (found := neutral_form(tool)) is None else write(found) for tool in each_tool(tools)]

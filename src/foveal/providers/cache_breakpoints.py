@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from foveal.core.wire.cache_marks import CACHE_MARK, MAX_CACHE_MARKS, count_cache_marks, has_cache_mark
+from foveal.core.wire.tool_schemas import DEFER_FIELD
 from foveal.providers.base import JsonObject
 
 CACHE_CONTROL: Final[JsonObject] = {"type": "ephemeral"}
@@ -43,7 +44,11 @@ def _mark_prefix(body: JsonObject, left: int) -> tuple[JsonObject, int]:
     if body.get("system"):
         body["system"] = [{"type": "text", "text": body["system"], CACHE_MARK: CACHE_CONTROL}]
     else:
-        body["tools"] = [*body["tools"][:-1], {**body["tools"][-1], CACHE_MARK: CACHE_CONTROL}]
+        tools: list[JsonObject] = [*body["tools"]]
+        # The provider refuses a mark on a tool that is loaded later, and such a tool is not in the prefix.
+        last = max((at for at, tool in enumerate(tools) if not tool.get(DEFER_FIELD)), default=-1)
+        tools[last] = {**tools[last], CACHE_MARK: CACHE_CONTROL}
+        body["tools"] = tools
     return body, left - 1
 
 

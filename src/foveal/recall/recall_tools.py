@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from foveal.core.log.events import Dialect
 from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH, inline
+from foveal.core.wire.tool_schemas import tool_schema
 from foveal.errors import BadSetting
 from foveal.recall.excerpts import LineSelection, parse_line_range
 
@@ -73,43 +73,10 @@ def tools(dialect: Dialect) -> list[Any]:
         fitted = ctx.fit([{"role": "user", "content": "Why is CI red?"}], tools=tools)
         ```
     """
-    schemas = [_tool_schema(dialect, name, *definition) for name, definition in _TOOLS.items()]
+    if not dialect:
+        raise BadSetting("dialect", dialect, "the dialect of your requests, such as openai_chat")
+    schemas = [tool_schema(dialect, name, *definition) for name, definition in _TOOLS.items()]
     return [{"functionDeclarations": schemas}] if dialect == "gemini" else schemas
-
-
-def _tool_schema(
-    dialect: Dialect, name: str, description: str, fields: dict[str, Any], required: list[str]
-) -> dict[str, Any]:
-    schema = {
-        "type": "object",
-        "properties": deepcopy(fields),
-        "required": [*required],
-        "additionalProperties": False,
-    }
-    match dialect:
-        case "openai_chat":
-            return {
-                "type": "function",
-                "function": {"name": name, "description": description, "parameters": schema},
-            }
-        case "openai_responses":
-            return {
-                "type": "function",
-                "name": name,
-                "description": description,
-                "parameters": schema,
-                "strict": False,
-            }
-        case "anthropic":
-            return {"name": name, "description": description, "input_schema": schema}
-        case "gemini":
-            return {"name": name, "description": description, "parametersJsonSchema": schema}
-        case "bedrock":
-            spec = {"name": name, "description": description, "inputSchema": {"json": schema}}
-            return {"toolSpec": spec}
-        case _:
-            known = "openai_chat, openai_responses, anthropic, gemini, bedrock"
-            raise BadSetting("dialect", dialect, f"one of {known}")
 
 
 # ── Arguments ────────────────────────────────────────────────────────────────────────────────────────────

@@ -55,6 +55,7 @@ from foveal.core.engine.settings import (
     opens_anew,
     resolve_settings,
 )
+from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.events import (
     AnyFact,
@@ -68,6 +69,7 @@ from foveal.core.log.events import (
     UserSaid,
     calls_of,
     handle,
+    unraw,
 )
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
@@ -300,13 +302,20 @@ class Session:
         reader = wire.wire_for(checked_dialect(dialect) or wire.detect_dialect(messages))
         return await self.append(*(fact for chunk in reader.read(messages) for fact in chunk.facts))
 
-    async def equip(self, tools: Sequence[Any]) -> None:
+    async def equip(
+        self, tools: Sequence[Any], *, deferral: ToolDeferral | None = None, dialect: Dialect = ""
+    ) -> bool:
         """Set the tools that are offered from here on.
 
         They are counted. The same tools are not stored again.
 
         Args:
             tools: The schemas of the tools, in any dialect.
+            deferral: Decides which of them are offered, and which the model must load. None offers all.
+            dialect: The dialect of the requests, for a deferral.
+
+        Returns:
+            Whether other tools are offered, or were loaded, than before.
 
         Raises:
             BadSetting: `tools` is not a list, or JSON cannot hold it.
@@ -325,9 +334,16 @@ class Session:
         wire.tools_text(tools)  # checks the items
         async with self._lock:
             offered = self._writer.redact(Equipped(tools=wire.raw_setting(wire.plain_json(tools), "tools")))
-            held = (await self._writer.refresh()).view.tools
-            if (held is None and tools) or (held is not None and held[1] != offered):
-                await self._commit([offered])
+            engine = await self._writer.refresh()
+            held = engine.view.tools
+            facts = [offered] if (held is None and tools) or (held is not None and held[1] != offered) else []
+            if deferral is not None and isinstance(offered, Equipped):
+                deferral.give(unraw(offered.tools), "", self.counter)
+                if deferral.is_active:
+                    facts = deferral.facts(engine.view, engine.model.name, dialect=dialect)
+            if facts:
+                await self._commit(facts)
+            return bool(facts)
 
     async def fit(self, *, may_exceed: bool = False) -> Fitted:
         """Return what the next request should send: legal, and within the budget.

@@ -93,6 +93,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Truncation limits of the answer, None for the default."""
     timeout: float = 120.0
     """Seconds."""
+    is_offered: bool = True
+    """Whether the toolbox offers it; a tool that it does not offer can still be called."""
 
 
 class Toolbox:
@@ -111,6 +113,7 @@ class Toolbox:
         return [
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
             for tool in self._tools.values()
+            if tool.is_offered
         ]
 
     @property

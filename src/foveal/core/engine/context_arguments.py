@@ -9,6 +9,7 @@ from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.engine.stored_messages import MESSAGE_FACTS
+from foveal.core.engine.tool_deferral import DeferTools
 from foveal.core.log.codec import decode
 from foveal.core.log.events import AnyFact, Content, Dialect, Event, Fact, Instructed, Opened, Unknown
 from foveal.core.models.budget import MAX_WINDOW_TOKENS
@@ -46,6 +47,11 @@ class ContextArguments(SettingArguments, total=False):
     """Called while a summary is written."""
     clock: Callable[[], float] | None
     """Returns the time in seconds since 1970. Default: `time.time`."""
+    defer_tools: DeferTools
+    """Whether requests offer few tools, and `load_tools` for the others. Default: False. Only a loop that sends
+    `Context.tools` can use it."""
+    core_tools: Sequence[str]
+    """The names of tools that are never deferred. Default: none."""
 
 
 def check_arguments(model: str | Model | None, arguments: Mapping[str, Any]) -> None:
@@ -60,6 +66,10 @@ def check_arguments(model: str | Model | None, arguments: Mapping[str, Any]) -> 
         if settings.get("window") is None:  # each request has its own: the largest one refuses no reserve
             settings["window"] = MAX_WINDOW_TOKENS + 1
     resolve_settings(model, **cast(SettingArguments, settings))
+    if arguments.get("defer_tools"):
+        raise BadSetting(
+            "defer_tools", arguments["defer_tools"], "False here: your loop must send `Context.tools` itself"
+        )
     summariser_chain(arguments.get("summarise"))
     check_extras(
         prompt=arguments.get("prompt", ""),

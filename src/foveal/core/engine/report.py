@@ -28,6 +28,7 @@ from foveal.core.log.events import (
     Used,
     handle,
     kind,
+    unraw,
 )
 from foveal.core.models.budget import Budget, window_percent, window_share
 from foveal.core.tokens.message_tokens import PER_MESSAGE
@@ -35,7 +36,10 @@ from foveal.core.view.fold import effective_events
 from foveal.core.view.request import ReducedCounts
 from foveal.core.view.steps import NO_RESULT, PASSED_RULE, ShownMessage, Step, foreign_summary_seq
 from foveal.core.view.view import View
+from foveal.core.wire.common import json_text
 from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.tool_loading import LOADED_TOOLS_SOURCE
+from foveal.core.wire.tool_schemas import each_tool, neutral_form
 
 CATEGORIES: Final = (
     "system",
@@ -108,6 +112,30 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What triggered it."""
     measures: CompactionMetrics
     """How the compaction went."""
+
+
+class ToolSize(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model has or can load, and its size.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1")
+        tools = foveal.recall.tools("openai_chat")
+        ctx.fit([{"role": "user", "content": "Why is CI red?"}], tools=tools)
+        assert [tool.name for tool in ctx.report().tools] == ["recall_search", "recall_read"]
+        ```
+    """
+
+    name: str
+    """The name; the kind of a tool without one, which the provider runs."""
+    tokens: int
+    """Tokens of its schema."""
+    calls: int
+    """How often the model has called it."""
+    deferred: bool
+    """Whether requests have no schema of it, because the model has not loaded it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +214,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     """What the user may want to know: a cut that nothing forced, with what it saves and how to undo it; statements
     of the user that are shown nowhere."""
+    tools: tuple[ToolSize, ...]
+    """The tools that the model has or can load, in the order of the request."""
     summaries: tuple[Summary, ...]
     """The shown summaries, oldest first."""
     reduced: ReducedCounts
@@ -288,6 +318,7 @@ def report(
         if question
         else "",
         warnings=tuple(_warnings(summaries, statements)),
+        tools=tuple(_tool_sizes(engine)) if with_events else (),
         summaries=summaries,
         reduced=ReducedCounts.of(view),
         statements=tuple(statements),
@@ -295,6 +326,23 @@ def report(
         repairs=tuple(_repairs(view)),
         events=tuple(_statuses(engine, parts)) if with_events else (),
     )
+
+
+def _tool_sizes(engine: Engine) -> Iterable[ToolSize]:
+    view, ratio = engine.view, engine.calibration.ratio
+    if view.tools is None:
+        return
+    seq, equipped = view.tools
+    loaded = {name for entry in view.tool_use.loaded for name in entry.schemas}
+    listed = dict(equipped.deferred)
+    for place, tool in enumerate(each_tool(unraw(equipped.tools))):
+        form = neutral_form(tool) or {"name": str(tool.get("name") or tool.get("type") or "tool")}
+        if form["name"] not in equipped.deferred:
+            listed[form["name"]] = view.meter.text(seq, seq, place, json_text(tool))
+    for name in sorted(listed, key=lambda name: name in equipped.deferred):
+        is_deferred = name in equipped.deferred and name not in loaded
+        tokens, calls = round(listed[name] * ratio), view.tool_use.calls[name]
+        yield ToolSize(name=name, tokens=tokens, calls=calls, deferred=is_deferred)
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
@@ -399,7 +447,9 @@ def step_category(step: Step) -> str:
     """Return the category of the message that a step begins with."""
     match step.kind:
         case "instructed":
-            return instruction_category(step.utterance.fact)
+            fact = step.utterance.fact
+            is_tools = isinstance(fact, Instructed) and fact.source == LOADED_TOOLS_SOURCE
+            return "tools" if is_tools else instruction_category(fact)
         case "model" | "passed":
             return "assistant"
         case "summary" | "foreign":
@@ -545,6 +595,15 @@ def breaks_text(report: Report) -> str:
     return f"{text}, the last by {last.cause}: {last.why}" if last is not None and last.cause else text
 
 
+def tools_line(report: Report) -> str:
+    """Return how many tools there are, what they take, how many were used and how many are deferred."""
+    tools, deferred = report.tools, [tool for tool in report.tools if tool.deferred]
+    used = sum(tool.calls > 0 for tool in tools)
+    text = f"{len(tools):,} tool{'s' * (len(tools) != 1)}, {report.totals['tools']:,} tokens, {used:,} used"
+    saved = sum(tool.tokens for tool in deferred)
+    return f"{text}; {len(deferred):,} deferred, which would take {saved:,}" if deferred else text
+
+
 def turns_text(report: Report) -> str:
     """Return in words how many turns fit before the next reduction or question; "" if that is not known."""
     left = report.turns_left
@@ -562,6 +621,8 @@ def _card_lines(report: Report) -> Iterable[str]:
         yield f"  {name:<13}{tokens:>11,}  {report.percent(tokens):>8}"
     yield f"  {'window':<13}{report.window:>11,}  {report.percent(report.window):>8}"
     yield f"  {thresholds_text(report)}"
+    if report.tools:
+        yield f"  {tools_line(report)}"
     if report.reduced:
         yield f"  {', '.join(reduced_texts(report))}"
     for summary in report.summaries:

@@ -212,6 +212,30 @@ class Equipped(Fact, frozen=True, tag="equipped"):
 
     tools: Raw
     """The schemas of the tools as a JSON list."""
+    deferred: dict[str, int] = {}
+    """The tools that the model can load, by name, each with the units of its schema."""
+
+
+class ToolsLoaded(Fact, frozen=True, tag="tools_loaded"):
+    """The model has these tools from a result on. The request says so in that place, and its `tools` stay.
+
+    Only some providers have a form for it. For the others, the loaded tools are at the end of `Equipped.tools`.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        schema = {"name": "get_issue", "input_schema": {"type": "object"}}
+        fact = events.ToolsLoaded(target=4, tools=events.raw([schema]), dialect="anthropic")
+        ```
+    """
+
+    target: int
+    """The seq of the result: of the call that asked for the tools, or of the first call of the tool itself."""
+    tools: Raw
+    """The schemas of the tools as a JSON list."""
+    dialect: Dialect
+    """The dialect whose form is used."""
 
 
 class Instructed(Fact, frozen=True, tag="instructed"):
@@ -832,6 +856,7 @@ Reduction: TypeAlias = Clipped | Masked | Dropped | Compacted
 Known: TypeAlias = (
     Opened
     | Equipped
+    | ToolsLoaded
     | Instructed
     | UserSaid
     | ModelSaid

@@ -62,6 +62,8 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Ranges of reverted summaries."""
     whole: dict[int, int] = {}
     """Steps that a pin shows as they were said, and that pin."""
+    calls: dict[str, int] = {}
+    """How often the model has called each tool."""
     thinking_from: int = -1
     """The event before which thinking is left out; -1 in checkpoints that were written before it was recorded."""
     thinking_model: str = ""
@@ -110,6 +112,7 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
         spared=tuple(sorted(view.reverted_masks)),
         undone=view.reverted_summaries,
         whole=dict(view.whole_steps),
+        calls=dict(view.tool_use.calls),
         thinking_from=view.thinking.start,
         thinking_model=view.thinking.binding.model,
         binds_thinking=view.thinking.is_bound,
@@ -125,6 +128,7 @@ def needed_seqs(view: View) -> set[int]:
     seqs.update(view.superseded_since.values())
     if view.tools is not None:
         seqs.add(view.tools[0])
+    seqs.update(loaded.seq for loaded in view.tool_use.loaded)
     for step in view.steps:
         for shown in step.shown_messages():
             if shown.overlays:
@@ -172,6 +176,8 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
         ordinals=state.ordinals,
         orphan_results=state.orphans,
     )
+    if state.calls:
+        view.tool_use.restore_calls(state.calls)
     if state.notice_at is not None:
         view.show_notice(state.notice_at, owner=state.notice_at)
     if state.tied:

@@ -41,7 +41,9 @@ from foveal.core.log.events import (
     Superseded,
     ThinkingLeftOut,
     ToolReturned,
+    ToolsLoaded,
     UserSaid,
+    raw,
 )
 from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
@@ -124,6 +126,8 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     """Return whether a fact is still effective after a rewind to before it."""
     if isinstance(fact, Opened | ThinkingLeftOut):
         return True  # which model reads the requests, and what it refuses, is no part of what was said
+    if isinstance(fact, ToolsLoaded):
+        return fact.target <= rewound.to
     if isinstance(fact, UserSaid | ModelSaid | ToolReturned | ForeignSummary | Rewound | Expanded):
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
@@ -232,6 +236,8 @@ def without_text(event: Event) -> Event:
             return Event(event.seq, replace(fact, summary="", chunks=(), masks=()), event.at)
         case Instructed():
             return Event(event.seq, replace(fact, content=""), event.at)
+        case ToolsLoaded():
+            return Event(event.seq, replace(fact, tools=raw([])), event.at)
         case _:
             return Event(event.seq, _LIGHT_FACTS.get(type(fact), _LIGHT_NOTE), event.at)
 

@@ -44,6 +44,7 @@ from foveal.core.view.text_facts import (
 )
 from foveal.core.wire import Wire
 from foveal.core.wire.bound_thinking import has_thinking, without_thinking
+from foveal.core.wire.tool_loading import tool_references
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
 ProviderMessage = dict[str, Any]
@@ -87,6 +88,10 @@ class ShownMessage(Struct, eq=False, gc=False):
     """The later message that replaces it; -1 when it still holds."""
     superseded_since: int = -1
     """The event that says so."""
+    loads: tuple[str, ...] = ()
+    """The tools that the model has from this result on."""
+    is_load_answer: bool = False
+    """Whether the result only answers the call that asked for these tools: then they replace its text."""
     leaves_out_thinking: bool = False
     """Whether its thinking is not shown: something before it has changed since it was said."""
     _name_counts: dict[str, int] | None = None
@@ -131,7 +136,8 @@ class ShownMessage(Struct, eq=False, gc=False):
     @property
     def is_as_said(self) -> bool:
         """Whether it is shown as it was said, with nothing replaced, left out or added."""
-        return not self.overlays and self.superseded_by < 0 and not self.leaves_out_thinking
+        is_whole = not self.leaves_out_thinking and not self.loads
+        return is_whole and not self.overlays and self.superseded_by < 0
 
     def as_shown(self) -> CountedFact:
         """Return the fact with its overlays applied, and the line of a superseded one: what the wire writes."""
@@ -143,6 +149,9 @@ class ShownMessage(Struct, eq=False, gc=False):
             content = without_thinking(content)
         if self.superseded_by >= 0:
             content = _with_last_line(content, superseded_line(self.superseded_by))
+        if self.loads:
+            content = (*(() if self.is_load_answer else parts(content)), *tool_references(self.loads))
+            return replace(self.fact, content=content, dialect="anthropic")
         return replace(self.fact, content=content)
 
     def _content(self, overlays: dict[int, Overlay]) -> Content:
@@ -247,6 +256,14 @@ class ShownMessage(Struct, eq=False, gc=False):
         """Say that a later message replaces this one, as the event `seq` says."""
         self.superseded_since, self.superseded_by = seq, by
         self._name_counts = self._names = None
+
+    def replace_fact(self, seq: int, fact: CountedFact) -> None:
+        """Show another fact since the event `seq`."""
+        self.fact, self.marked_by = fact, seq
+
+    def load_tools(self, names: Iterable[str], *, is_load_answer: bool) -> None:
+        """Give the model tools from this result on."""
+        self.loads, self.is_load_answer = tuple(names), is_load_answer
 
     def leave_out_thinking(self) -> None:
         """Do not show the thinking any more."""

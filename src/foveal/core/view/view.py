@@ -48,6 +48,7 @@ from foveal.core.log.events import (
     Superseded,
     ThinkingLeftOut,
     ToolReturned,
+    ToolsLoaded,
     Unknown,
     Used,
     UserSaid,
@@ -58,6 +59,7 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.expansions import covering_expansion
 from foveal.core.view.line_index import LineIndex
+from foveal.core.view.loaded_tools import ToolUse
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
 from foveal.core.view.shown_media import ShownMedia
@@ -129,6 +131,7 @@ class View:
         """For the same messages: the event that says so."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
+        self.tool_use: ToolUse = ToolUse(self)
         self.line_index: LineIndex = LineIndex()
         """The lines of results and call arguments that are shown as they were said."""
         self.references: References = References()
@@ -164,10 +167,7 @@ class View:
     @property
     def tool_units(self) -> int:
         """Units of the tools on offer; an empty list is not sent."""
-        if self.tools is None or bytes(self.tools[1].tools) == b"[]":
-            return 0
-        seq, fact = self.tools
-        return self.meter.text(seq, seq, -1, bytes(fact.tools).decode("utf-8", "replace"))
+        return 0 if self.tools is None else self.tool_use.units(self.tools, self.meter)
 
     @property
     def permanent_units(self) -> int:
@@ -253,6 +253,9 @@ class View:
             case Equipped():
                 self.thinking.tools_changed(self.tools and self.tools[1], fact)
                 self.tools = (seq, fact)
+                self.tool_use.equip(seq, fact)
+            case ToolsLoaded():
+                self.tool_use.load(seq, fact)
             case Marked():
                 self._mark(seq, fact)
             case Expanded():
@@ -279,6 +282,16 @@ class View:
         self._uncounted.append(step)
         self._note_change(step)
 
+    def add_permanent(self, step: Step) -> None:
+        """Add a step that no reduction hides."""
+        self._add(step)
+        self.permanent_steps.append(step)
+
+    def remove_permanent(self, step: Step) -> None:
+        """Take such a step out of view."""
+        self.permanent_steps.remove(step)
+        self._remove([step])
+
     def _place(self, step: Step, shown: ShownMessage) -> None:
         self._shown_in[shown.seq] = (step, shown)
         self.media.add(shown)
@@ -295,7 +308,7 @@ class View:
         self.references.forget(shown.seq)
         self.references.source_changed(shown.seq)
 
-    def _invalidate(self, step: Step, *, is_own_thinking_behind: bool = False) -> None:
+    def invalidate(self, step: Step, *, is_own_thinking_behind: bool = False) -> None:
         """Have the step counted and rendered again, because it has changed."""
         self._render_again(step)
         self._note_change(step, is_own_thinking_behind=is_own_thinking_behind)
@@ -317,6 +330,7 @@ class View:
         step = Step(seq, "model", fact)
         for place, call in calls_of(fact.content):
             self._open_calls.add(step.add_call(place, call))
+            self.tool_use.count_call(call.name)
         self._add(step)
         self.thinking.add(step)
         if step.slots:
@@ -337,7 +351,7 @@ class View:
             self.late_results.append(seq)
         if step.kind == "passed":
             self._shown_in[seq] = (step, shown)
-            self._invalidate(step)
+            self.invalidate(step)
             return
         self._place(step, shown)
         self.line_index.add(seq, shown)
@@ -345,7 +359,7 @@ class View:
         if fact.content:
             slot.set_ordinal(self.result_count)
             self.result_count += 1
-        self._invalidate(step)
+        self.invalidate(step)
 
     def _add_instruction(self, seq: int, fact: Instructed) -> None:
         if fact.aside:
@@ -353,8 +367,7 @@ class View:
             self.asides[fact.source] = ShownMessage(seq, fact)
             return
         if fact.replaces is None:
-            self._add(Step(seq, "instructed", fact))
-            self.permanent_steps.append(self.steps[-1])
+            self.add_permanent(Step(seq, "instructed", fact))
             return
         if (old := self._shown_in.get(fact.replaces)) is None:  # rewound since
             return
@@ -362,7 +375,7 @@ class View:
         self._displace(step.utterance)
         step.replace_utterance(ShownMessage(seq, fact))
         self._place(step, step.utterance)
-        self._invalidate(step)
+        self.invalidate(step)
 
     def _add_foreign_summary(self, seq: int, fact: ForeignSummary) -> None:
         """Add a summary of the provider. What it stands for stays in the request, and no longer counts."""
@@ -412,7 +425,7 @@ class View:
         self.line_index.discard(target)
         if step.slots:
             self.line_index.add(target, shown)
-        self._invalidate(step, is_own_thinking_behind=shown is step.utterance)
+        self.invalidate(step, is_own_thinking_behind=shown is step.utterance)
         return True
 
     def _mark(self, seq: int, fact: Marked) -> None:
@@ -427,9 +440,7 @@ class View:
             found[0].pin(seq)
         if fact.text:
             rule = Instructed(content=f"Pinned rule: {fact.text}", source="pinned")
-            step = Step(seq, "pinned", rule, pin_seq=seq)
-            self._add(step)
-            self.permanent_steps.append(step)
+            self.add_permanent(Step(seq, "pinned", rule, pin_seq=seq))
 
     def _supersede(self, seq: int, fact: Superseded) -> None:
         self.superseded[fact.target] = fact.by
@@ -437,7 +448,7 @@ class View:
         found = self._shown_in.get(fact.target)
         if found is not None and found[0].kind not in ("foreign", "passed"):  # a fold shows the hidden again
             found[1].supersede(seq, fact.by)
-            self._invalidate(found[0])
+            self.invalidate(found[0])
 
     def _drop(self, seq: int, fact: Dropped) -> None:
         hidden = self._hide(CoveredRange("dropped", seq, hidden_ranges(fact), fact.rule))

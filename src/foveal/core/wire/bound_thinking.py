@@ -42,9 +42,14 @@ _CONTROL_FIELDS: Final = ("block_binding", "prefix_mismatch_behavior", BINDING_B
 
 def binds_thinking(model: str) -> bool:
     """Return whether the name of a model says that it binds thinking to what comes before it."""
-    name = model.lower().replace("_", "-")
-    found = None if name.startswith(_UNCHECKED_GATEWAYS) else _CLAUDE_VERSION.search(name)
-    return found is not None and (int(found[1]), int(found[2] or 0)) >= FIRST_BINDING_VERSION
+    is_unchecked = model.lower().startswith(_UNCHECKED_GATEWAYS)
+    return not is_unchecked and claude_version(model) >= FIRST_BINDING_VERSION
+
+
+def claude_version(model: str) -> tuple[int, int]:
+    """Return the version in the name of a Claude model, (0, 0) for any other."""
+    found = _CLAUDE_VERSION.search(model.lower().replace("_", "-"))
+    return (0, 0) if found is None else (int(found[1]), int(found[2] or 0))
 
 
 class ThinkingBinding(NamedTuple):

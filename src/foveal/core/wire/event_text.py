@@ -50,6 +50,7 @@ from foveal.core.log.events import (
     Thinking,
     ThinkingLeftOut,
     ToolReturned,
+    ToolsLoaded,
     Unknown,
     Used,
     UserSaid,
@@ -61,6 +62,8 @@ from foveal.core.log.events import (
 RECALL_SEARCH: Final = "recall_search"
 RECALL_READ: Final = "recall_read"
 RECALL_SESSIONS: Final = "recall_sessions"
+LOAD_TOOLS: Final = "load_tools"
+"""The tool with which a model loads others."""
 _RECALL_TOOL: Final = re.compile(rf"(?:^|__|[./])(?:{RECALL_SEARCH}|{RECALL_READ}|{RECALL_SESSIONS})$")
 """A recall tool, also with the name of an MCP server before it."""
 RECALL_PREFIX: Final = "[foveal recall: "
@@ -103,7 +106,7 @@ def readable_text(fact: AnyFact) -> str:
             return fact.text
         case Compacted():
             return fact.summary
-        case Opened() | Equipped() | Used() | SnapshotTaken() | Erased() | Unknown():
+        case Opened() | Equipped() | ToolsLoaded() | Used() | SnapshotTaken() | Erased() | Unknown():
             return ""
         case Superseded() | Clipped() | Marked() | Masked() | Dropped() | Expanded() | Reverted() | Rewound():
             return ""

@@ -23,7 +23,7 @@ const session = () =>
     ],
     requests: [
       { number: 1, at: 0, used: 1, tokens: 20, predicted: 30, units: 10, ratio: 2, uncached: 20 },
-      { number: 2, at: 3, used: 4, tokens: 330, predicted: 300, units: 160, tools: 10, ratio: 2, overhead: 10, read: 330 },
+      { number: 2, at: 3, used: 4, tokens: 330, predicted: 300, units: 160, tools: 10, tool_text: "4 tools, 1 used", ratio: 2, overhead: 10, read: 330 },
     ],
   });
 
@@ -35,7 +35,7 @@ test("the lines add up to what the provider reported", () => {
     ["Tool results", 240, 2],
     ["Assistant messages", 40, 1],
     ["User messages", 20, 1],
-    ["Tool list", 20, 0],
+    ["Tool list: 4 tools, 1 used", 20, 0],
     ["System prompt, tools and templates that the log does not have", 10, 0],
   ]);
   assert.deepEqual([composition.tokens, composition.isReported, composition.index], [330, true, 1]);

@@ -42,6 +42,7 @@ from foveal.stores import open_store
 from foveal.tools import Tool, Toolbox
 from foveal.tools.change_recorder import record_changes
 from foveal.tools.file_history import FileChange, FileChanges
+from foveal.tools.load_tools import load_tools_tool
 from foveal.tools.workspace import Workspace
 
 _LAST_CHECKED_SEQ = 20
@@ -163,7 +164,7 @@ class ChatState:
         await self._make_agent()
         await self._append_system_text()
         # `/context` counts the tools before the first message, and the start says which instructions are cut.
-        await session.equip(self.toolbox.schemas)
+        await self.agent.equip()
         await self.instruction_files.refresh(session)
         if await self._use.take(session.id, events=(await session.end()).next_seq):
             self._warn("another process has this session open: both write to it, and to the same files")
@@ -179,7 +180,7 @@ class ChatState:
         """Offer tools to the model from now on, or none."""
         self._wants_tools = wanted
         await self._make_agent()
-        await self.session.equip(self.toolbox.schemas)
+        await self.agent.equip()
 
     async def _make_agent(self) -> None:
         tools: list[Tool] = []
@@ -190,10 +191,16 @@ class ChatState:
                 self.options, self.session, self.config.loaded, mcp_tools=self._mcp_tools
             )
             tools = record_changes(tools, Workspace(self.options.folder), self._record_file_change)
-        self.toolbox = Toolbox(tools)
+        deferral = factory.make_deferral(self.config.loaded, tools, mcp_tools=self._mcp_tools or ())
+        self.toolbox = Toolbox(tools if deferral is None else [*tools, load_tools_tool(deferral)])
         self.instruction_files = self._instruction_files()
         self.agent = Agent(
-            self.session, self.provider, self.toolbox, approve=self.approve, guidance=self.instruction_files
+            self.session,
+            self.provider,
+            self.toolbox,
+            approve=self.approve,
+            guidance=self.instruction_files,
+            deferral=deferral,
         )
 
     @property

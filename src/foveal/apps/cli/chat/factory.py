@@ -21,6 +21,7 @@ from foveal.config import LOCAL_SERVICE, Config, McpServerSettings, load
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.engine.settings import EngineSettings, resolve_settings
+from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.policies.presets import Policy
@@ -280,6 +281,15 @@ def make_tools(
     ]
     denied = [rule for rule in parse_deny_entries(config.get("tools.deny")) if isinstance(rule, ToolRule)]
     return [tool for tool in every if not any(rule.covers(tool.name) for rule in denied)]
+
+
+def make_deferral(config: Config, tools: Sequence[Tool], *, mcp_tools: Sequence[Tool]) -> ToolDeferral | None:
+    """Return what defers the tools of MCP servers, if the configuration says so."""
+    if not config.get("tools.defer"):
+        return None
+    of_servers = {tool.name for tool in mcp_tools}
+    own = [tool.name for tool in tools if tool.name not in of_servers]
+    return ToolDeferral(core=[*own, *config.get("tools.core")])
 
 
 # ── Sessions ───────────────────────────────────────────────────────────────────────────────────────────

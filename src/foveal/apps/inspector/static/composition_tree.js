@@ -266,7 +266,7 @@ function toolListNode(request, costs) {
   const soFar = costs.isKnown ? request.tools * costs.sums[costs.sums.length - 1] : null;
   return {
     id: "tools",
-    label: CATEGORY_NAMES.tools,
+    label: request.tool_text ? `${CATEGORY_NAMES.tools}: ${request.tool_text}` : CATEGORY_NAMES.tools,
     category: "tools",
     key: "",
     tokens: Math.round(request.tools * request.ratio),

@@ -67,6 +67,7 @@
  * @property {number} window
  * @property {number} units
  * @property {number} tools
+ * @property {string} [tool_text] how many tools there are, and how many were used
  * @property {number} tokens
  * @property {number} predicted
  * @property {number} ratio tokens per unit

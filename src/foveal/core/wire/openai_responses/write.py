@@ -52,6 +52,7 @@ BLANK_IMAGE_URL: Final = (
 """One transparent pixel: the result of a computer call must be an image, even if none is shown."""
 STDERR_FIELDS: Final = {"stream": "stderr"}
 APPROVAL_TYPE: Final = "mcp_approval_response"
+ADDITIONAL_TOOLS_TYPE: Final = "additional_tools"
 """The only type of item, apart from messages and results, that comes from the user."""
 COMPACTION_TYPES: Final = frozenset({"compaction", "compaction_summary"})
 """Types of items that stand for all items before them. Codex has called them `compaction_summary`."""
@@ -89,7 +90,7 @@ def _write_message(role: str, fact: UserSaid | Instructed) -> Json:
     same_dialect = is_native(fact, OPENAI_RESPONSES)
     if same_dialect and len(content) == 1 and isinstance(content[0], Opaque):
         native: Json = unraw(content[0].native)
-        if native.get("type") == APPROVAL_TYPE:
+        if native.get("type") in (APPROVAL_TYPE, ADDITIONAL_TOOLS_TYPE):
             return native
     extra = extras(fact.extra) if same_dialect else {}
     return {

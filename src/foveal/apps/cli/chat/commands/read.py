@@ -36,7 +36,7 @@ async def context(state: ChatState, argument: str) -> list[Row]:
     return context_card(
         report,
         files=await tokens_by_file(state.session, report),
-        tools=await tokens_by_tool(state.session, report, state.toolbox.schemas),
+        tools=await tokens_by_tool(state.session, report),
         letters=not (state.ui.colours and state.ui.is_unicode),
         width=state.ui.width,
     )

@@ -185,10 +185,13 @@ async def tools(state: ChatState, argument: str) -> list[Row]:
         raise FovealError(f"/tools takes on or off, not {argument!r}")
     if argument:
         await state.offer_tools(argument == "on")
-    names = [tool["name"] for tool in state.toolbox.schemas]
+    tools = (await state.session.report()).tools
+    names = [tool.name for tool in tools if not tool.deferred]
     if not names:
         return [row("the model is offered no tools; /tools on offers them")]
-    return [row(f"the model is offered {counted(len(names), 'tool')}: {', '.join(names)}")]
+    rows = [row(f"the model is offered {counted(len(names), 'tool')}: {', '.join(names)}")]
+    waiting = [tool.name for tool in tools if tool.deferred]
+    return [*rows, row(f"it can load {len(waiting):,} more: {', '.join(waiting)}")] if waiting else rows
 
 
 async def export(state: ChatState, argument: str) -> list[Row]:

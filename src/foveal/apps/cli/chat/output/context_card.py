@@ -6,9 +6,8 @@ tool definitions to `tools`, and the tools' results to `results`; masked results
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,11 +22,10 @@ from foveal.apps.cli.chat.output.styled_text import (
     table_lines,
 )
 from foveal.core.engine.overflow import LEARNED_FROM_REFUSAL, LEARNED_FROM_USAGE
-from foveal.core.engine.report import Report, breaks_text, reduced_texts
+from foveal.core.engine.report import Report, breaks_text, reduced_texts, tools_line
 from foveal.core.engine.user_statements import statement_lines
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.model import Model
-from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import Policy
 from foveal.core.view.fold import effective_events
 from foveal.inspection.request_rows import usage_cost
@@ -62,13 +60,10 @@ async def tokens_by_file(session: Session, report: Report) -> list[CategoryPart]
     return [CategoryPart(name, tokens) for name, tokens in exact.items()]
 
 
-async def tokens_by_tool(
-    session: Session, report: Report, offered: Sequence[dict[str, Any]]
-) -> list[CategoryPart]:
-    """Return the tokens of each tool's definition, which add up to `tools`, and of its results that are not masked,
-    which add up to `results`."""
-    count = counter_for(report.model).count
-    sizes = {tool["name"]: count(json.dumps(tool)) for tool in offered}
+async def tokens_by_tool(session: Session, report: Report) -> list[CategoryPart]:
+    """Return the tokens of each tool's definition that requests have, which add up to `tools`, and of its results
+    that are not masked, which add up to `results`."""
+    sizes = {tool.name: tool.tokens for tool in report.tools if not tool.deferred}
     exact = apportion(sizes, report.totals.get("tools", 0))
     results = await _result_tokens(session, report)
     return [
@@ -183,7 +178,7 @@ def context_card(
         row(),
         *_thresholds(report),
         *_part_rows("instructions, by file", files),
-        *_part_rows("tools: definition · results in view", tools),
+        *_part_rows(f"{tools_line(report)}: definition · results in view", tools),
         *_statement_rows(report),
         *_note_rows(report),
     ]

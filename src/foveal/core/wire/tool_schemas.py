@@ -1,0 +1,86 @@
+"""Schemas of tools: reading them in any dialect's form, and writing one in the form of a dialect.
+
+The neutral form is `{"name", "description", "parameters"}`; the agent's own tools have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, Final
+
+from foveal.core.wire.common import Json
+from foveal.errors import BadSetting
+
+DEFER_FIELD: Final = "defer_loading"
+"""The field of a tool that the provider keeps out of the prompt until something loads it."""
+_SCHEMA_FIELDS: Final = (
+    "parameters",
+    "input_schema",
+    "parametersJsonSchema",
+    "parameters_json_schema",
+    "inputSchema",
+)
+_EMPTY_SCHEMA: Final[Json] = {"type": "object", "properties": {}}
+
+
+def each_tool(tools: object) -> Iterator[Json]:
+    """Yield the tools of a list one by one: Gemini declares many in one entry. What is no object is left out."""
+    for tool in tools if isinstance(tools, list | tuple) else ():
+        if isinstance(tool, dict):
+            declared = tool.get("functionDeclarations", tool.get("function_declarations"))
+            found = declared if isinstance(declared, list) else [tool]
+            yield from (one for one in found if isinstance(one, dict))
+
+
+def neutral_form(tool: Json) -> Json | None:
+    """Return name, description and parameters of a tool; None for a tool that the provider runs."""
+    body = next((tool[name] for name in ("function", "toolSpec") if isinstance(tool.get(name), dict)), tool)
+    if not isinstance(body, dict) or not isinstance(body.get("name"), str):
+        return None
+    schema = next((body[name] for name in _SCHEMA_FIELDS if body.get(name) is not None), None)
+    if "inputSchema" in body and isinstance(schema, dict):  # of Bedrock, with the schema one level deeper
+        schema = schema.get("json", schema)
+    if schema is None and tool.get("type") not in (None, "function"):
+        return None
+    description = {"description": body["description"]} if body.get("description") else {}
+    return {"name": body["name"], **description, "parameters": schema or _EMPTY_SCHEMA}
+
+
+def tool_schema(
+    dialect: str, name: str, description: str, fields: dict[str, Any], required: list[str]
+) -> Json:
+    """Return a tool with these arguments in the form of a dialect; "" is the neutral form. Raises `BadSetting` for
+    an unknown one."""
+    schema = {
+        "type": "object",
+        "properties": deepcopy(fields),
+        "required": [*required],
+        "additionalProperties": False,
+    }
+    match dialect:
+        case "":
+            return {"name": name, "description": description, "parameters": schema}
+        case "openai_chat":
+            return {
+                "type": "function",
+                "function": {"name": name, "description": description, "parameters": schema},
+            }
+        case "openai_responses":
+            return {
+                "type": "function",
+                "name": name,
+                "description": description,
+                "parameters": schema,
+                "strict": False,
+            }
+        case "anthropic":
+            return {"name": name, "description": description, "input_schema": schema}
+        case "gemini":
+            return {"name": name, "description": description, "parametersJsonSchema": schema}
+        case "bedrock":
+            spec = {"name": name, "description": description, "inputSchema": {"json": schema}}
+            return {"toolSpec": spec}
+        case _:
+            known = "openai_chat, openai_responses, anthropic, gemini, bedrock"
+            raise BadSetting("dialect", dialect, f"one of {known}")
