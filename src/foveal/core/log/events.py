@@ -23,6 +23,8 @@ _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
 
+APPROVAL_REQUEST: Final = "mcp_approval_request"
+"""The variety of a request to approve a call that the provider runs itself."""
 Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic", "gemini", "bedrock"]
 """The dialect of the opaque fields of a fact; "" when it has none."""
 
@@ -108,6 +110,11 @@ class Call(Part, frozen=True, tag_field="part", tag="call"):
     def replaceable(self) -> bool:
         """Whether a placeholder may replace the arguments. A provider's own kind of call is sent as it came."""
         return self.variety in ("function", "function_call", "custom", "custom_tool_call")
+
+    @property
+    def needs_result(self) -> bool:
+        """Whether a provider refuses the call without a result. A request for approval may stay unanswered."""
+        return self.variety != APPROVAL_REQUEST
 
 
 class Media(Part, frozen=True, tag_field="part", tag="media"):

@@ -36,9 +36,10 @@ from foveal.core.log.events import (
     UserSaid,
     unraw,
 )
-from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, COMPACTION_TYPE, SYSTEM_ROLE
+from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, COMPACTION_TYPE
 from foveal.core.wire.cache_marks import CACHE_MARK
 from foveal.core.wire.common import (
+    SYSTEM_ROLE,
     TEXT_OR_PARTS,
     BadField,
     MessageChunk,
@@ -52,6 +53,7 @@ from foveal.core.wire.common import (
     required_content,
     required_string,
     unknown_role,
+    with_message_fields,
 )
 
 _COMPACTION: Final = b'"compaction"'
@@ -149,11 +151,11 @@ def _native_dialect(extra: Any, content: Content) -> Dialect:
 def _user_facts(content: str | list[AnyPart | ToolReturned], extra: Any) -> tuple[AnyFact, ...]:
     if isinstance(content, str):
         return (UserSaid(content=content, dialect=_native_dialect(extra, ""), extra=extra),)
-    if len(content) == 1 and isinstance(result := content[0], ToolReturned):  # fast path: one result
-        return (result,)
+    if len(content) == 1 and isinstance(result := content[0], ToolReturned) and extra is UNSET:
+        return (result,)  # fast path: one result
     results = [block for block in content if isinstance(block, ToolReturned)]
     if results and len(results) == len(content):
-        return tuple(results)
+        return with_message_fields(results, extra, ANTHROPIC_MESSAGES)
     parts = tuple(block for block in content if not isinstance(block, ToolReturned))
     return (*results, UserSaid(content=parts, dialect=_native_dialect(extra, parts), extra=extra))
 
