@@ -175,6 +175,31 @@ def test_what_stays_is_before_all_later_turns(name: str, policy: str) -> None:
     assert not any(f"Task {number}:" in json.dumps(request[:place]) for number in range(TURNS))
 
 
+@pytest.mark.parametrize("policy", PRESETS)
+def test_an_approval_that_is_appended_later_stays_with_its_request(policy: str) -> None:
+    row = OBJECTS["openai_responses: approval"]
+    asked, approved = row.objects
+    ctx = small_context(row, policy)
+    ctx.append(*long_turns(row.dialect, 0, 1), row.turn[0])
+    for one in (asked, approved):
+        ctx.append(one)
+        assert one in ctx.fit()
+    for message in long_turns(row.dialect, 1, TURNS):
+        ctx.append(message)
+        request = ctx.fit()
+        assert (asked in request) == (approved in request)
+    assert ctx.report().reduced
+
+
+def test_tools_that_a_caller_changes_in_place_are_sent_as_changed() -> None:
+    row = OBJECTS["openai_responses: additional_tools"]
+    history = history_around(row, 1, 1)
+    ctx = Context(row.model_name)
+    ctx.fit(history)
+    changed = [{**one, "tools": []} if one == row.objects[0] else one for one in history]
+    assert ctx.fit(changed) == changed
+
+
 # ── Through the proxy ────────────────────────────────────────────────────────────────────────────────────
 
 PATHS: Final[dict[Dialect, str]] = {"anthropic": "/v1/messages", "openai_responses": "/v1/responses"}

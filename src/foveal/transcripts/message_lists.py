@@ -49,8 +49,10 @@ MESSAGE_ERRORS: Final = (MalformedMessage, ValueError, TypeError, OverflowError,
 """What `Wire.read` can raise for a malformed message."""
 RESPONSES_ITEM_TYPES: Final = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
-     "local_shell_call", "local_shell_call_output", "web_search_call", "image_generation_call", "mcp_tool_call",
-     "tool_search_call", "tool_search_output", "compaction", "compaction_summary"}
+     "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call",
+     "apply_patch_call_output", "web_search_call", "image_generation_call", "mcp_tool_call", "mcp_call",
+     "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
+     "additional_tools", "configuration_update", "compaction", "compaction_summary"}
 )  # fmt: skip
 """Types of OpenAI Responses items, and those that Codex adds."""
 

@@ -23,8 +23,6 @@ _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
 
-APPROVAL_REQUEST: Final = "mcp_approval_request"
-"""The variety of a request to approve a call that the provider runs itself."""
 Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic", "gemini", "bedrock"]
 """The dialect of the opaque fields of a fact; "" when it has none."""
 
@@ -114,7 +112,7 @@ class Call(Part, frozen=True, tag_field="part", tag="call"):
     @property
     def needs_result(self) -> bool:
         """Whether a provider refuses the call without a result. A request for approval may stay unanswered."""
-        return self.variety != APPROVAL_REQUEST
+        return self.variety != "mcp_approval_request"
 
 
 class Media(Part, frozen=True, tag_field="part", tag="media"):

@@ -20,7 +20,6 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from foveal.core.log.events import (
-    APPROVAL_REQUEST,
     AnyPart,
     Call,
     Content,
@@ -53,6 +52,7 @@ from foveal.core.wire.common import (
     unknown_role,
 )
 from foveal.core.wire.openai_responses.write import (
+    APPROVAL_REQUEST,
     APPROVAL_TYPE,
     COMPACTION_TYPES,
     CUSTOM_CALL,
@@ -167,7 +167,7 @@ def _read_model_item(item: Mapping[str, Any]) -> Sequence[AnyPart]:
             return (_read_call(item, "arguments", "function", _CALL_FIELDS),)
         case "custom_tool_call":
             return (_read_call(item, "input", CUSTOM_CALL, _CUSTOM_CALL_FIELDS),)
-        case "mcp_approval_request":
+        case variety if variety == APPROVAL_REQUEST:
             return (_read_approval_request(item),)
         case variety if variety in NATIVE_CALLS:
             return (_read_native_call(item, variety),)

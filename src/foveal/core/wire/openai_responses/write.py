@@ -13,7 +13,6 @@ from typing import Final
 from msgspec import UNSET
 
 from foveal.core.log.events import (
-    APPROVAL_REQUEST,
     AnyFact,
     AnyPart,
     Call,
@@ -52,6 +51,8 @@ BLANK_IMAGE_URL: Final = (
 )
 """One transparent pixel: the result of a computer call must be an image, even if none is shown."""
 STDERR_FIELDS: Final = {"stream": "stderr"}
+APPROVAL_REQUEST: Final = "mcp_approval_request"
+"""A request to approve a call that the provider runs itself; also the variety of the call in the log."""
 APPROVAL_TYPE: Final = "mcp_approval_response"
 """The answer to an approval request: its result, so that no reduction separates the two."""
 SETTING_TYPES: Final = frozenset({"additional_tools", "configuration_update"})
