@@ -280,8 +280,9 @@ _decode_message: Final = msgspec.json.Decoder(dict[str, Any])
 class ClientMessages(Sequence[Json]):
     """A sequence of messages, each decoded on first use."""
 
-    def __init__(self, raw: Sequence[Raw]) -> None:
+    def __init__(self, raw: Sequence[Raw], dialect: Dialect = "") -> None:
         self._raw = raw
+        self._decode = _decode_chat if dialect == "openai_chat" else _decode_message.decode
         self._decoded: dict[int, Json] = {}
 
     def __len__(self) -> int:
@@ -297,7 +298,7 @@ class ClientMessages(Sequence[Json]):
         if at < 0:
             at += len(self)
         if at not in self._decoded:
-            self._decoded[at] = without_empty_fields(_decode_message.decode(self._raw[at]))
+            self._decoded[at] = self._decode(self._raw[at])
         return self._decoded[at]
 
     def raw(self, at: int) -> Raw:
@@ -357,7 +358,7 @@ class ClientHistory(NamedTuple):
         if dialect == "openai_responses" and bytes(memoryview(raw)[:1]) == b'"':
             raw = Raw(msgspec.json.encode([{"role": "user", "content": msgspec.json.decode(raw)}]))
         listed = _decode_list.decode(raw)
-        messages = ClientMessages(listed)
+        messages = ClientMessages(listed, dialect)
         byte_digests = _byte_digests(listed, dialect)
         start, known = cache.longest_prefix(byte_digests)
         new = messages[start:]
@@ -372,8 +373,8 @@ class ClientHistory(NamedTuple):
 
 
 def instruction_digest(message: Json) -> bytes:
-    """Return a digest of an instruction's text."""
-    return digest_of(msgspec.json.encode(message.get("content")))
+    """Return a digest of an instruction's text, or of all of it if it has settings in place of a text."""
+    return digest_of(msgspec.json.encode(message.get("content", message)))
 
 
 def _byte_digests(raw: Sequence[Raw], dialect: Dialect) -> list[bytes]:
@@ -386,8 +387,10 @@ def _byte_digests(raw: Sequence[Raw], dialect: Dialect) -> list[bytes]:
     return found
 
 
-def without_empty_fields(message: Json) -> Json:
-    """Return a message without null and empty-list fields: client libraries send missing values that way."""
+def _decode_chat(raw: Raw) -> Json:
+    """Decode a chat message without null and empty-list fields: client libraries send missing values that way. In
+    the other dialects such a field has a meaning, and may be required."""
+    message = _decode_message.decode(raw)
     values = message.values()
     if None not in values and [] not in values:
         return message

@@ -474,7 +474,7 @@ def _repairs(view: View) -> Iterable[Repair]:
         yield Repair(handle=handle(seq), problem=problem, done="kept out of the request")
     for step in view.steps:
         for slot in step.slots:
-            if slot.result is None:
+            if slot.result is None and slot.call.needs_result:
                 problem = one_line(f"call {slot.call.id} ({slot.call.name}) has no result", width=120)
                 yield Repair(handle=handle(step.seq), problem=problem, done="a synthetic result is shown")
 

@@ -109,6 +109,11 @@ class Call(Part, frozen=True, tag_field="part", tag="call"):
         """Whether a placeholder may replace the arguments. A provider's own kind of call is sent as it came."""
         return self.variety in ("function", "function_call", "custom", "custom_tool_call")
 
+    @property
+    def needs_result(self) -> bool:
+        """Whether a provider refuses the call without a result. A request for approval may stay unanswered."""
+        return self.variety != "mcp_approval_request"
+
 
 class Media(Part, frozen=True, tag_field="part", tag="media"):
     """An image, an audio clip or a file.
