@@ -6,6 +6,7 @@ from typing import Final, assert_never
 
 from foveal.core.engine.cut_counts import cut_text
 from foveal.core.log.events import (
+    UNREADABLE,
     AnyFact,
     Clipped,
     Compacted,
@@ -53,6 +54,7 @@ _REASONS: Final = {
     "model": "the model changed",
     "merge": "older summaries were merged",
     "recorded": "recorded by the program that wrote the transcript",
+    UNREADABLE: "the model cannot read it",
     "caller": "the caller left them out of its history",
 }
 """Triggers of reductions in words, by the reason that the log stores."""
@@ -124,6 +126,8 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
             done = f"dropped {_ranges_text(fact.ranges)}"
         case Compacted() if fact.masks:
             done = cut_text(fact)
+        case Compacted() if fact.takes_item_back:
+            done = _instead_text(fact)
         case Compacted():
             by = f" by {one_line(fact.by)}" if fact.by else ""
             done = f"summarised {handle(fact.first)} to {handle(fact.last)}{by}"
@@ -133,6 +137,15 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
             )
     reason = "" if isinstance(fact, Clipped) else reason_text(fact.reason)
     return f"{done}: {reason}" if reason else done
+
+
+def _instead_text(fact: Compacted) -> str:
+    """Return what is shown in the place of a summary that the provider made."""
+    messages = sum(last - first + 1 for first, last in fact.written_from)
+    shown = "the messages in front of it" if not fact.summary else "a notice"
+    if messages:
+        shown = f"a record of {_count(messages, 'message')} from the log"
+    return f"{handle(fact.first)}, a summary by the provider, gave way to {shown}"
 
 
 def _ranges_text(ranges: tuple[tuple[int, int], ...]) -> str:

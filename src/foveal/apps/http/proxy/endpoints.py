@@ -34,7 +34,7 @@ from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreacha
 from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.wire.bound_thinking import refuses_controls
+from foveal.core.wire.refused_state import refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.interception.attempts import (
     MAX_ERROR_BYTES,
