@@ -166,14 +166,15 @@ def test_an_item_of_another_account_that_nothing_is_known_of(
     assert "not shown here" in sent(upstream)
 
 
-def test_a_large_body_with_an_item(client: Client, upstream: CompactingUpstream) -> None:
-    client.ask("Look at one.", calls=3)
-    client.compact()
-    for number in range(30):
-        client.items += [
-            user(f"Part {number}"),
-            {"role": "assistant", "content": f"{number} " + "word " * 18_000},
-        ]
-    client.ask("Go on.")
+@pytest.mark.parametrize("window", [24_000, 4_000_000])
+def test_a_large_body_with_an_item(tmp_path: Path, upstream: CompactingUpstream, window: int) -> None:
+    with RawUpstream(upstream) as raw, ProxyServer(tmp_path, openai=raw.openai, window=window) as proxy:
+        client = Client(proxy)
+        client.ask("Look at one.", calls=3)
+        client.compact()
+        for number in range(30):
+            said = {"role": "assistant", "content": f"{number} " + "word " * 18_000}
+            client.items += [user(f"Part {number}"), said]
+        client.ask("Go on.")
     assert len(client.body) > 2_700_000
     assert COMPACTION in sent(upstream)
