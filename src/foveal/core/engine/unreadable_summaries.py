@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.plan import MIN_SUMMARY_UNITS, Plan
+from foveal.core.compaction.health import read_metrics
+from foveal.core.compaction.plan import Plan
 from foveal.core.compaction.summary_dialogue import ledger_summary
 from foveal.core.compaction.summary_text import END_LINE, LEDGER_AUTHOR, header_line
 from foveal.core.engine.stored_messages import MESSAGE_FACTS, without_marks
@@ -35,6 +36,7 @@ from foveal.core.log.events import (
     ThinkingLeftOut,
     UserSaid,
     handle,
+    raw,
 )
 from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import CountedFact
@@ -139,7 +141,7 @@ class RecordWriter(NamedTuple):
             last=lost[-1].seq,
             turns=sum(isinstance(event.fact, UserSaid) for event in lost),
             events=len(lost),
-            before=max(units, 2 * MIN_SUMMARY_UNITS),
+            before=max(units, self.room + 1),  # a record of a few messages may be larger than they are
             room=self.room,
             total=self.view.units,
             reason=UNREADABLE,
@@ -155,7 +157,7 @@ class RecordWriter(NamedTuple):
             summary=text,
             # A later summary of a wider range does not find these messages in it, and takes over this text.
             chunks=(_body(text),),
-            metrics=outcome.metrics,
+            metrics=raw(replace(read_metrics(outcome), before=round(units * self.ratio))),
             written_from=_ranges(lost),
         )
 
