@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from foveal.core.engine.cut_counts import cut_text
+from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
     UNREADABLE,
     AnyFact,
@@ -127,7 +128,7 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
         case Compacted() if fact.masks:
             done = cut_text(fact)
         case Compacted() if fact.takes_item_back:
-            done = _instead_text(fact)
+            return one_line(f"{fact.rule}, a summary by a provider: {instead_text(fact)}", width=200)
         case Compacted():
             by = f" by {one_line(fact.by)}" if fact.by else ""
             done = f"summarised {handle(fact.first)} to {handle(fact.last)}{by}"
@@ -137,15 +138,6 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
             )
     reason = "" if isinstance(fact, Clipped) else reason_text(fact.reason)
     return f"{done}: {reason}" if reason else done
-
-
-def _instead_text(fact: Compacted) -> str:
-    """Return what is shown in the place of a summary that the provider made."""
-    messages = sum(last - first + 1 for first, last in fact.written_from)
-    shown = "the messages in front of it" if not fact.summary else "a notice"
-    if messages:
-        shown = f"a record of {_count(messages, 'message')} from the log"
-    return f"{handle(fact.first)}, a summary by the provider, gave way to {shown}"
 
 
 def _ranges_text(ranges: tuple[tuple[int, int], ...]) -> str:

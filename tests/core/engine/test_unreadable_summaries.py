@@ -163,7 +163,7 @@ def test_the_report_warns_with_numbers() -> None:
     (warning,) = ctx.report().warnings
     item = next(event for event in ctx.log if isinstance(event.fact, ForeignSummary))
     assert f"gpt-4.1 cannot read {item.handle}" in warning
-    assert "30 messages" in warning
+    assert "record of 30 messages" in warning
     assert record.handle in warning
     assert warning in str(ctx.report())
 
@@ -232,7 +232,7 @@ def test_the_record_survives_a_summary_of_it(policy: str) -> None:
     else:
         pytest.fail("no summary has taken over the record")
     assert "parser_9.py" in _text(sent)
-    assert "30 messages" in ctx.report().warnings[0]
+    assert "record of 30 messages" in ctx.report().warnings[0]
 
 
 def test_a_log_that_is_loaded_again_shows_the_same() -> None:
@@ -299,7 +299,7 @@ async def _refused_session() -> None:
         assert not request.intact
         assert not await session.overflowed(REFUSAL)
         report = await session.report()
-        assert "30 messages" in report.warnings[0]
+        assert "record of 30 messages" in report.warnings[0]
         await session.close()
         session = await foveal.Session.open(store, "demo", model="gpt-4.1", window=24_000)
         assert "parser_7.py" in _text((await session.fit()).to_responses())
@@ -319,5 +319,5 @@ async def _switched_session() -> None:
         await session.close()
         session = await foveal.Session.open(store, "demo", model="claude-sonnet-4-5", window=24_000)
         assert "parser_7.py" in _text((await session.fit()).to_anthropic())
-        assert "30 messages" in (await session.report()).warnings[0]
+        assert "record of 30 messages" in (await session.report()).warnings[0]
         await session.close()

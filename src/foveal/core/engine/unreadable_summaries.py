@@ -175,19 +175,23 @@ def _rule(model: str, seq: int) -> str:
     return f"{model} cannot read {handle(seq)}"
 
 
+def instead_text(fact: Compacted) -> str:
+    """Return what is shown in the place of a summary that the model cannot read."""
+    messages = sum(last - first + 1 for first, last in fact.written_from)
+    if messages:
+        return f"a record of {messages:,} message{'s' * (messages != 1)} from the log is shown instead"
+    if fact.summary:
+        return "the log has nothing of what it stands for, and a notice says so"
+    return "the messages that it stands for are shown again"
+
+
 def unreadable_text(event: Event) -> str:
     """Return what is shown in the place of a summary, as a sentence for the user."""
     fact = event.fact
     assert isinstance(fact, Compacted)
-    messages = sum(last - first + 1 for first, last in fact.written_from)
-    shown = "the messages that it stands for are shown again"
-    if messages:
-        shown = f"{messages:,} message{'s' * (messages != 1)} are shown from the log instead, as a record"
-    elif fact.summary:
-        shown = "the log has nothing of what it stands for"
     return (
-        f"{fact.rule}, a summary that a provider made for another model or account: {shown} ({event.handle}); "
-        f'`undo("{event.handle}")` sends the summary again'
+        f"{fact.rule}, a summary that a provider made for another model or account: {instead_text(fact)} "
+        f'({event.handle}); `undo("{event.handle}")` sends the summary again'
     )
 
 
