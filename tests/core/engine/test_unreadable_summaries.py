@@ -137,6 +137,19 @@ def test_messages_that_are_still_there_are_shown_again() -> None:
     assert ctx.fit(history) == [*TURNS, _user("Go on.")]
 
 
+def test_why_says_that_the_item_cannot_be_read() -> None:
+    ctx = _context()
+    ctx.fit([*TURNS, ITEM, _user("Go on.")])
+    ctx.overflowed(REFUSAL)
+    item = next(event for event in ctx.log if isinstance(event.fact, ForeignSummary))
+    (record,) = _records(ctx)
+    assert "cannot read it" in ctx.why(item.handle).rule
+    assert ctx.why(record.handle).rule == f"gpt-5 cannot read {item.handle}"
+    assert ctx.why("e5").level == "full"
+    with pytest.raises(foveal.errors.UnknownHandle, match="hides nothing"):
+        ctx.expand(record.handle)
+
+
 def test_an_item_that_the_log_knows_nothing_about_leaves_a_notice() -> None:
     ctx = _context()
     ctx.fit([ITEM, _user("Go on.")])
