@@ -479,6 +479,8 @@ class Engine:
 
     def facts_instead(self, unreadable: Unreadable, log: Sequence[Event]) -> list[AnyFact]:
         """Return what to record instead of what the model cannot read. `log` is the whole log."""
+        if not unreadable.items and not unreadable.leaves_out_thinking:
+            return []
         terms = ladder.summary_terms(self.policy)
         room = min(terms.summary_tokens, int(self.budget().hard * terms.summary_share))
         return RecordWriter(self.view, room, self.calibration.ratio).facts(unreadable, log)

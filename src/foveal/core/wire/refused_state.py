@@ -34,10 +34,13 @@ def refused_thinking(error: object) -> str | None:
 
 def refused_encryption(error: object) -> str | None:
     """Return the provider's message if it cannot decrypt what was sent, else None."""
-    found = [text for text in error_texts(error) if _REFUSED_ENCRYPTION.search(text.lower())]
+    texts = error_texts(error)
+    found = [text for text in texts if _REFUSED_ENCRYPTION.search(text.lower())]
+    if not found:
+        return None
     # The code alone says less than the message beside it, which need not name it.
-    prose = (text for text in (*found, *error_texts(error)) if " " in text) if found else iter(())
-    return next(prose, found[0] if found else "")[:MAX_PROBLEM_CHARS] if found else None
+    prose = (text for text in (*found, *texts) if " " in text)
+    return next(prose, found[0])[:MAX_PROBLEM_CHARS]
 
 
 def refuses_controls(error: object) -> bool:
