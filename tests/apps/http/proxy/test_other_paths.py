@@ -119,7 +119,6 @@ OPENAI_REQUESTS = [
     ("DELETE", "/v1/responses/resp_1"),
     ("POST", "/v1/responses/resp_1/cancel"),
     ("GET", "/v1/responses/resp_1/input_items"),
-    ("POST", "/v1/responses/compact"),
     ("POST", "/v1/conversations"),
     ("GET", "/v1/conversations/conv_1/items"),
     ("GET", "/v1/files"),
