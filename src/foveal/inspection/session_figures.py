@@ -47,7 +47,6 @@ class SessionFigures:
         self._recorded_window = 0
         self._totals = UsageTotals()
         self._shares = array("d")
-        self._answers = 0
         self._reductions = 0
         self._error = ""
         self._error_at = 0.0
@@ -69,7 +68,7 @@ class SessionFigures:
             case Used():
                 self._add_usage(fact)
             case ModelSaid():
-                self._answers += 1
+                self._totals = self._totals.with_answer()
             case Compacted() | CompactionFailed():
                 from foveal.core.compaction.health import read_metrics  # loads the engine
 
@@ -87,7 +86,7 @@ class SessionFigures:
         if known is not None:
             self._totals = self._totals.after(used, known)
         else:
-            self._totals = replace(self._totals.after(used, _unpriced()), spent=None)
+            self._totals = self._totals.after(used, _unpriced())
         window = self.window
         if window:
             self._shares.append(used.prompt / window)
@@ -108,8 +107,9 @@ class SessionFigures:
             window=self.window,
             used=totals.last.prompt if totals.last is not None else 0,
             shares=tuple(round(share, 4) for share in _thinned(self._shares)),
-            requests=totals.calls or self._answers,
+            requests=totals.calls or totals.answers,
             spent=totals.spent if totals.calls else None,
+            unknown_calls=totals.unknown_calls,
             cache_share=round(totals.cache_read / prompts, 4) if prompts else None,
             reductions=self._reductions,
             error=self._error,

@@ -55,7 +55,9 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Share of the window that each request took; of more than `MAX_ROW_SHARES`, an even choice."""
     requests: int = 0
     spent: float | None = None
-    """Dollars; None if a price is unknown."""
+    """Dollars of the calls whose price is known; None if it is known of none."""
+    unknown_calls: int = 0
+    """Calls that are not part of `spent`."""
     cache_share: float | None = None
     """Share of all prompt tokens that came from the cache; None without reported usage."""
     reductions: int = 0

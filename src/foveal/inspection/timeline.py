@@ -239,6 +239,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reductions: tuple[ReductionCard, ...] = ()
     """All reductions of the session, also earlier ones: a later event can take them back."""
     spent: float | None = None
+    """Dollars of the calls whose price is known; None if it is known of none."""
+    unpriced: int = 0
+    """Calls with reported usage whose price is unknown."""
     saved: float | None = None
     problems: tuple[str, ...] = ()
     """What could not be read of the session, for people."""

@@ -155,6 +155,7 @@ class TimelineBuilder:
             first_request=first_request,
             reductions=self._cards.cards(),
             spent=self._usage.spent,
+            unpriced=self._usage.unpriced,
             saved=self._usage.saved,
             problems=self._settings.problems,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ import foveal
 from foveal.core.engine import Engine
 from foveal.core.log import Used
 from foveal.core.models import Caps
+from foveal.core.models.cost import cost_text
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.core.wire import read_usage
@@ -37,6 +40,9 @@ ANTHROPIC = {
     "cache_creation_input_tokens": 100,
     "output_tokens": 200,
 }
+
+SOURCE = Path(foveal.__file__).parent
+SAVED = "; saved about $0.96 against sending everything"
 
 
 @pytest.mark.parametrize("report", [CHAT, RESPONSES])
@@ -326,3 +332,59 @@ def test_sizes_stay_right_through_many_summaries_between_turns() -> None:
         predicted = ctx.report().used if ctx.report().used > 4_000 and ctx.compact() else 0
     assert len(errors) > 8
     assert max(errors) < 0.02, errors
+
+
+def test_what_a_call_has_cost_is_known_unknown_or_an_estimate() -> None:
+    """The cost of a call without usage or price is never counted as zero."""
+    model = foveal.model("m", window=8_000, input_price=1.0, output_price=10.0)
+    ctx = foveal.Context(model, tokenizer=ESTIMATE, clock=lambda: 0.0)
+    messages: list[Any] = [user("hi"), {"role": "assistant", "content": "hello"}, user("more")]
+    ctx.fit(messages)
+    assert (ctx.report().spent, ctx.report().unknown_calls) == (0.0, 1)
+    ctx.observe({"prompt_tokens": 1_000, "completion_tokens": 200})
+    ctx.fit([*messages, {"role": "assistant", "content": "yes"}, user("and?")])
+    report = ctx.report()
+    assert (report.spent, report.unknown_calls) == (pytest.approx(0.003), 1)
+    assert "≥ $0.0030" in str(report)
+    assert "cost: $0.0030, and 1 call without usage or price" in str(report)
+    ctx.use("unpriced-model", window=8_000)
+    messages += [{"role": "assistant", "content": "yes"}, user("and?")]
+    ctx.fit(messages)
+    ctx.observe({"prompt_tokens": 1_000})
+    ctx.fit([*messages, {"role": "assistant", "content": "no"}, user("why?")])
+    assert (ctx.report().spent, ctx.report().unknown_calls) == (pytest.approx(0.003), 2)
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [
+        ((None, 0, None), "not known: this model has no price"),
+        ((None, 3, None), "not known: 3 calls without usage or price"),
+        ((0.0, 1, 0.0), "not known: 1 call without usage or price"),
+        ((0.0, 0, 0.0), "$0.00"),
+        ((0.5, 0, None), "$0.50"),
+        (
+            (0.005, 2, 0.9589),
+            f"$0.0050, and 2 calls without usage or price{SAVED}",
+        ),
+        (
+            (None, 2, 0.9589),
+            f"not known: 2 calls without usage or price{SAVED}",
+        ),
+    ],
+)
+def test_a_cost_is_one_sentence(cost: tuple[float | None, int, float | None], text: str) -> None:
+    assert cost_text(*cost) == text
+
+
+def test_no_page_or_text_shows_an_unknown_amount_as_zero() -> None:
+    """`None` in place of an amount is shown as such: nothing that is formatted falls back to 0."""
+    fallback = re.compile(r"\b(spent|saved|cost|price)\)?\s*(or 0|\?\? 0)")
+    sources = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.js")]
+    found = [
+        f"{path.relative_to(SOURCE)}: {line.strip()}"
+        for path in sources
+        for line in path.read_text("utf-8").splitlines()
+        if fallback.search(line)
+    ]
+    assert found == []

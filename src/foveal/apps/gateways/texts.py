@@ -26,7 +26,7 @@ from foveal.core.log.events import (
     Superseded,
     handle,
 )
-from foveal.core.models.cost import UsageTotals
+from foveal.core.models.cost import UsageTotals, cost_text
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, ContextOverflow, FovealError, NotCompacted, ProviderError, StoreError
@@ -259,7 +259,7 @@ def tokens(report: Report, totals: UsageTotals) -> str:
         f"Turns: {report.turns:,} so far{_turns_left(report)}",
         f"Calls: {totals.calls:,} · read {_input_tokens(totals):,} tokens "
         f"({_cached_share(totals) * 100:.0f} % from the cache) · written {totals.output:,}",
-        f"Cost: {_dollars(report.spent)}{_saved(report.saved)}",
+        f"Cost: {cost_text(report.spent, report.unknown_calls, report.saved)}",
     ]
     return "\n".join(lines)
 
@@ -279,17 +279,6 @@ def _input_tokens(totals: UsageTotals) -> int:
 
 def _cached_share(totals: UsageTotals) -> float:
     return totals.cache_read / max(1, _input_tokens(totals))
-
-
-def _dollars(amount: float | None) -> str:
-    if amount is None:
-        return "not known: this model has no price"
-    return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"
-
-
-def _saved(amount: float | None) -> str:
-    """Return the saving, or "": at first, caching can cost a little more than it saves."""
-    return f", saved {_dollars(amount)}" if amount and amount >= 0.0001 else ""
 
 
 # ── Reductions ─────────────────────────────────────────────────────────────────────────────────────────

@@ -211,7 +211,7 @@ def _session_cells(row: SessionRow) -> list[str]:
         utc_time(row.active),
         f"{row.requests:,}",
         f"{row.reductions:,}",
-        "" if row.spent is None else f"${row.spent:,.4f}",
+        "unknown" if row.spent is None else f"{'≥ ' * bool(row.unknown_calls)}${row.spent:,.4f}",
         " ".join(filter(None, (row.error and utc_time(row.error_at), one_line(row.error)))),
     ]
 

@@ -48,6 +48,7 @@ from foveal.core.log.events import (
     Compacted,
     CompactionFailed,
     Event,
+    ModelSaid,
     Noted,
     Opened,
     Overflowed,
@@ -280,6 +281,8 @@ class Engine:
         self.compaction_health = self.compaction_health.after(fact)
         self.past_calls = self.past_calls.after(event, units=units)
         if type(fact) in DIALOGUE_TYPES:
+            if isinstance(fact, ModelSaid):
+                self.usage_totals = self.usage_totals.with_answer()
             return
         self.provider_limits = self.provider_limits.after(fact)
         self._learned = calibrate(self._learned, event, window=self.model.window)

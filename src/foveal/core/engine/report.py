@@ -32,6 +32,7 @@ from foveal.core.log.events import (
     unraw,
 )
 from foveal.core.models.budget import Budget, window_percent, window_share
+from foveal.core.models.cost import cost_text
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import ReducedCounts
@@ -204,9 +205,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a typical turn adds: the median of the latest ones, also of those that were reduced since. None
     before the first answered turn."""
     spent: float | None
-    """Dollars by the model's prices; None when a price is unknown."""
+    """Dollars of the calls whose price is known; None if it is known of none."""
+    unknown_calls: int
+    """Calls that are not part of `spent`: no usage was reported, or the model has no price."""
     saved: float | None
-    """Dollars saved compared with sending everything each time with an ideal cache."""
+    """Estimate of the dollars saved compared with sending everything each time with an ideal cache; None if it is
+    known of no call."""
     question: str
     """The question to ask the user in mode `confirm`; "" when there is nothing to ask."""
     notice: str
@@ -313,6 +317,7 @@ def report(
         turns_left=None if turn is None else turns_until_reduction(view, budget, engine.policy, turn=turn),
         turn_tokens=turn_tokens,
         spent=usage.spent,
+        unknown_calls=usage.unknown_calls,
         saved=usage.saved,
         question=question,
         notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=seen)
@@ -575,8 +580,8 @@ def usage_line(report: Report) -> str:
         parts.append(f"cache {report.cached_share * 100:.0f} %")
     if report.turns_left is not None:
         parts.append(turns_text(report))
-    if report.spent is not None and report.spent > 0:
-        parts.append(f"${report.spent:.4f}")
+    if report.spent:
+        parts.append(f"{'≥ ' * bool(report.unknown_calls)}${report.spent:.4f}")
     return " · ".join(parts)
 
 
@@ -648,7 +653,7 @@ def _card_lines(report: Report) -> Iterable[str]:
         yield f"  thinking blocks that the provider left out of the last call: {report.dropped_thinking:,}"
     if report.cache_miss:
         yield f"  cache miss in the last call, says the provider: {report.cache_miss}"
-    if report.saved is not None and report.saved:
-        yield f"  spent ${report.spent or 0:.4f}, saved ${report.saved:.4f} against sending everything"
+    if report.spent or report.saved:
+        yield f"  cost: {cost_text(report.spent, report.unknown_calls, report.saved)}"
     for repair in report.repairs:
         yield f"  repaired {repair.handle}: {repair.problem}; {repair.done}"

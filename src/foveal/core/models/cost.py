@@ -1,11 +1,20 @@
-"""Usage and cost of a conversation, summed from reported usage."""
+"""Usage and cost of a conversation, summed from reported usage.
+
+A cost has three parts, wherever it is shown: what is known, the number of calls of which it is not known, and an
+estimate of what was saved. What is not known is never shown as zero.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
 from foveal.core.log.events import Used
 from foveal.core.models.model import Model
+
+SMALLEST_SHOWN_DOLLARS: Final = 0.0001
+"""A saving below this is not shown."""
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,10 +42,15 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Tokens that the model wrote."""
     reasoning: int = 0
     """Tokens of `output` that were reasoning."""
+    answers: int = 0
+    """Answers in the log, with reported usage or without."""
+    unpriced: int = 0
+    """Calls with reported usage whose price is unknown."""
     spent: float | None = 0.0
-    """Dollars by the model's prices; None when a price is unknown."""
+    """Dollars of the calls whose price is known; None if there were calls, and it is known of none."""
     saved: float | None = 0.0
-    """Dollars saved against sending the whole history each time with an ideal cache."""
+    """Estimate of the dollars saved against sending the whole history each time with an ideal cache, for the calls
+    whose price is known; None if it is known of none."""
     last: Used | None = None
     """The newest report. The size of the context is that of the last call, not a sum."""
 
@@ -45,6 +59,15 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The share of the last reported prompt that came from the cache."""
         return self.last.cache_read / self.last.prompt if self.last is not None and self.last.prompt else None
 
+    @property
+    def unknown_calls(self) -> int:
+        """Calls whose cost is unknown: their price is, or no usage was reported."""
+        return self.unpriced + max(0, self.answers - self.calls)
+
+    def with_answer(self) -> UsageTotals:
+        """Return the totals with one more answer of the model."""
+        return msgspec.structs.replace(self, answers=self.answers + 1)
+
     def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
         """Return the totals with the cost of a summary.
 
@@ -52,7 +75,10 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             cost: Dollars of the summary; None when a price is unknown.
             asked: Requests to models; with 0 nothing is added.
         """
-        return msgspec.structs.replace(self, spent=_plus(self.spent, cost)) if asked else self
+        if not asked:
+            return self
+        spent, unpriced = self._with_cost(cost)
+        return msgspec.structs.replace(self, spent=spent, unpriced=unpriced)
 
     def after(self, used: Used, model: Model) -> UsageTotals:
         """Return the totals with one more call.
@@ -66,17 +92,26 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         for other in used.others:
             answer = _plus(answer, _plus(_prompt_cost(other, model), model.cost(output=other.output)))
         ideal = self._ideal(used, model)
+        spent, unpriced = self._with_cost(_plus(actual, answer))
         return UsageTotals(
             calls=self.calls + 1,
+            answers=self.answers,
+            unpriced=unpriced,
             input=self.input + sum(one.input for one in used.billed),
             cache_read=self.cache_read + sum(one.cache_read for one in used.billed),
             cache_write=self.cache_write + sum(one.cache_write for one in used.billed),
             output=self.output + sum(one.output for one in used.billed),
             reasoning=self.reasoning + sum(one.reasoning for one in used.billed),
-            spent=_plus(self.spent, _plus(actual, answer)),
-            saved=_plus(self.saved, None if actual is None or ideal is None else ideal - actual),
+            spent=spent,
+            saved=_sum_of_known(self.saved, None if actual is None or ideal is None else ideal - actual),
             last=used,
         )
+
+    def _with_cost(self, cost: float | None) -> tuple[float | None, int]:
+        """Return what is known to be spent, and the number of calls without a known price, with one more call."""
+        # A checkpoint of an earlier version says only that some price was unknown.
+        unpriced = self.unpriced or (self.calls if self.spent is None else 0)
+        return _sum_of_known(self.spent, cost), unpriced + (cost is None)
 
     def _ideal(self, used: Used, model: Model) -> float | None:
         """Return the price of the same call without reductions. If the provider caches, the whole previous
@@ -101,6 +136,31 @@ def _prompt_cost(used: Used, model: Model) -> float | None:
         cache_write=used.cache_write,
         cache_write_1h=used.cache_write_1h,
     )
+
+
+def cost_text(spent: float | None, unknown_calls: int, saved: float | None) -> str:
+    """Return a cost as a sentence: what is known, of how many calls it is not known, and an estimate of what was
+    saved."""
+    calls = f"{unknown_calls:,} call{'s' * (unknown_calls != 1)} without usage or price"
+    if spent is None or (not spent and unknown_calls):
+        known = f"not known: {calls}" if unknown_calls else "not known: this model has no price"
+    else:
+        known = f"{dollars(spent)}, and {calls}" if unknown_calls else dollars(spent)
+    if (
+        saved is None or saved < SMALLEST_SHOWN_DOLLARS
+    ):  # at first, caching can cost a little more than it saves
+        return known
+    return f"{known}; saved about {dollars(saved)} against sending everything"
+
+
+def dollars(amount: float) -> str:
+    """Return an amount with two digits, or four if it is less than a cent."""
+    return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"
+
+
+def _sum_of_known(total: float | None, amount: float | None) -> float | None:
+    """Return the sum of what is known; None if that is nothing."""
+    return (total or None) if amount is None else (total or 0.0) + amount
 
 
 def _plus(one: float | None, other: float | None) -> float | None:

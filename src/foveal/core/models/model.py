@@ -169,9 +169,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         )
         dollars = 0.0
         for tokens, price in parts:
-            if tokens and price is None:
+            if not tokens:
+                continue
+            if price is None:
                 return None
-            dollars += tokens * (price or 0.0)
+            dollars += tokens * price
         return dollars / MILLION
 
 

@@ -767,7 +767,7 @@ def test_tokens_shows_the_latest_and_the_average_turn(
         assert re.search(r"average turn  2 calls, in [\d,]+", card)
         assert re.search(r"turns         2 so far, ~[\d,]+ turns left", card)
         assert f"acts at {report.percent(report.act)} ({report.act:,})" in card
-        assert "cost          not known: this model has no price" in card
+        assert "cost          not known: " in card
 
     run_chat(project, monkeypatch, steps)
 

@@ -304,7 +304,8 @@ class ApiPin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of the session so far; `spent` and `saved` are US dollars, null if a price is unknown."""
+    """The usage of the session so far. `spent` and `saved` are US dollars of the calls whose price is known, null
+    if it is known of none; `unknown_calls` says how many calls are not part of them."""
 
     calls: int
     input: int
@@ -313,6 +314,7 @@ class ApiUsage(msgspec.Struct, frozen=True, kw_only=True):
     output: int
     reasoning: int
     spent: float | None
+    unknown_calls: int
     saved: float | None
     cached_share: float | None
     """The share of the last request that came from the provider's cache."""
@@ -440,6 +442,7 @@ def usage_to_api(totals: UsageTotals) -> ApiUsage:
         output=totals.output,
         reasoning=totals.reasoning,
         spent=totals.spent,
+        unknown_calls=totals.unknown_calls,
         saved=totals.saved,
         cached_share=totals.cached_share,
     )

@@ -132,7 +132,7 @@ class RunningCosts {
     for (const request of this.requests) {
       const price = inputPrice(timeline, request);
       if (price === null) this.isKnown = false;
-      this.sums.push(this.sums[this.sums.length - 1] + request.ratio * (price ?? 0));
+      this.sums.push(this.sums[this.sums.length - 1] + request.ratio * (price === null ? NaN : price));
     }
   }
 

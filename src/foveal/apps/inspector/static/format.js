@@ -55,6 +55,20 @@ export function formatDollars(amount) {
 }
 
 /**
+ * Return what the calls of a session have cost: what is known, and of how many calls it is not known. "" if there were
+ * no calls.
+ * @param {{ spent: number | null, unpriced: number, requests: { used: number }[] }} timeline
+ * @returns {string}
+ */
+export function costText({ spent, unpriced, requests }) {
+  const unknown = unpriced + requests.filter((request) => request.used < 0).length;
+  if (requests.length === 0) return "";
+  if (unknown === 0) return spent === null ? "" : `spent ${formatDollars(spent)}`;
+  const calls = `${formatCount(unknown, "call")} without usage or price`;
+  return spent ? `spent ${formatDollars(spent)}, and ${calls}` : `cost not known: ${calls}`;
+}
+
+/**
  * Return a number of bytes such as `12.3 kB`.
  * @param {number} bytes
  * @returns {string}

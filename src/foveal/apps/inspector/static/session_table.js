@@ -11,6 +11,7 @@ import { clear, el } from "./dom.js";
 import {
   formatAgo,
   formatBytes,
+  formatCount,
   formatDollars,
   formatNumber,
   formatPercent,
@@ -306,7 +307,11 @@ function requestsCell(row) {
  * @returns {Array<Node | string>}
  */
 function costCell(row) {
-  return [knownPart(row, formatDollars(row.spent), "≥")];
+  const cost = knownPart(row, formatDollars(row.spent), "≥");
+  const unknown = row.unknown_calls ?? 0;
+  if (row.partial || row.spent === null || row.spent === undefined || unknown === 0) return [cost];
+  const title = `${formatCount(unknown, "call")} without usage or price`;
+  return [el("span", { title }, `≥ ${formatDollars(row.spent)}`)];
 }
 
 /**

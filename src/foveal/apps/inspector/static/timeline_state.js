@@ -177,6 +177,8 @@ export class TimelineState {
     this.origin = "";
     /** @type {number | null} */
     this.spent = null;
+    /** Calls with reported usage whose price is unknown. */
+    this.unpriced = 0;
     /** @type {number | null} */
     this.saved = null;
     /** @type {string[]} */
@@ -340,6 +342,7 @@ export class TimelineState {
     this.cacheTtl = timeline.cache_ttl ?? null;
     this.origin = timeline.origin ?? "";
     this.spent = timeline.spent ?? null;
+    this.unpriced = timeline.unpriced ?? 0;
     this.saved = timeline.saved ?? null;
     this.problems = timeline.problems ?? [];
   }

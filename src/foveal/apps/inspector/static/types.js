@@ -144,6 +144,7 @@
  * @property {number} [first_request]
  * @property {Partial<ReductionCard>[]} [reductions]
  * @property {number | null} [spent]
+ * @property {number} [unpriced] calls with reported usage whose price is unknown
  * @property {number | null} [saved]
  * @property {string[]} [problems]
  */
@@ -164,6 +165,7 @@
  * @property {number[]} [shares]
  * @property {number} [requests]
  * @property {number | null} [spent]
+ * @property {number} [unknown_calls] calls that are not part of `spent`
  * @property {number | null} [cache_share]
  * @property {number} [reductions]
  * @property {string} [error]

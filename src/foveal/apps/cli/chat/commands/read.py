@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.output.agent_event_rows import clip_size, dollars, duration, summary_cost
+from foveal.apps.cli.chat.output.agent_event_rows import clip_size, duration, summary_cost
 from foveal.apps.cli.chat.output.context_card import (
     TurnUsage,
     acts_text,
@@ -22,6 +22,7 @@ from foveal.core.compaction.health import CompactionHealth, read_metrics
 from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.report import turns_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Event, Instructed, kind, parse_handle
+from foveal.core.models.cost import cost_text, dollars
 from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
@@ -55,9 +56,7 @@ async def tokens(state: ChatState, argument: str) -> list[Row]:
         ]
     table.append(("turns", ", ".join(filter(None, (f"{report.turns:,} so far", turns_text(report))))))
     table.append(("threshold", thresholds_line(report)))
-    spent = "not known: this model has no price" if report.spent is None else dollars(report.spent)
-    saved = f", saved {dollars(report.saved)} against sending everything" if report.saved else ""
-    table.append(("cost", f"{spent} in this session{saved}"))
+    table.append(("cost", cost_text(report.spent, report.unknown_calls, report.saved)))
     return [usage_row(report), *(row(f"  {line}") for line in table_lines(table))]
 
 

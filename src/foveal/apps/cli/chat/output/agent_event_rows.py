@@ -23,6 +23,7 @@ from foveal.core.engine.confirm_texts import over_limit_notice
 from foveal.core.engine.cut_counts import cut_text
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
+from foveal.core.models.cost import dollars
 from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.wire.safe_print import one_line
 
@@ -173,11 +174,6 @@ def clip_size(fact: Clipped) -> str:
 def summary_cost(metrics: CompactionMetrics) -> str:
     """Return what a summary has cost as the end of a sentence; "" if that is not known."""
     return f", cost {dollars(metrics.cost)}" if metrics.cost else ""
-
-
-def dollars(amount: float) -> str:
-    """Return an amount with two digits, or four if it is less than a cent."""
-    return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.4f}"
 
 
 def _compaction_text(fact: Compacted) -> str:

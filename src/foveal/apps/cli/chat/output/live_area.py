@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from foveal.apps.cli.chat.output.agent_event_rows import dollars
 from foveal.apps.cli.chat.output.styled_text import (
     STATE_STYLES,
     Row,
@@ -21,6 +20,7 @@ from foveal.apps.cli.chat.output.styled_text import (
     row,
 )
 from foveal.core.engine.report import Report, turns_text
+from foveal.core.models.cost import dollars
 from foveal.core.wire.safe_print import one_line
 
 # ── Status line ────────────────────────────────────────────────────────────────────────────────────────
@@ -61,7 +61,7 @@ def _status_parts(report: Report) -> list[str]:
     if report.turns_left is not None:
         parts.append(turns_text(report))
     if report.spent:
-        parts.append(dollars(report.spent))
+        parts.append(f"{'≥ ' * bool(report.unknown_calls)}{dollars(report.spent)}")
     return parts
 
 
