@@ -78,7 +78,8 @@ DECIDED_BY_PRESETS: Final = {
 NEW_FIELDS: Final = {
     "cache_write_12h",
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
-    "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking", "unknown_calls", "unpriced", "answers",
+    "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
+    "unknown_calls", "unpriced", "answers",
     "tools", "deferred", "tools.defer", "tools.core",
     "compaction.summarise", "server.forward_other_paths",
 }  # fmt: skip

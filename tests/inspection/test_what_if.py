@@ -93,6 +93,23 @@ def test_without_a_choice_the_recorded_policy_window_and_model_are_used() -> Non
     assert what_if(recorded_log(), SETTINGS, WhatIfChoice()).label == "economy, 8,000 tokens, gpt-5"
 
 
+def test_a_window_that_only_the_log_knows_is_the_recorded_one() -> None:
+    log = recorded_log(window=8_000, turns=6)
+    found = what_if(log, InspectedSettings(id="s"), WhatIfChoice())
+    assert (found.label, found.timeline.window) == ("economy, 8,000 tokens, gpt-5", 8_000)
+    sizes = [row.tokens for row in found.timeline.requests]
+    assert max(sizes) <= 8_000
+    assert figures_of(found)["requests above the window"] == (0, 0)
+
+
+def test_a_log_without_a_policy_says_that_one_is_assumed() -> None:
+    log = [event for event in recorded_log() if not isinstance(event.fact, Opened)]
+    found = what_if(log, SETTINGS, WhatIfChoice())
+    assert any("economy is assumed" in note for note in found.notes)
+    chosen = what_if(log, SETTINGS, WhatIfChoice(policy="rolling"))
+    assert not any("is assumed" in note and "policy" in note for note in chosen.notes)
+
+
 def test_another_model_is_billed_by_its_own_prices_and_cache() -> None:
     found = what_if(recorded_log(), SETTINGS, WhatIfChoice(model="claude-sonnet-4-5"))
     assert (found.timeline.model, found.timeline.window) == ("claude-sonnet-4-5", 200_000)
@@ -128,7 +145,7 @@ def test_a_choice_that_does_not_exist_is_refused(choice: WhatIfChoice) -> None:
 
 
 def test_a_log_without_answers_has_no_requests() -> None:
-    log = [Event(0, Opened(model="gpt-5")), Event(1, UserSaid(content="hello"))]
+    log = [Event(0, Opened(model="gpt-5", policy="economy")), Event(1, UserSaid(content="hello"))]
     found = what_if(log, SETTINGS, WhatIfChoice())
     assert (found.timeline.requests, figures_of(found)["simulated cost"]) == ((), (0.0, 0.0))
     assert what_if([], SETTINGS, WhatIfChoice()).timeline.requests == ()
@@ -141,7 +158,7 @@ def test_an_unknown_model_and_an_unknown_recall_are_told() -> None:
         f"The model nonsense-1 is not known: a window of {found.timeline.window:,} tokens is assumed; "
         "its prices are unknown, so costs are too."
     )
-    log = [Event(0, Opened(model="gpt-5")), Event(1, UserSaid(content="hello"))]
+    log = [Event(0, Opened(model="gpt-5", policy="economy")), Event(1, UserSaid(content="hello"))]
     assert what_if(log, SETTINGS, WhatIfChoice()).notes == (
         "Recall is unknown, because the conversation uses no earlier result again.",
     )

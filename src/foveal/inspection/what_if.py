@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from foveal.core.compaction.health import read_metrics
+from foveal.core.engine.settings import recorded_window
 from foveal.core.log.events import (
     REDUCTIONS,
     Compacted,
@@ -25,6 +26,7 @@ from foveal.core.log.events import (
     ModelSaid,
     Opened,
     Used,
+    extras,
     text_of,
     unraw,
 )
@@ -103,7 +105,7 @@ def what_if(
 ) -> WhatIf:
     """Replay a log; raises `BadSetting` for a choice that does not exist and `ReplayStopped`."""
     chosen = _resolved(log, settings, choice)
-    replay = _Replay(log, settings, chosen, progress, should_stop)
+    replay = _Replay(log, settings, chosen, progress, should_stop, is_policy_assumed=not choice.policy)
     replayed, figures = replay.run()
     shown = msgspec.structs.replace(
         settings, model=chosen.model, window=chosen.window, problems=(*settings.problems, _ESTIMATED)
@@ -133,7 +135,7 @@ def _resolved(log: Sequence[Event], settings: InspectedSettings, choice: WhatIfC
     model = _recorded_model(log, settings)
     window = choice.window
     if window is None and choice.model in ("", model):
-        window = settings.window
+        window = _recorded_window(log, settings)
     return WhatIfChoice(choice.policy or recorded, window, choice.model or model)
 
 
@@ -144,6 +146,17 @@ def _opened(log: Sequence[Event]) -> Opened:
 
 def _recorded_model(log: Sequence[Event], settings: InspectedSettings) -> str:
     return _opened(log).model or settings.model or DEFAULT_WHAT_IF_MODEL
+
+
+def _recorded_window(log: Sequence[Event], settings: InspectedSettings) -> int | None:
+    """Return the window in which the log was recorded; None for the known one of its model."""
+    return settings.window or recorded_window(_opened(log))
+
+
+def _recorded_reserve(log: Sequence[Event]) -> int | None:
+    """Return the tokens that the caller kept free for the answer; None for the default, and in older logs."""
+    reserve = extras(_opened(log).settings).get("reserve")
+    return reserve if isinstance(reserve, int) else None
 
 
 # ── Replay ────────────────────────────────────────────────────────────────────────────────────────
@@ -159,9 +172,13 @@ class _Replay:
         choice: WhatIfChoice,
         progress: OnReplayProgress,
         should_stop: Callable[[], bool],
+        *,
+        is_policy_assumed: bool,
     ) -> None:
+        """`is_policy_assumed` says that the caller has chosen no policy."""
         self._log = log
         self._choice = choice
+        self._is_policy_assumed = is_policy_assumed
         self._progress = progress
         self._should_stop = should_stop
         self._done = 0
@@ -173,9 +190,12 @@ class _Replay:
             )
         )
         self._needs = _bounded_needs(self._conversation)
-        recorded = ReplaySetting(model=_recorded_model(log, settings), window=settings.window)
+        reserve = _recorded_reserve(log)
+        recorded = ReplaySetting(
+            model=_recorded_model(log, settings), window=_recorded_window(log, settings), reserve=reserve
+        )
         self._recorded = ReplayCase(self._conversation, self._needs, recorded)
-        chosen = ReplaySetting(model=choice.model, window=choice.window)
+        chosen = ReplaySetting(model=choice.model, window=choice.window, reserve=reserve)
         self._replayed = ReplayCase(self._conversation, self._needs, chosen)
 
     def run(self) -> tuple[Sequence[Event], Iterator[WhatIfFigure]]:
@@ -193,6 +213,10 @@ class _Replay:
 
     def notes(self) -> Iterator[str]:
         """Yield what the replay had to assume, and what it cannot know."""
+        opened = _opened(self._log)
+        if self._is_policy_assumed and opened.policy not in PRESETS:
+            was = f"the policy {opened.policy!r} is no preset" if opened.policy else "no policy is recorded"
+            yield f"The log does not say how it was reduced ({was}): {self._choice.policy} is assumed."
         model = self._replayed.model
         if find_row(model.name, model_rows()) is None:
             cost = "; its prices are unknown, so costs are too" if model.input_price is None else ""
