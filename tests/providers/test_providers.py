@@ -284,6 +284,28 @@ def test_marks_are_at_the_ends_of_the_stable_parts_and_the_newest_message() -> N
     run(work())
 
 
+def test_the_agent_of_a_model_that_binds_thinking_is_never_refused() -> None:
+    async def work() -> None:
+        with StandIn(script=looping(steps=40)) as standin:
+            endpoint = ProviderEndpoint("The Stand-in", url=standin.anthropic, key=SECRET, key_variable="K")
+            provider = Anthropic(endpoint, foveal.model("anthropic/claude-opus-5-5", window=6_000))
+            async with MemoryStore() as store:
+                session = await Session.open(store, "one", model=provider.model)
+                await session.append(foveal.Instructed(content="Rules."), UserSaid(content="Go."))
+                await session.equip(TOOLS)
+                while calls := await step(session, provider):
+                    await session.append(*(result(call) for call in calls))
+                reduced = (await session.report()).reduced
+            await provider.close()
+        assert reduced
+        assert standin.faults == []
+        sent = [request.body for request in standin.requests]
+        assert any("block_binding" in str(body.get("thinking")) for body in sent)
+        assert any("'type': 'thinking'" in str(body["messages"]) for body in sent[-5:])
+
+    run(work())
+
+
 def test_a_request_has_at_most_four_marks_and_none_on_thinking() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     marked = [{"type": "text", "text": str(place), **mark} for place in range(3)]

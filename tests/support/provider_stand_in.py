@@ -26,7 +26,9 @@ from time import sleep
 from typing import Any, Self
 
 from foveal.core.tokens.counter import counter
+from foveal.core.wire.bound_thinking import binds_thinking
 from foveal.core.wire.legality import request_faults
+from foveal.core.wire.thinking_check import ThinkingCheck
 from support.legality import check_chat, check_responses
 
 Json = dict[str, Any]
@@ -108,6 +110,7 @@ class StandIn:
 
     def __enter__(self) -> Self:
         self._lock = Lock()
+        self._thinking = ThinkingCheck()
         self._before = ""
         self._answered = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -144,7 +147,11 @@ class StandIn:
             text = dialect.prefix(text, body)
             shared = _shared_chars(self._before, text) / len(text)
             cached = dialect.cached(int(prompt * shared), body)
+            is_bound = dialect.name == "anthropic" and binds_thinking(body["model"])
+            beside = {"system": body.get("system"), "tools": body.get("tools")}
             faults = dialect.check(body)
+            if is_bound:
+                faults = request_faults("anthropic", body["messages"], thinking=self._thinking, **beside)
             output = (
                 body.get("max_tokens")
                 or body.get("max_completion_tokens")
@@ -161,7 +168,13 @@ class StandIn:
             self._before = text
             self._answered += 1
             answer = self.next_answer(self._answered, body)
-            return 200, dialect.answer(self._answered, answer, body, prompt, cached)
+            reply = dialect.answer(self._answered, answer, body, prompt, cached)
+            if is_bound:
+                for block in reply["content"]:
+                    if block["type"] == "thinking":  # two blocks with the same text are two
+                        block["signature"] += f"{self._answered:x}"
+                self._thinking.remember("anthropic", body["messages"], [reply], **beside)
+            return 200, reply
 
     def dialect(self, path: str) -> Dialect:
         """Return the dialect of an endpoint; a subclass may have other endpoints."""
