@@ -3,7 +3,9 @@
 1. Requests that offer a tool for shell commands are steps of a turn. They are answered with calls of that tool, and
    after `steps` of them with the final text of the turn.
 2. Requests for a summary, of Foveal or of the client itself, are answered with a summary.
-3. `UpstreamFigures` are counted from the received requests, in the same way for every client.
+3. Requests of the client for a compaction by the provider are answered with one, and `CompactionCheck` finds later
+   requests that have lost it. Thinking of models that bind it is checked with `ThinkingCheck`. Both are faults.
+4. `UpstreamFigures` are counted from the received requests, in the same way for every client.
 """
 
 from __future__ import annotations
@@ -11,9 +13,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from support.provider_stand_in import Answer, Json, Request, StandIn, _shared_chars
+from foveal.core.wire.bound_thinking import binds_thinking
+from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
+from foveal.core.wire.thinking_check import ThinkingCheck
+from support.compaction_check import CompactionCheck, asks_for_compaction
+from support.provider_stand_in import (
+    Answer,
+    Dialect,
+    Json,
+    Request,
+    StandIn,
+    _shared_chars,
+    anthropic_faults,
+    compacted_response,
+)
+
+COMPACT_PATH: Final = "/v1/responses/compact"
 
 SHELL_TOOLS: Final = {
     "Bash": "command",
@@ -24,8 +42,9 @@ SHELL_TOOLS: Final = {
 """The tools of coding agents that run a command, each with the name of its argument."""
 
 
+@dataclass
 class AgentUpstream(StandIn):
-    """Lets a client call its own tools for some steps per turn, and writes valid summaries."""
+    """Lets one client call its own tools for some steps per turn, and writes valid summaries."""
 
     steps: int = 10
     """Requests of a turn that are answered with calls; the next one gets the final text."""
@@ -37,12 +56,19 @@ class AgentUpstream(StandIn):
     """Summaries that the client itself requested."""
     answered: int = 0
     """Steps and final texts that were answered."""
+    compactions: int = 0
+    """Compactions that the client had the provider make."""
+    memory: CompactionCheck = field(default_factory=CompactionCheck)
+    thinking: ThinkingCheck = field(default_factory=ThinkingCheck)
 
     def next_answer(self, number: int, body: Json) -> Answer:
         if not body.get("stream"):
             self.summaries += 1
             return Answer(text=SUMMARY)
-        tools = {_tool_name(tool) for tool in body.get("tools") or []}
+        if asks_for_compaction(body):
+            self.compactions += 1
+            return Answer(compaction=f"What was done until {number}. " * 20)
+        tools = _tool_names(body)
         if _asks_for_summary(body):
             self.client_summaries += 1
             return Answer(text=SUMMARY)
@@ -56,11 +82,32 @@ class AgentUpstream(StandIn):
         calls = tuple(_calls(self.answered, tools))
         return Answer(text="I look further.", calls=calls, thought=f"Step {self.answered}.")
 
+    def request_faults(self, dialect: Dialect, body: Json) -> list[str]:
+        is_bound = dialect.name == "anthropic" and binds_thinking(body["model"])
+        faults = anthropic_faults(body, self.thinking) if is_bound else dialect.check(body)
+        is_step = body.get("stream") and bool(_tool_names(body) & SHELL_TOOLS.keys())
+        return [*faults, *(self.memory.faults(body) if is_step or asks_for_compaction(body) else ())]
+
     def reply(self, path: str, body: Json) -> tuple[int, Json]:
+        if path == COMPACT_PATH:
+            asked = {**body, "stream": True, "input": [*body["input"], COMPACTION_TRIGGER]}
+            status, reply = self.reply(path.removesuffix("/compact"), asked)
+            return status, compacted_response(reply, body) if status == 200 else reply
         try:
-            return super().reply(path, body)
+            status, reply = super().reply(path, body)
         except LookupError:  # an endpoint that only some clients use
             return 404, {"error": {"message": f"no {path} here", "type": "not_found"}}
+        if status == 200 and body.get("stream"):
+            self._remember(body, reply)
+        return status, reply
+
+    def _remember(self, body: Json, reply: Json) -> None:
+        """Remember what later requests of the client must send back."""
+        self.memory.remember(int(reply["id"].rpartition("_")[2]), reply)
+        if "messages" in body and reply.get("type") == "message":
+            said = [{"role": "assistant", "content": reply["content"]}]
+            beside = {"system": body.get("system"), "tools": body.get("tools")}
+            self.thinking.remember("anthropic", body["messages"], said, **beside)
 
 
 SUMMARY: Final = """\
@@ -82,9 +129,9 @@ Read further.
 </summary>"""
 
 
-def _tool_name(tool: Json) -> str:
-    named: Json = tool.get("function") or tool
-    return str(named.get("name"))
+def _tool_names(body: Json) -> set[str]:
+    offered = (tool.get("function") or tool for tool in body.get("tools") or [])
+    return {str(tool.get("name")) for tool in offered}
 
 
 def _asks_for_summary(body: Json) -> bool:
