@@ -62,12 +62,15 @@ class AgentUpstream(StandIn):
     thinking: ThinkingCheck = field(default_factory=ThinkingCheck)
 
     def next_answer(self, number: int, body: Json) -> Answer:
+        is_native = asks_for_compaction(body)
         if not body.get("stream"):
             self.summaries += 1
-            return Answer(text=SUMMARY)
-        if asks_for_compaction(body):
+        elif is_native:
             self.compactions += 1
+        if is_native:
             return Answer(compaction=f"What was done until {number}. " * 20)
+        if not body.get("stream"):
+            return Answer(text=SUMMARY)
         tools = _tool_names(body)
         if _asks_for_summary(body):
             self.client_summaries += 1
@@ -85,8 +88,8 @@ class AgentUpstream(StandIn):
     def request_faults(self, dialect: Dialect, body: Json) -> list[str]:
         is_bound = dialect.name == "anthropic" and binds_thinking(body["model"])
         faults = anthropic_faults(body, self.thinking) if is_bound else dialect.check(body)
-        is_step = body.get("stream") and bool(_tool_names(body) & SHELL_TOOLS.keys())
-        return [*faults, *(self.memory.faults(body) if is_step or asks_for_compaction(body) else ())]
+        is_step = asks_for_compaction(body) or bool(_tool_names(body) & SHELL_TOOLS.keys())
+        return [*faults, *(self.memory.faults(body) if is_step and body.get("stream") else ())]
 
     def reply(self, path: str, body: Json) -> tuple[int, Json]:
         if path == COMPACT_PATH:
@@ -148,7 +151,7 @@ def _asks_for_summary(body: Json) -> bool:
 
 
 _SUMMARY_PROMPT: Final = re.compile(
-    r"\b(create|write|provide|generate|produce|update)\b[^.]{0,120}(summar|snapshot)", re.IGNORECASE
+    r"\b(create|write|provide|generate|produce|update)\s[^.]{0,120}(summar|snapshot)", re.IGNORECASE
 )
 """Matches the prompts with which clients compact, and not the message with which they continue afterwards."""
 

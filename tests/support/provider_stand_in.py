@@ -569,9 +569,9 @@ def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int
         signature = _signature(answer.compaction)
         blocks.append({"type": "compaction", "content": answer.compaction, "signature": signature})
     if answer.thought:
-        blocks.append(
-            {"type": "thinking", "thinking": answer.thought, "signature": _signature(answer.thought)}
-        )
+        is_omitted = (body.get("thinking") or {}).get("display") == "omitted"
+        thought = "" if is_omitted else answer.thought
+        blocks.append({"type": "thinking", "thinking": thought, "signature": _signature(answer.thought)})
     if answer.text:
         blocks.append({"type": "text", "text": answer.text})
     for place, (name, arguments) in enumerate(answer.calls):
@@ -611,7 +611,8 @@ def _deltas(block: Json) -> Iterator[Json]:
     if block["type"] == "text":
         yield from ({"type": "text_delta", "text": half} for half in _halves(block["text"]))
     elif block["type"] == "thinking":
-        yield {"type": "thinking_delta", "thinking": block["thinking"]}
+        if block["thinking"]:
+            yield {"type": "thinking_delta", "thinking": block["thinking"]}
         yield {"type": "signature_delta", "signature": block["signature"]}
     elif block["type"] == "compaction":
         yield {"type": "compaction_delta", "content": block["content"]}
@@ -644,10 +645,15 @@ def anthropic_faults(body: Json, thinking: ThinkingCheck | None = None) -> list[
         for index, message in enumerate(body["messages"])
         if isinstance(message["content"], list)
         for block in message["content"]
-        if block["type"] == "thinking" and block["signature"] != _signature(block["thinking"])
+        if block["type"] == "thinking" and _is_changed(block)
     ]
     beside = {"system": body.get("system"), "tools": body.get("tools"), "thinking": thinking}
     return request_faults("anthropic", body["messages"], **beside) + changed
+
+
+def _is_changed(thinking: Json) -> bool:
+    """Return whether a text differs from the signed one. An omitted text is empty."""
+    return bool(thinking["thinking"]) and thinking["signature"] != _signature(thinking["thinking"])
 
 
 def _check_chat(body: Json) -> list[str]:
