@@ -535,6 +535,28 @@ def test_an_overflow_reported_in_the_stream_is_recognised() -> None:
     run(work())
 
 
+def test_encrypted_content_that_is_refused_is_left_to_the_session() -> None:
+    error = {"code": "invalid_encrypted_content", "message": "The encrypted content could not be verified."}
+    item = {"type": "compaction", "encrypted_content": "gAAA"}
+
+    async def work() -> None:
+        trouble = Trouble(status=400, body=json.dumps({"error": error}))
+        first = lambda number: trouble if number == 1 else None  # noqa: E731
+        with StandIn(trouble=first, script=lambda number: Answer(text="Done.")) as standin:
+            provider = make_provider("openai_responses", standin.anthropic)
+            async with MemoryStore() as store:
+                session = await Session.open(store, "one", model=provider.model)
+                await session.take({"role": "user", "content": "Go."}, item, dialect="openai_responses")
+                refused = await refusal(session, provider)
+                assert type(refused).__name__ == "BadRequestError"
+                assert await session.overflowed(refused)
+                assert item not in (await session.fit()).to_responses()
+                assert await refusal(session, provider) is None
+            await provider.close()
+
+    run(work())
+
+
 def test_a_key_that_no_header_can_carry_is_refused_without_quoting_it() -> None:
     for key in ("sk-ключ-1234567", "sk-line\nbreak-123"):
         with pytest.raises(ProviderError, match="the key in OPENAI_API_KEY contains characters") as caught:

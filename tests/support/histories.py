@@ -54,6 +54,7 @@ from foveal.core.log import (
     handle,
     raw,
 )
+from foveal.core.log.events import UNREADABLE
 from foveal.core.models import Model
 from foveal.core.tokens import PER_MESSAGE, Counter, Estimate, MessageTokens
 from foveal.core.view import View, render_view
@@ -589,6 +590,7 @@ def describe_view(view: View) -> tuple[Any, ...]:
 _FACT_KINDS: Final = (
     "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "pin_whole", "supersede",
     "note", "use", "snapshot", "equip", "unknown", "replace", "aside", "open",
+    "unreadable",
 )  # fmt: skip
 
 
@@ -659,10 +661,26 @@ def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
             return Instructed(content="the new rules", replaces=event.seq) if event and keep else None
         case "aside":
             return Instructed(content="beside", aside=True, source=rng.choice(("", "AGENTS.md")))
+        case "unreadable":
+            event = some(ForeignSummary)
+            return _random_record(rng, event.seq) if event else None
         case "open":
             return Opened(model="other", policy="economy")
         case _:
             return Unknown(kind="dreamt", raw=raw({"kind": "dreamt", "of": "😴"}), version=2)
+
+
+def _random_record(rng: Random, seq: int) -> Compacted:
+    """Return what takes the place of a provider's summary."""
+    text, messages = rng.choice((("", 0), ("Nothing is known.", 0), ("In the log: …", seq)))
+    return Compacted(
+        first=seq,
+        last=seq,
+        summary=text,
+        by="ledger",
+        reason=UNREADABLE,
+        written_from=((0, messages),) if messages else (),
+    )
 
 
 def _random_mask(event: Event | None) -> Masked | None:

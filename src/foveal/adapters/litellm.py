@@ -38,7 +38,8 @@ from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.wire.bound_thinking import BETA_HEADER, refuses_controls, with_beta, with_dropped_blocks
+from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta, with_dropped_blocks
+from foveal.core.wire.refused_state import refuses_controls
 from foveal.recall.recall_tools import tools as recall_schemas
 
 Options = Mapping[str, Any]

@@ -65,7 +65,6 @@ from foveal.core.engine.operations import (
     compaction_handle,
     drop_fact,
     expand_facts,
-    facts_after_switch,
     newest_reduction,
     pin_fact,
     plan_manual_compaction,
@@ -85,6 +84,11 @@ from foveal.core.engine.settings import (
 )
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.engine.tool_deferral import DeferTools, tool_deferral
+from foveal.core.engine.unreadable_summaries import (
+    Unreadable,
+    unreadable_after_switch,
+    unreadable_in_dialect,
+)
 from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.codec import encode
 from foveal.core.log.events import (
@@ -554,10 +558,12 @@ class Context:
             ```
         """
         with self._lock:
-            fact = self._engine.refusal(error, sent=self._requests.last_tokens)
-            if fact is not None:
-                self._record(fact)
-            return fact is not None
+            found = self._engine.refusal(error, sent=self._requests.last_tokens)
+            if isinstance(found, Unreadable):
+                self._take_back(found)
+            elif found is not None:
+                self._record(found)
+            return found is not None
 
     def new_conversation(self) -> None:
         """Begin another conversation with the same settings, pins and learned limits.
@@ -1094,12 +1100,20 @@ class Context:
 
     def _record_setup(self, system: Content | None, tools: Sequence[Any]) -> None:
         """Record what has changed beside the messages: the model, the system text and the tools."""
-        if self._opened is not None:
-            for fact in facts_after_switch(self._engine.view, self._opened, self._engine.opened):
-                self._record(fact)
+        engine, opened = self._engine, self._opened
+        if opened is not None:
+            unreadable = unreadable_after_switch(engine.view, opened, engine.opened)
+            self._record(opened)
+            self._take_back(unreadable)
             self._opened = None
+        self._take_back(unreadable_in_dialect(engine.view, self._wire.dialect, model=engine.model.name))
         self._record_system(system)
         self._record_tools(tools)
+
+    def _take_back(self, unreadable: Unreadable) -> None:
+        """Record what takes the place of what the model cannot read."""
+        for fact in self._engine.facts_instead(unreadable, self._engine.log):
+            self._record(fact)
 
     def _record_system(self, content: Content | None) -> None:
         held = self._engine.view.asides.get("")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from foveal.core.engine.cut_counts import cut_text
+from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
+    UNREADABLE,
     AnyFact,
     Clipped,
     Compacted,
@@ -55,6 +57,7 @@ _REASONS: Final = {
     "model": "the model changed",
     "merge": "older summaries were merged",
     "recorded": "recorded by the program that wrote the transcript",
+    UNREADABLE: "the model cannot read it",
     "caller": "the caller left them out of its history",
 }
 """Triggers of reductions in words, by the reason that the log stores."""
@@ -131,6 +134,8 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
             done = f"dropped {_ranges_text(fact.ranges)}"
         case Compacted() if fact.masks:
             done = cut_text(fact)
+        case Compacted() if fact.takes_item_back:
+            return one_line(f"{fact.rule}, a summary by a provider: {instead_text(fact)}", width=200)
         case Compacted():
             by = f" by {one_line(fact.by)}" if fact.by else ""
             done = f"summarised {handle(fact.first)} to {handle(fact.last)}{by}"

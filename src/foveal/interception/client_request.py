@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Dialect, Instructed, parts
+from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, Instructed, parts
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.bound_thinking import with_dropped_blocks
 from foveal.core.wire.common import Json, native_dialect
@@ -49,18 +49,24 @@ _GENERATION_FIELD: Final = "generationConfig"
 _STORED_HISTORY_FIELDS: Final = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to a part of the history which the provider stores, where the proxy cannot see it."""
 COMPACTED_BY_PROVIDER: Final = "the provider compacts this conversation"
-"""Why a request is not managed that asks for a compaction: the provider must read the conversation, not our record
-of it."""
+"""Why a request that asks for a compaction is forwarded unchanged: the provider must read the conversation, not our
+record of it."""
 _NULL: Final = b"null"
 _decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class ClientRequest:
     def __init__(
-        self, dialect: Dialect, body: bytes, cache: RequestCache | None = None, *, model: str = ""
+        self,
+        dialect: Dialect,
+        body: bytes,
+        cache: RequestCache | None = None,
+        *,
+        model: str = "",
+        asks_for_compaction: bool = False,
     ) -> None:
         """`cache` holds the digests of earlier requests. `model` is the model of a request that does not name it
-        in its body."""
+        in its body. A request to an endpoint that compacts `asks_for_compaction`."""
         self.dialect: Dialect = dialect
         self._cache = cache if cache is not None else RequestCache()
         self.body: bytes = body
@@ -76,6 +82,8 @@ class ClientRequest:
         """The client's limit for the answer; 0 if it sets none."""
         self.allows_binding_controls: bool = True
         """Whether the upstream is not known to refuse the field `block_binding`."""
+        self.asks_for_compaction: bool = asks_for_compaction
+        """Whether the provider shall compact the conversation: the request is recorded and goes out unchanged."""
         self.problem: str = self._read()
         """Why the request cannot be managed; "" if it can."""
 
@@ -118,21 +126,21 @@ class ClientRequest:
             return f"{name} is not a list of messages"
         if history.has_references:
             return "a part of the history is at the provider: item_reference"
+        asked = self._field("compaction") if self.dialect == "anthropic" else None
+        if isinstance(asked, dict) and asked.get("type") == "summarize":
+            self.asks_for_compaction = True
+        elif (
+            self.dialect == "openai_responses"
+            and history.messages[-1].get("type") == COMPACTION_TRIGGER["type"]
+        ):
+            self.asks_for_compaction = True
+            history = history.without_last()  # the trigger is no part of the conversation
         self.messages, self.digests, self.instructions = (
             history.messages,
             history.digests,
             history.instructions,
         )
-        return COMPACTED_BY_PROVIDER if self._asks_for_compaction() else ""
-
-    def _asks_for_compaction(self) -> bool:
-        if self.dialect == "anthropic":
-            asked = self._field("compaction")
-            return isinstance(asked, dict) and asked.get("type") == "summarize"
-        if self.dialect != "openai_responses":
-            return False
-        last = self.messages[len(self.messages) - 1]
-        return isinstance(last, dict) and bool(last.get("type") == COMPACTION_TRIGGER["type"])
+        return "" if self.messages else f"{name} is not a list of messages"
 
     def _field(self, name: str) -> Any:
         value = self.fields.get(name)
@@ -158,6 +166,18 @@ class ClientRequest:
         facts = next(wire.wire_for(self.dialect).read(self.messages[at : at + 1])).facts
         fact = facts[0] if len(facts) == 1 else None
         return fact if isinstance(fact, Instructed) else None
+
+    def newest_summary(self, start: int) -> ForeignSummary | None:
+        """Return the newest summary of the provider among the messages from `start` on; raises
+        `MalformedMessage`."""
+        places = (
+            at for at in range(len(self.messages) - 1, start - 1, -1) if self.messages.mentions_summary(at)
+        )
+        facts = (fact for at in places for chunk in self._read_one(at) for fact in reversed(chunk.facts))
+        return next((fact for fact in facts if isinstance(fact, ForeignSummary)), None)
+
+    def _read_one(self, at: int) -> Iterator[MessageChunk]:
+        return wire.wire_for(self.dialect).read(self.messages[at : at + 1])
 
     def message_bytes(self, at: int, count: int) -> int:
         """Return the size in bytes of `count` messages from position `at` on."""
@@ -274,14 +294,16 @@ class RequestTemplate(NamedTuple):
 MAX_CACHED_MESSAGES: Final = 400_000
 """Messages in the cache, of all requests together."""
 _decode_list: Final = msgspec.json.Decoder(list[Raw])
+_SUMMARY_TYPE: Final = b'"compaction'
 _decode_message: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class ClientMessages(Sequence[Json]):
     """A sequence of messages, each decoded on first use."""
 
-    def __init__(self, raw: Sequence[Raw]) -> None:
+    def __init__(self, raw: Sequence[Raw], dialect: Dialect = "") -> None:
         self._raw = raw
+        self._decode = _decode_chat if dialect == "openai_chat" else _decode_message.decode
         self._decoded: dict[int, Json] = {}
 
     def __len__(self) -> int:
@@ -297,12 +319,20 @@ class ClientMessages(Sequence[Json]):
         if at < 0:
             at += len(self)
         if at not in self._decoded:
-            self._decoded[at] = without_empty_fields(_decode_message.decode(self._raw[at]))
+            self._decoded[at] = self._decode(self._raw[at])
         return self._decoded[at]
+
+    def without_last(self) -> ClientMessages:
+        """Return all messages but the last."""
+        return ClientMessages(self._raw[:-1])
 
     def raw(self, at: int) -> Raw:
         """Return a message as it arrived."""
         return self._raw[at]
+
+    def mentions_summary(self, at: int) -> bool:
+        """Return whether a message may be a summary of the provider, or contain one."""
+        return _SUMMARY_TYPE in bytes(self._raw[at])
 
     def message_bytes(self, at: int) -> int:
         """Return the size in bytes of a message as it arrived."""
@@ -351,13 +381,17 @@ class ClientHistory(NamedTuple):
     has_references: bool
     """A message refers to something that only the provider has."""
 
+    def without_last(self) -> ClientHistory:
+        """Return the history without its last message."""
+        return self._replace(messages=self.messages.without_last(), digests=self.digests[:-1])
+
     @classmethod
     def read(cls, raw: Raw, dialect: Dialect, cache: RequestCache) -> ClientHistory:
         """Read a history; raises the decoder's errors or `TypeError` if `raw` is not one."""
         if dialect == "openai_responses" and bytes(memoryview(raw)[:1]) == b'"':
             raw = Raw(msgspec.json.encode([{"role": "user", "content": msgspec.json.decode(raw)}]))
         listed = _decode_list.decode(raw)
-        messages = ClientMessages(listed)
+        messages = ClientMessages(listed, dialect)
         byte_digests = _byte_digests(listed, dialect)
         start, known = cache.longest_prefix(byte_digests)
         new = messages[start:]
@@ -372,8 +406,8 @@ class ClientHistory(NamedTuple):
 
 
 def instruction_digest(message: Json) -> bytes:
-    """Return a digest of an instruction's text."""
-    return digest_of(msgspec.json.encode(message.get("content")))
+    """Return a digest of an instruction's text, or of all of it if it has settings in place of a text."""
+    return digest_of(msgspec.json.encode(message.get("content", message)))
 
 
 def _byte_digests(raw: Sequence[Raw], dialect: Dialect) -> list[bytes]:
@@ -386,8 +420,10 @@ def _byte_digests(raw: Sequence[Raw], dialect: Dialect) -> list[bytes]:
     return found
 
 
-def without_empty_fields(message: Json) -> Json:
-    """Return a message without null and empty-list fields: client libraries send missing values that way."""
+def _decode_chat(raw: Raw) -> Json:
+    """Decode a chat message without null and empty-list fields: client libraries send missing values that way. In
+    the other dialects such a field has a meaning, and may be required."""
+    message = _decode_message.decode(raw)
     values = message.values()
     if None not in values and [] not in values:
         return message

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from foveal.core.log.events import Dialect
+from foveal.core.log.events import Dialect, ForeignSummary, unraw
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
 
@@ -61,6 +61,13 @@ def extend_digests(last: bytes, messages: Iterable[Json], dialect: Dialect) -> l
             last = digest_of(last + text)
         found.append(last)
     return found
+
+
+def summary_digest(fact: ForeignSummary) -> bytes:
+    """Return the digest of a summary that a provider made. It stands for the history before it, whatever of that a
+    client still sends."""
+    native = {name: value for name, value in unraw(fact.native).items() if name not in _OPTIONAL_FIELDS}
+    return digest_of(b"summary" + _encode(strip_cache_marks(native, drop_nulls=True)))
 
 
 def empty_history_digest(dialect: Dialect) -> bytes:

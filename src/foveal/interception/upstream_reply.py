@@ -14,6 +14,7 @@ import msgspec
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, ModelSaid, Thinking, parts, text_of
 from foveal.core.wire.common import Json
+from foveal.core.wire.openai_responses.write import COMPACTION_TYPES
 from foveal.ports import Reply
 from foveal.providers.anthropic import FIELDS_BESIDE_USAGE, AnthropicReply
 from foveal.providers.base import StreamedReply
@@ -93,6 +94,9 @@ def _whole(data: bytes, dialect: Dialect) -> _Found | None:
         case "gemini":  # a stream that is not asked for as events is a list
             return _gemini(reply if isinstance(reply, list) else [reply])
         case _:
+            if reply.get("object") == "response.compaction":
+                made = [item for item in reply["output"] if item.get("type") in COMPACTION_TYPES]
+                return _Found(made, reply.get("usage"))
             items = ResponsesReply()
             items.add({"type": "response.completed", "response": reply})
             done = items.reply()

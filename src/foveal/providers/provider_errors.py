@@ -2,7 +2,8 @@
 
 1. Both libraries have the same tree of errors, so the same code reads both: it looks at the status, the class names
    and the body.
-2. An error about a request that is too long is returned unchanged, because `Session.overflowed` reads it.
+2. An error about a request that is too long, or about thinking or encrypted content in it, is returned unchanged,
+   because `Session.overflowed` reads it.
 3. The provider's own message is quoted on one line, without the API key.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from foveal.core.wire.overflow_errors import recognise_overflow
+from foveal.core.wire.refused_state import refused_encryption, refused_thinking
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import ProviderError
 from foveal.providers.endpoint import ProviderEndpoint
@@ -41,12 +43,12 @@ _LOCAL_OVERFLOW: Final = re.compile(r"rendered prompt is (\d+) tokens; the model
 def explain(
     error: Exception, endpoint: ProviderEndpoint, model_id: str, *, text: str = "", has_started: bool = False
 ) -> Exception:
-    """Return the error to raise: the same for an overflow, else a `ProviderError`.
+    """Return the error to raise: the same for an overflow and the like, else a `ProviderError`.
 
     `has_started` says whether a part of the reply had arrived, and `text` is the text in it.
     """
     _add_overflow_numbers(error)
-    if isinstance(error, ProviderError) or recognise_overflow(error) is not None:
+    if isinstance(error, ProviderError) or _is_for_session(error):
         return error
     status = status_of(error)
     if status:
@@ -63,6 +65,12 @@ def explain(
     if classes & {"APIConnectionError", "TransportError", "OSError"}:
         return _connection_error(error, endpoint)
     return malformed_error(endpoint, _message(error, endpoint))
+
+
+def _is_for_session(error: Exception) -> bool:
+    """Return whether `Session.overflowed` may make another request of the one that was refused."""
+    found = recognise_overflow(error), refused_thinking(error), refused_encryption(error)
+    return any(each is not None for each in found)
 
 
 def interrupted_error(endpoint: ProviderEndpoint, text: str, reason: str = "") -> ProviderError:

@@ -39,7 +39,6 @@ from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.operations import (
     drop_fact,
     expand_facts,
-    facts_after_switch,
     is_whole_pin,
     pin_fact,
     seq_of,
@@ -56,6 +55,7 @@ from foveal.core.engine.settings import (
     resolve_settings,
 )
 from foveal.core.engine.tool_deferral import ToolDeferral
+from foveal.core.engine.unreadable_summaries import Unreadable, unreadable_after_switch
 from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.events import (
     AnyFact,
@@ -239,8 +239,9 @@ class Session:
             if is_new:
                 session._unstored = (opened, *begin)
             elif origin or opens_anew(opened, before):
-                facts = facts_after_switch(engine.view, opened, before)
-                await session._writer.commit([*facts, *(() if engine.next_seq else begin)])
+                unreadable = unreadable_after_switch(engine.view, opened, before)
+                instead = await session._facts_instead(engine, unreadable)
+                await session._writer.commit([opened, *instead, *(() if engine.next_seq else begin)])
         return session
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
@@ -444,10 +445,17 @@ class Session:
         """
         async with self._lock:
             engine = await self._writer.refresh()
-            fact = engine.refusal(error, sent=self._fitter.requests.last_tokens)
-            if fact is not None:
-                await self._commit([fact])
-            return fact is not None
+            found = engine.refusal(error, sent=self._fitter.requests.last_tokens)
+            if isinstance(found, Unreadable):
+                await self._commit(await self._facts_instead(engine, found))
+            elif found is not None:
+                await self._commit([found])
+            return found is not None
+
+    async def _facts_instead(self, engine: Engine, unreadable: Unreadable) -> list[AnyFact]:
+        """Return what takes the place of what the model cannot read."""
+        log = await self._writer.whole_log() if unreadable.items else ()
+        return await offload(lambda: engine.facts_instead(unreadable, log), events=len(log))
 
     async def hide_refused_media(self) -> Event | None:
         """Show placeholders instead of images and files that a provider may have refused.

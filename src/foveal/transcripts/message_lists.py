@@ -23,13 +23,14 @@ from typing import Any, Final, TypeAlias
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, ModelSaid, Used, raw
+from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, ModelSaid, Used, parts, raw
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.view.request import copy_messages, render_view
 from foveal.core.view.view import View
 from foveal.core.wire import Wire, detect_dialect, wire_for
+from foveal.core.wire.common import native_dialect
 from foveal.core.wire.gemini import instruction_parts
 from foveal.core.wire.usage import MAX_REPORTED_TOKENS, usage_or_none
 from foveal.errors import MalformedMessage
@@ -48,8 +49,10 @@ MESSAGE_ERRORS: Final = (MalformedMessage, ValueError, TypeError, OverflowError,
 """What `Wire.read` can raise for a malformed message."""
 RESPONSES_ITEM_TYPES: Final = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
-     "local_shell_call", "local_shell_call_output", "web_search_call", "image_generation_call", "mcp_tool_call",
-     "tool_search_call", "tool_search_output", "compaction", "compaction_summary"}
+     "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call",
+     "apply_patch_call_output", "web_search_call", "image_generation_call", "mcp_tool_call", "mcp_call",
+     "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
+     "additional_tools", "configuration_update", "compaction", "compaction_summary"}
 )  # fmt: skip
 """Types of OpenAI Responses items, and those that Codex adds."""
 
@@ -194,15 +197,15 @@ def _add_request_fields(builder: TranscriptBuilder, request: Mapping[str, Any]) 
 def _add_system_text(builder: TranscriptBuilder, text: object) -> None:
     """Add system text that is sent beside the messages."""
     try:
-        parts = instruction_parts(text)
-        is_bedrock = (
-            detect_dialect((), system=parts) == "bedrock"
-        )  # Gemini's parts have the form of its blocks
+        blocks = instruction_parts(text)
+        # Gemini's parts have the form of Bedrock's blocks.
+        is_bedrock = detect_dialect((), system=blocks) == "bedrock"
         reader = wire_for("bedrock" if is_bedrock else "anthropic")
-        (chunk,) = reader.read(({"role": "system", "content": parts},))
+        (chunk,) = reader.read(({"role": "system", "content": blocks},))
         (fact,) = chunk.facts
         assert isinstance(fact, Instructed)
-        builder.add(Instructed(content=fact.content, aside=True, dialect=fact.dialect, extra=fact.extra))
+        dialect = native_dialect(fact.dialect, fact.extra, parts(fact.content))
+        builder.add(Instructed(content=fact.content, aside=True, dialect=dialect, extra=fact.extra))
     except MESSAGE_ERRORS:
         builder.add_unknown(to_json_text(text))
 

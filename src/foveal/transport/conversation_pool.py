@@ -4,7 +4,9 @@
 2. A client that names its conversation gets that one: what differs is rewound, and nothing is forked.
 3. A request that differs before the last turn, or whose conversation waits for an answer, gets a fork. A retry of
    the client library is the same request.
-4. The conversations that were not used for longest are forgotten above `limit`. Their clients hold the history: the
+4. A request with a summary that the provider has made of a conversation continues that one, if nothing else has
+   since: what the request leaves out is rewound, so the log has it.
+5. The conversations that were not used for longest are forgotten above `limit`. Their clients hold the history: the
    next request begins a new one.
 
 Everything here can be used from any thread.
@@ -22,7 +24,7 @@ from foveal.core.models.budget import check_whole_number
 from foveal.core.models.model import Model, model
 from foveal.errors import BadSetting
 from foveal.interception.client_request import ClientRequest, RequestCache
-from foveal.interception.digests import begins_turn, is_from_model
+from foveal.interception.digests import begins_turn, is_from_model, summary_digest
 from foveal.interception.recognised_messages import (
     MAX_LOG_RATIO,
     SYSTEM_KEY,
@@ -67,6 +69,11 @@ class FittedConversation(RecognisedMessages):
         """Begin an exchange, and return its number."""
         self.exchange = exchange
         self._started += 1
+        return self._started
+
+    @property
+    def newest_number(self) -> int:
+        """The number of the newest exchange."""
         return self._started
 
     def is_newest(self, number: int) -> bool:
@@ -172,6 +179,8 @@ class ConversationPool:
         self._named: dict[str, FittedConversation] = {}
         self._owners: dict[bytes, dict[int, FittedConversation]] = {}
         """The conversations that contain the history with a digest."""
+        self._summarised: dict[bytes, tuple[FittedConversation, int]] = {}
+        """By the digests of summaries that the provider made: the conversation, and its newest exchange then."""
         self._models: dict[str, Model] = {}
         self._without_binding_controls: set[str] = set()
         """Hosts that refuse the field `block_binding`."""
@@ -277,6 +286,8 @@ class ConversationPool:
 
     def _continue(self, request: ClientRequest, *, is_retry: bool) -> Continued:
         known, owners = self._find(request)
+        if (summarised := self._find_summarised(request, known)) is not None:
+            return self._record(summarised, request, summarised.count_known(request.digests))
         rewindable: FittedConversation | None = None
         for conversation in owners:
             is_same = is_retry and conversation.has(request.digests[-1])
@@ -290,6 +301,27 @@ class ConversationPool:
         if rewindable is not None:
             return self._record(rewindable, request, known)
         return self._record(self._keep(FittedConversation(self._new_context(request))), request, 0)
+
+    def note_summary(self, conversation: FittedConversation, digest: bytes) -> None:
+        """Note that the provider has made a summary of a conversation.
+
+        Args:
+            conversation: The conversation.
+            digest: The digest of the summary.
+        """
+        with self._lock:
+            if id(conversation) in self._open:
+                self._summarised[digest] = conversation, conversation.newest_number
+
+    def _find_summarised(self, request: ClientRequest, known: int) -> FittedConversation | None:
+        """Return the conversation that the newest summary in a request was made of, if it is no part of the first
+        `known` messages, and if no other request has continued the conversation."""
+        summary = request.newest_summary(known) if self._summarised else None
+        found = None if summary is None else self._summarised.get(summary_digest(summary))
+        if found is None:
+            return None
+        conversation, number = found
+        return conversation if conversation.is_newest(number) and conversation.exchange is None else None
 
     def _find(self, request: ClientRequest) -> tuple[int, list[FittedConversation]]:
         """Return the number of messages of the longest known beginning with a user message, and the conversations
@@ -339,6 +371,7 @@ class ConversationPool:
     def _forget(self, conversation: FittedConversation) -> None:
         self._disown(conversation, 0)
         self._open.pop(id(conversation), None)
+        self._summarised = {d: (c, n) for d, (c, n) in self._summarised.items() if c is not conversation}
         if self._named.get(conversation.name) is conversation:
             del self._named[conversation.name]
 

@@ -4,7 +4,8 @@
    is shown whole is the client's own.
 2. If the provider refuses the request as too large, `retry_smaller` replaces `body` by a smaller one.
 3. `add` sees the bytes of the response as they pass and reads the usage at the end of the reply.
-4. What cannot be read, or cannot be reduced far enough, goes to the provider as it is; a log line says so.
+4. A request that asks the provider to compact the conversation is recorded, and goes out as it is.
+5. What cannot be read, or cannot be reduced far enough, goes to the provider as it is; a log line says so.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any, Final
 from msgspec import Raw
 
 from foveal.core.engine.origins import Origin
+from foveal.core.log.events import ForeignSummary
 from foveal.core.wire.bedrock.converse_bytes import mark_bytes
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
 from foveal.errors import ContextOverflow, FovealError
 from foveal.interception.client_request import ClientRequest
+from foveal.interception.digests import summary_digest
 from foveal.interception.marked_messages import with_cache_marks
 from foveal.interception.reply_copy import ReplyCopy
 from foveal.transport.conversation_pool import Continued, ConversationPool
@@ -84,7 +87,8 @@ class FittedExchange:
         fitted, origins = self._context.fit_with_origins(
             whole, tools=request.tool_list(), system=request.system_value()
         )
-        self._sent = None if _is_intact(origins, len(request.messages)) else self._messages(fitted, origins)
+        is_intact = request.asks_for_compaction or _is_intact(origins, len(request.messages))
+        self._sent = None if is_intact else self._messages(fitted, origins)
         self._max_tokens = max_tokens
         self._encode()
 
@@ -116,7 +120,8 @@ class FittedExchange:
         """Return True if the provider's error means that the request was too large and `body` is now smaller."""
         before, context = self.body, self._context
         with self._conversation.lock:
-            if self._conversation.exchange is not self:  # another request has changed the conversation
+            # Another request may have changed the conversation; the provider must compact it whole.
+            if self._conversation.exchange is not self or self.request.asks_for_compaction:
                 return False
             try:
                 if not context.overflowed(error):
@@ -160,7 +165,10 @@ class FittedExchange:
         if reply is None:
             return
         self._copy = None
-        if reply.usage:
+        for fact in reply.facts:
+            if isinstance(fact, ForeignSummary):
+                self._conversations.note_summary(self._conversation, summary_digest(fact))
+        if reply.usage and not self.request.asks_for_compaction:
             self.observe(reply.usage)
         self._conversation.end_exchange(self)
 

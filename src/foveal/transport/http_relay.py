@@ -18,7 +18,8 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
 from foveal.core.log.events import Dialect
-from foveal.core.wire.bound_thinking import BETA_HEADER, refuses_controls, with_beta
+from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta
+from foveal.core.wire.refused_state import refuses_controls
 from foveal.interception.attempts import (
     MAX_ERROR_BYTES,
     FirstEvent,

@@ -61,6 +61,10 @@ def assistant(*blocks: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": list(blocks)}
 
 
+def system(*blocks: Any) -> dict[str, Any]:
+    return {"role": "system", "content": list(blocks)}
+
+
 def text(text: str) -> dict[str, Any]:
     return {"text": text}
 
@@ -139,7 +143,7 @@ LEGAL: dict[str, Messages] = {
     "tools added": [
         HELLO,
         HI,
-        {"role": "system", "content": [{"toolAddition": {"tool": {"name": "f"}}}]},
+        system({"toolAddition": {"tool": {"name": "f"}}}),
         HELLO,
     ],
 }
@@ -157,8 +161,8 @@ def test_messages_are_read_into_facts() -> None:
     messages = with_question(
         THOUGHT, tool_use(), answer=[result("t1", {"json": {"a": 1}}, status="error"), POINT, text("u")]
     )
-    assert facts([{"role": "system", "content": [text("s")]}, *messages]) == [
-        Instructed(content="s"),
+    assert facts([system(text("s")), *messages]) == [
+        Instructed(content="s", dialect="bedrock"),
         UserSaid(content="hello"),
         ModelSaid(
             content=(
@@ -269,8 +273,10 @@ def test_results_come_first_in_their_message_with_their_cache_points() -> None:
     ]
 
 
-def test_system_text_among_the_messages_becomes_a_user_message() -> None:
-    assert round_trip([{"role": "system", "content": [text("s")]}, HI]) == [user(text("s")), HI]
+def test_system_messages_stay_in_their_places() -> None:
+    messages = [HELLO, system(text("s")), system(text("t")), HI, system({"toolRemoval": {"tool": {}}})]
+    assert check_bedrock(messages) == []
+    assert round_trip(messages) == messages
 
 
 def test_repeated_ids_in_a_message_get_the_same_distinct_ids_each_time() -> None:

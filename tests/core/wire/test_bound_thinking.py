@@ -9,12 +9,11 @@ import pytest
 from foveal import Context
 from foveal.core.wire.bound_thinking import (
     BINDING_BETA,
-    refused_thinking,
-    refuses_controls,
     with_beta,
     with_dropped_blocks,
 )
 from foveal.core.wire.legality import request_faults
+from foveal.core.wire.refused_state import refused_thinking, refuses_controls
 from foveal.core.wire.thinking_check import ThinkingCheck
 
 Json = dict[str, Any]

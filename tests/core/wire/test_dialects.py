@@ -139,6 +139,7 @@ HISTORIES: dict[Dialect, list[dict[str, Any]]] = {
         },
         {"type": "web_search_call", "id": "ws", "status": "completed"},
         {"role": "user", "content": "thanks"},
+        {"type": "mcp_approval_request", "id": "x", "name": "f", "arguments": "{}", "server_label": "t"},
         {"type": "mcp_approval_response", "approval_request_id": "x", "approve": True},
     ],
     "anthropic": [

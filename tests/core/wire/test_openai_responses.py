@@ -221,8 +221,9 @@ def test_items_are_read_into_facts() -> None:
 
 def test_server_tool_outputs_are_kept() -> None:
     (utterance, approval, summary, last) = facts(LEGAL["tools of the server"])
-    assert all(isinstance(part, Opaque) for part in utterance.content)
-    assert isinstance(approval, UserSaid)
+    assert all(isinstance(part, Opaque) for part in utterance.content[:-1])
+    assert isinstance(utterance.content[-1], Call)
+    assert approval.call_id == utterance.content[-1].id
     assert isinstance(summary, ForeignSummary)
     assert isinstance(last, ModelSaid)
 

@@ -24,6 +24,7 @@ from foveal.apps.cli.stored_sessions import (
     session_exists,
 )
 from foveal.core.engine.cut_counts import cut_text
+from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
     Clipped,
     Compacted,
@@ -216,6 +217,8 @@ def _event_text(event: Event) -> str:
             return f"▼ dropped {ranges} ({fact.reason}) {fact.rule}"
         case Compacted():
             span = f"{handle(fact.first)}–{handle(fact.last)}"
+            if fact.takes_item_back:
+                return f"▼ {fact.rule} ({fact.reason}): {instead_text(fact)}"
             if fact.masks:
                 return f"▼ cut {span} ({fact.reason}) {fact.rule}: {cut_text(fact)}"
             return f"▼ compacted {span} by {fact.by or 'an unknown writer'}: {_preview(event)}"

@@ -12,6 +12,7 @@ from typing import Final
 from foveal.apps.gateways import texts
 from foveal.core.compaction.health import read_metrics
 from foveal.core.engine.cut_counts import CutCounts
+from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
@@ -98,7 +99,7 @@ def reduction_notes(events: Iterable[Event], *, tool_tokens: int = 0) -> list[st
     listed = list(events)
     tools = [event for event in listed if isinstance(event.fact, Equipped)]
     listed = [event for event in listed if event not in tools]
-    summaries = [event for event in listed if isinstance(event.fact, Compacted)]
+    summaries = [event for event in listed if _is_summary(event.fact)]
     clips = [event for event in listed if isinstance(event.fact, Clipped)]
     groups = [summaries, *([event] for event in listed if event not in summaries + clips), clips]
     lines = [
@@ -107,6 +108,10 @@ def reduction_notes(events: Iterable[Event], *, tool_tokens: int = 0) -> list[st
         if group
     ]
     return [*lines, *([texts.added_tools(tool_tokens)] if tools and tool_tokens else [])]
+
+
+def _is_summary(fact: AnyFact) -> bool:
+    return isinstance(fact, Compacted) and not fact.takes_item_back
 
 
 def _summary_sizes(facts: list[Compacted]) -> tuple[int, int]:
@@ -137,6 +142,8 @@ def _compacted_text(facts: list[Compacted]) -> str:
 def _reduction_note(facts: list[AnyFact]) -> str:
     """Return what reductions of one kind did."""
     match facts[0]:
+        case Compacted() as fact if fact.takes_item_back:
+            return f"⚠️ The model cannot read a summary of another model or account: {instead_text(fact)}"
         case Compacted():
             summaries = [fact for fact in facts if isinstance(fact, Compacted)]
             before, after = _summary_sizes(summaries)

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from foveal.core.log.events import (
+    UNREADABLE,
     AnyFact,
     Compacted,
     CompactionFailed,
@@ -156,7 +157,11 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
                 return self
 
     def _compacted(self, fact: Compacted) -> CompactionHealth:
-        if fact.reason in ("room", "price"):  # the window was not full, or no model could have helped
+        if fact.reason in (
+            "room",
+            "price",
+            UNREADABLE,
+        ):  # the window was not full, or no model could have helped
             return self
         failures = 0 if is_by_model(fact) else self.failures + (read_metrics(fact).asked > 0)
         is_automatic = fact.reason not in ("hand", "turns", "recorded")

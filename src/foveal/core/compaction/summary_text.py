@@ -69,7 +69,9 @@ def header_line(plan: Plan, by: str) -> str:
 
 
 def author_line(by: str) -> str:
-    """Return the line above a model's sections."""
+    """Return the line above a model's sections, or above a record of messages that are in no range of the log."""
+    if by == LEDGER_AUTHOR:
+        return "[foveal: from here on a record of what came before, written without a model.]"
     return f"[foveal: from here on by {' '.join(by.split())}, unverified beyond the names in it.]"
 
 

@@ -41,6 +41,7 @@ from foveal.core.engine.overflow import (
 from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import clips_within, result_limits
+from foveal.core.engine.unreadable_summaries import RecordWriter, Unreadable, refused_as_unreadable
 from foveal.core.log.events import (
     DIALOGUE_TYPES,
     AnyFact,
@@ -69,8 +70,8 @@ from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, Messag
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
 from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
-from foveal.core.wire.bound_thinking import refused_thinking
 from foveal.core.wire.overflow_errors import recognise_overflow
+from foveal.core.wire.refused_state import refused_encryption, refused_thinking
 
 _seq = attrgetter("seq")
 MAX_REDUCTIONS: Final = 5_000
@@ -479,6 +480,14 @@ class Engine:
             has_drops=events is not None or self.view.has_drops,
         )
 
+    def facts_instead(self, unreadable: Unreadable, log: Sequence[Event]) -> list[AnyFact]:
+        """Return what to record instead of what the model cannot read. `log` is the whole log."""
+        if not unreadable.items and not unreadable.leaves_out_thinking:
+            return []
+        terms = ladder.summary_terms(self.policy)
+        room = min(terms.summary_tokens, int(self.budget().hard * terms.summary_share))
+        return RecordWriter(self.view, room, self.calibration.ratio).facts(unreadable, log)
+
     def plan_summary(self, *, reason: str, focus: str = "") -> Plan | NoPlan:
         """Return the range that a summary would replace now."""
         terms = ladder.summary_terms(self.policy)
@@ -521,16 +530,19 @@ class Engine:
         """Return the tokens that a request may take."""
         return available_tokens(budget, self.calibration)
 
-    def refusal(self, error: object, *, sent: int) -> Overflowed | ThinkingLeftOut | None:
-        """Return the fact for a provider's refusal of a request of `sent` tokens as too large, or of its thinking,
-        or None if the error is about something else, or if there is no thinking to leave out. Raises
-        `ContextOverflow` after `MAX_RESENDS` refusals of the size in a row."""
+    def refusal(self, error: object, *, sent: int) -> Overflowed | ThinkingLeftOut | Unreadable | None:
+        """Return what follows from a provider's refusal of a request of `sent` tokens: as too large, because of its
+        thinking, or because of encrypted content. None if the error is about something else, or if there is
+        nothing to leave out. Raises `ContextOverflow` after `MAX_RESENDS` refusals of the size in a row."""
         problem = refused_thinking(error)
         if problem is not None:
             # Before the first refusal, a proxy may have sent the client's own bytes, with all thinking.
             steps, sent_all = self.view.steps, not self.view.thinking.was_refused
             has_thinking = any(step.has_thinking or (sent_all and step.has_said_thinking) for step in steps)
             return ThinkingLeftOut(problem=problem) if has_thinking else None
+        problem = refused_encryption(error)
+        if problem is not None:
+            return refused_as_unreadable(self.view, model=self.model.name, problem=problem)
         found = recognise_overflow(error)
         if found is None:
             return None

@@ -71,7 +71,9 @@ def unsent_status(event: Event, *, is_effective: bool) -> EventStatus | None:
     if not can_be_sent or (isinstance(fact, Pinned) and not fact.text):
         return EventStatus(handle=event.handle, kind=kind(fact), level="-")
     if not is_effective:
-        return EventStatus(handle=event.handle, kind=kind(fact), level="-", rule="rewound or reverted")
+        is_foreign = isinstance(fact, ForeignSummary)
+        rule = "rewound, or the model cannot read it" if is_foreign else "rewound or reverted"
+        return EventStatus(handle=event.handle, kind=kind(fact), level="-", rule=rule)
     return None
 
 
@@ -87,6 +89,8 @@ def hidden_status(
         return EventStatus(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
     if isinstance(event.fact, Compacted):
         rule = "the events it replaced are shown again" if is_expanded else "a newer summary replaces it"
+        if event.fact.takes_item_back and not event.fact.summary:
+            rule = event.fact.rule  # it shows nothing itself
         return EventStatus(handle=event.handle, kind=kind(event.fact), level="-", rule=rule)
     if cover is None:
         return EventStatus(

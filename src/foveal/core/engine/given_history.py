@@ -203,10 +203,15 @@ def _is_aside(event: Event) -> bool:
 
 
 def _stored_messages(log: Sequence[Event]) -> list[Event]:
-    """Return the messages of a log that a caller still has: not rewound, and not left out by its sliding window."""
-    events = effective_events(log)
+    """Return the messages of a log that a caller still has: not rewound, and not left out by its sliding window.
+    A summary of the provider that the model cannot read is still in the caller's history."""
+    events = effective_events([event for event in log if not _takes_item_back(event)])
     left_out = tuple(span for fact in _left_out_drops(events).values() for span in fact.ranges)
     return [event for event in _said(events) if not is_within(event.seq, left_out)]
+
+
+def _takes_item_back(event: Event) -> bool:
+    return isinstance(event.fact, Compacted) and event.fact.takes_item_back
 
 
 def _said(events: Sequence[Event]) -> list[Event]:

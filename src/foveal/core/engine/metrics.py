@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from foveal.core.compaction.health import is_by_model, read_metrics
-from foveal.core.log.events import Compacted, CompactionFailed, Event, Overflowed
+from foveal.core.log.events import UNREADABLE, Compacted, CompactionFailed, Event, Overflowed
 
 DURATION_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 SHARE_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
@@ -29,6 +29,7 @@ COMPACTION_REASONS: Final = (
     "merge",
     "room",
     "price",
+    UNREADABLE,
 )
 
 

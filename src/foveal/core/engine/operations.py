@@ -7,7 +7,6 @@ their handles, record the facts, and return a handle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,11 +22,8 @@ from foveal.core.log.events import (
     Dropped,
     Event,
     Expanded,
-    ForeignSummary,
     Masked,
     ModelSaid,
-    Noted,
-    Opened,
     Pinned,
     Reverted,
     Rewound,
@@ -47,8 +43,6 @@ from foveal.core.view.view import View
 from foveal.core.wire.utf8_text import replace_surrogates
 from foveal.errors import BadSetting, ContextOverflow, NotCompacted, NotDropped, UnknownHandle, shown_value
 
-FOREIGN_TOPIC: Final = "summary by another provider"
-
 # ── Helpers of undo and expand ─────────────────────────────────────────────────────────────────────────
 
 
@@ -58,6 +52,8 @@ def _expansion_facts(log: Sequence[Event], seq: int) -> list[Expanded]:
     event = next((event for event in log if event.seq == seq), None)
     fact = event.fact if event is not None else None
     match fact:
+        case Compacted() if fact.takes_item_back:
+            return []
         case Compacted():
             return [Expanded(first=fact.first, last=fact.last)]
         case Dropped():
@@ -306,25 +302,6 @@ def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Rev
         except ContextOverflow as problem:
             raise _undo_overflow(problem, chosen, is_named=target is not None) from None
     return fact
-
-
-def facts_after_switch(view: View, opened: Opened, before: Opened) -> list[AnyFact]:
-    """Return what to record with a change of model: a summary that another provider or model made, and that this
-    one cannot read, is taken back, so that the messages it stands for are shown again."""
-    if not before.model or opened.model == before.model:
-        return [opened]
-    is_claude = "claude" in opened.model
-    has_passed = any(step.kind == "passed" for step in view.steps)
-    made = ((s.utterance.seq, s.utterance.fact) for s in view.steps)
-    unreadable = [
-        seq
-        for seq, fact in made
-        if isinstance(fact, ForeignSummary) and (fact.is_opaque or (has_passed and not is_claude))
-    ]
-    notes = [
-        Noted(text=f"{opened.model} cannot read it: {handle(seq)}", topic=FOREIGN_TOPIC) for seq in unreadable
-    ]
-    return [opened, *(Reverted(target=seq) for seq in unreadable), *notes]
 
 
 def expand_facts(engine: Engine, log: Sequence[Event], seq: int) -> list[Expanded]:

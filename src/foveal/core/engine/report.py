@@ -19,6 +19,7 @@ from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, hidden_status, replaced_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak
 from foveal.core.engine.turns_left import turns_until_reduction
+from foveal.core.engine.unreadable_summaries import unreadable_text
 from foveal.core.engine.user_statements import UserStatement, statement_lines, unseen_warning
 from foveal.core.log.events import (
     AnyFact,
@@ -212,8 +213,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What to tell the user with the question if the next turn will probably not fit, and so be reduced without a
     yes; "" otherwise."""
     warnings: tuple[str, ...]
-    """What the user may want to know: a cut that nothing forced, with what it saves and how to undo it; statements
-    of the user that are shown nowhere."""
+    """What the user may want to know: a summary that the model cannot read, and what is shown instead; a cut that
+    nothing forced, with what it saves and how to undo it; statements of the user that are shown nowhere."""
     tools: tuple[ToolSize, ...]
     """The tools that the model has or can load, in the order of the request."""
     summaries: tuple[Summary, ...]
@@ -317,7 +318,7 @@ def report(
         notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=seen)
         if question
         else "",
-        warnings=tuple(_warnings(summaries, statements)),
+        warnings=tuple(_warnings(engine, summaries, statements)),
         tools=tuple(_tool_sizes(engine)) if with_events else (),
         summaries=summaries,
         reduced=ReducedCounts.of(view),
@@ -360,7 +361,11 @@ def _summaries(engine: Engine) -> Iterable[Summary]:
             )
 
 
-def _warnings(summaries: Iterable[Summary], statements: Sequence[UserStatement]) -> Iterable[str]:
+def _warnings(
+    engine: Engine, summaries: Iterable[Summary], statements: Sequence[UserStatement]
+) -> Iterable[str]:
+    taken_back = frozenset(engine.view.unreadable)
+    yield from (unreadable_text(event) for event in engine.log if event.seq in taken_back)
     yield from map(_early_cut_text, filter(_is_early, summaries))
     if unseen := unseen_warning(statements):
         yield unseen
@@ -474,7 +479,7 @@ def _repairs(view: View) -> Iterable[Repair]:
         yield Repair(handle=handle(seq), problem=problem, done="kept out of the request")
     for step in view.steps:
         for slot in step.slots:
-            if slot.result is None:
+            if slot.result is None and slot.call.needs_result:
                 problem = one_line(f"call {slot.call.id} ({slot.call.name}) has no result", width=120)
                 yield Repair(handle=handle(step.seq), problem=problem, done="a synthetic result is shown")
 

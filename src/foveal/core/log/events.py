@@ -109,6 +109,11 @@ class Call(Part, frozen=True, tag_field="part", tag="call"):
         """Whether a placeholder may replace the arguments. A provider's own kind of call is sent as it came."""
         return self.variety in ("function", "function_call", "custom", "custom_tool_call")
 
+    @property
+    def needs_result(self) -> bool:
+        """Whether a provider refuses the call without a result. A request for approval may stay unanswered."""
+        return self.variety != "mcp_approval_request"
+
 
 class Media(Part, frozen=True, tag_field="part", tag="media"):
     """An image, an audio clip or a file.
@@ -634,6 +639,8 @@ class Masked(Fact, frozen=True, tag="masked"):
 
 LEFT_OUT_BY_CALLER: Final = "caller"
 """The reason of a drop that the caller's own sliding window made."""
+UNREADABLE: Final = "unreadable"
+"""The reason of a `Compacted` that takes the place of a provider's summary, because the model cannot read it."""
 
 
 class Dropped(Fact, frozen=True, tag="dropped"):
@@ -666,7 +673,9 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     """A summary replaces a range of steps, in the place of the last of them.
 
     Pinned steps and those in `keep` stay in front of it. With `masks`, the summary is the record of a cut: steps
-    stay without their results, and the record stands behind the range.
+    stay without their results, and the record stands behind the range. With the reason `unreadable`, it replaces
+    one `ForeignSummary` that the model cannot read: the messages in front of that count again, and the summary, if
+    there is one, is a record of those that are only in the log.
 
     Examples:
         ```python
@@ -701,9 +710,18 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     """Measurements of the compaction (`foveal.core.compaction.health`)."""
     reason: str = ""
     """The trigger: `tokens`, `turns`, `messages`, `hand` (requested by the user), `overflow`, `model`,
-    `merge`, `room` (the request would not fit otherwise) or `price` (a smaller request costs less)."""
+    `merge`, `room` (the request would not fit otherwise), `price` (a smaller request costs less) or `unreadable`
+    (the model cannot read the summary of another one)."""
     rule: str = ""
     """The rule that decided it."""
+    written_from: tuple[tuple[int, int], ...] = ()
+    """Ranges of messages that the summary is a record of although they are not in its range: the caller has left
+    them out, and they were rewound."""
+
+    @property
+    def takes_item_back(self) -> bool:
+        """Whether it replaces a summary of the provider that the model cannot read."""
+        return self.reason == UNREADABLE
 
 
 class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):

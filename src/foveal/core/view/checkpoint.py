@@ -126,6 +126,7 @@ def needed_seqs(view: View) -> set[int]:
     seqs.update(shown.seq for shown in view.asides.values())
     seqs.update(step.pin_seq for step in view.steps if step.is_pinned)
     seqs.update(view.superseded_since.values())
+    seqs.update(view.unreadable)
     if view.tools is not None:
         seqs.add(view.tools[0])
     seqs.update(loaded.seq for loaded in view.tool_use.loaded)
@@ -152,6 +153,8 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
         place = state.places.get(event.seq)
         if isinstance(event.fact, Compacted):
             view.apply_masks(event.seq, event.fact)
+            if event.fact.takes_item_back:
+                view.note_unreadable(event.seq)
             if place is not None:  # else a newer summary has replaced it, and only its masks are still shown
                 covers = state.covers.get(event.seq)
                 view.show_summary(event.seq, event.fact, place=place[0], messages=place[1], covers=covers)

@@ -60,7 +60,7 @@ _CHANGES: Final = (*REDUCTIONS, Superseded, Equipped, Instructed, Reverted, Expa
 
 def effective_events(log: Sequence[Event]) -> list[Event]:
     """Return the events that are not rewound, not reverted, and not expansions that a user message has ended."""
-    if _TAKING_BACK.isdisjoint(map(type, map(_fact, log))):
+    if not _takes_back(log):
         return list(log)
     return _walk_back(log)[0]
 
@@ -68,6 +68,18 @@ def effective_events(log: Sequence[Event]) -> list[Event]:
 def effective_rewinds(log: Sequence[Event]) -> list[Event]:
     """Return the rewinds that are neither reverted nor taken back by a later rewind, oldest first."""
     return _walk_back(log)[1]
+
+
+def _takes_back(log: Sequence[Event]) -> bool:
+    """Return whether any fact changes which earlier events are effective, or can end."""
+    types = set(map(type, map(_fact, log)))
+    return not types.isdisjoint(_TAKING_BACK) or (
+        Compacted in types and any(map(_takes_item_back, map(_fact, log)))
+    )
+
+
+def _takes_item_back(fact: AnyFact) -> bool:
+    return isinstance(fact, Compacted) and fact.takes_item_back
 
 
 def _walk_back(log: Sequence[Event]) -> tuple[list[Event], list[Event]]:
@@ -105,6 +117,8 @@ def _walk_back(log: Sequence[Event]) -> tuple[list[Event], list[Event]]:
                     outlived.clear()
             elif rewound is not None and isinstance(fact, Dropped | Compacted) and not _is_left_out(fact):
                 outlived.add(event.seq)
+            if isinstance(fact, Compacted) and fact.takes_item_back:
+                reverted.add(fact.first)
             kept.append(event)
     kept.reverse()
     rewinds.reverse()
@@ -128,6 +142,8 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
         return True  # which model reads the requests, and what it refuses, is no part of what was said
     if isinstance(fact, ToolsLoaded):
         return fact.target <= rewound.to
+    if isinstance(fact, Compacted) and fact.takes_item_back:
+        return fact.last <= rewound.to
     if isinstance(fact, UserSaid | ModelSaid | ToolReturned | ForeignSummary | Rewound | Expanded):
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
@@ -194,7 +210,7 @@ class EffectiveLog(NamedTuple):
         events = effective_events(log)
         expansions = tuple(event for event in events if isinstance(event.fact, Expanded))
         whole = dict(_whole_steps(events))
-        is_changed = whole or not _TAKING_BACK.isdisjoint(map(type, map(_fact, log)))
+        is_changed = whole or _takes_back(log)
         thinking_from = _newest_change(log) if is_changed else 0
         if len(events) == len(log):
             return cls(events, expansions, whole_steps=whole, thinking_from=thinking_from)
@@ -278,6 +294,8 @@ def _newest_change(log: Sequence[Event]) -> int:
                 is_change = has_expansion = True
             case Reverted():
                 is_change = True
+            case Compacted(takes_item_back=True):
+                is_change = True
             case Rewound():
                 at = bisect_right(changes, fact.to, key=_seq)
                 surviving = [change for change in changes[at:] if _survives(change.fact, fact)]
@@ -354,4 +372,4 @@ def needs_refold(fact: AnyFact, view: View) -> bool:
 
 def always_refolds(fact: AnyFact) -> bool:
     """Return whether a fact changes which earlier events are effective, or are shown, whatever the view is."""
-    return type(fact) in _TAKING_BACK or (isinstance(fact, Pinned) and fact.whole)
+    return type(fact) in _TAKING_BACK or (isinstance(fact, Pinned) and fact.whole) or _takes_item_back(fact)

@@ -183,7 +183,9 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             intact=not reduced
             and all(step.kind != "pinned" for step in view.steps)
             and all(view.find(seq) is None for seq in view.superseded)
-            and not view.thinking.was_refused,
+            and not view.thinking.was_refused
+            and not (view.thinking.start and not view.thinking.is_bound)
+            and not view.unreadable,
             thinking_from=view.thinking.start,
             binds_thinking=view.thinking.is_bound,
             seqs=tuple(chain.from_iterable(map(_unchanged_seqs, view.steps))),

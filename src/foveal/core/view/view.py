@@ -122,6 +122,8 @@ class View:
         self.dropped: DroppedMessages = DroppedMessages()
         self.notice: Step | None = None
         """The step that says which messages were dropped."""
+        self.unreadable: list[int] = []
+        """The events that take back summaries of another provider, which the model cannot read."""
         self.unnamed_results: list[int] = []
         """Results of hidden steps that no summary and no notice names, because they came late."""
         self.superseded: dict[int, int] = {}
@@ -487,6 +489,9 @@ class View:
         return sum(self._overlay(*overlay) for overlay in overlays) > 0
 
     def _compact(self, seq: int, fact: Compacted) -> None:
+        if fact.takes_item_back:
+            self._show_instead(seq, fact)
+            return
         is_record = self.apply_masks(seq, fact)
         ranges = hidden_ranges(fact)
         places = [high for step in self.summaries for _, high in intersect_ranges(step.covers, ranges)]
@@ -505,6 +510,17 @@ class View:
         )
         covers = subtract_ranges(ranges, tuple((other, other) for other in staying))
         self.show_summary(seq, fact, place=max(places), messages=messages, covers=covers)
+
+    def _show_instead(self, seq: int, fact: Compacted) -> None:
+        """Show a record in the place of a summary that the model cannot read; without a text, nothing."""
+        self.note_unreadable(seq)
+        if fact.summary:
+            messages = sum(last - first + 1 for first, last in fact.written_from)
+            self.show_summary(seq, fact, place=fact.last, messages=max(messages, 1))
+
+    def note_unreadable(self, seq: int) -> None:
+        """Note that the event `seq` takes back a summary that the model cannot read."""
+        self.unreadable.append(seq)
 
     def show_summary(
         self, seq: int, fact: Compacted, *, place: int, messages: int, covers: Ranges | None = None

@@ -142,7 +142,7 @@ _WIRES: Final[dict[str, Wire]] = {
             anthropic.read,
             anthropic.write,
             anthropic.join,
-            merges=anthropic.merges,
+            merges=same_role,
             has_system_beside=True,
             bound=Wire(
                 anthropic.ANTHROPIC_MESSAGES,

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 
 from foveal.core.log.events import AnyFact, Content, ModelSaid, Opened, Thinking, ThinkingLeftOut, extras
 from foveal.core.wire.common import Json
-from foveal.core.wire.overflow_errors import error_texts
 
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 """The value of the header `anthropic-beta` that `block_binding` needs."""
@@ -31,13 +30,9 @@ BINDING_SETTING: Final = "binds_thinking"
 """The name of the setting, and of its field in `Opened.settings`."""
 FIRST_BINDING_VERSION: Final = (5, 1)
 """The first version of Claude that binds thinking."""
-MAX_PROBLEM_CHARS: Final = 500
-"""Characters of a provider's message that are recorded."""
 _CLAUDE_VERSION: Final = re.compile(r"claude-(?:[a-z]+-?)*(\d{1,2})(?:[-.](\d{1,2})(?!\d))?(?!\d)")
 _UNCHECKED_GATEWAYS: Final = ("openrouter/",)
 """Beginnings of model names whose provider does not check thinking."""
-_REFUSAL: Final = "bound to a different conversation"
-_CONTROL_FIELDS: Final = ("block_binding", "prefix_mismatch_behavior", BINDING_BETA)
 
 
 def binds_thinking(model: str) -> bool:
@@ -95,7 +90,7 @@ def is_bound_utterance(fact: AnyFact) -> bool:
     return isinstance(fact, ModelSaid) and has_thinking(fact.content)
 
 
-# ── Requests and refusals ────────────────────────────────────────────────────────────────────────────────
+# ── Requests ────────────────────────────────────────────────────────────────────────────────
 
 
 def with_dropped_blocks(thinking: object, *, thinks: bool = False) -> Json | None:
@@ -118,18 +113,3 @@ def with_beta(header: str, beta: str = BINDING_BETA) -> str:
     """Return the header `anthropic-beta` with one more value, by default the one that `block_binding` needs."""
     values = [value.strip() for value in header.split(",") if value.strip()]
     return ",".join(values if beta in values else [*values, beta])
-
-
-def refused_thinking(error: object) -> str | None:
-    """Return the provider's message if it refused thinking that is bound to another conversation, else None."""
-    found = (text for text in error_texts(error) if _REFUSAL in text.lower())
-    message = next(found, None)
-    return None if message is None else message[:MAX_PROBLEM_CHARS]
-
-
-def refuses_controls(error: object) -> bool:
-    """Return whether an upstream refused the field `block_binding` or its header, which a gateway may not know."""
-    texts = [text.lower() for text in error_texts(error)]
-    if any(_REFUSAL in text for text in texts):
-        return False
-    return any(field in text for text in texts for field in _CONTROL_FIELDS)

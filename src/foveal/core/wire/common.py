@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from foveal.core.log.events import (
     AnyFact,
@@ -30,6 +31,7 @@ from foveal.core.log.events import (
     Text,
     ToolReturned,
     UserSaid,
+    extras,
     unraw,
 )
 from foveal.core.wire.media import measure_media
@@ -46,6 +48,9 @@ OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
 RECORD_MARK: Final = "[foveal: record of"
 """How a record that Foveal writes begins."""
 FOREIGN_SUMMARY_TITLE: Final = "[foveal: summary of the conversation before, as another provider wrote it]"
+SYSTEM_ROLE: Final = "system"
+RESULT_MESSAGE_FIELDS: Final = "messageFields"
+"""Name in the `extra` of a result: the other fields of its message, which may have several results."""
 _STRINGS: Final = (str, bytes)
 TEXT_OR_PARTS: Final = "a text, or a list of parts"
 """What a content may be, for a message."""
@@ -252,12 +257,23 @@ def native_dialect(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[Any
     return ""
 
 
+def with_message_fields(
+    results: Sequence[ToolReturned], extra: Raw | UnsetType, dialect: Dialect
+) -> tuple[ToolReturned, ...]:
+    """Return the results of a message that has nothing else, the first with the other fields of the message."""
+    if extra is UNSET:
+        return tuple(results)
+    first = results[0]
+    own = raw_json({**extras(first.extra), RESULT_MESSAGE_FIELDS: unraw(extra)})
+    return (replace(first, extra=own, dialect=dialect), *results[1:])
+
+
 # ── Writing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def same_role(before: Json, message: Json) -> bool:
-    """Return whether two messages have the same role."""
-    return bool(before["role"] == message["role"])
+    """Return whether two messages of the user, or of the model, have the same role. System messages stay apart."""
+    return bool(before["role"] == message["role"] != SYSTEM_ROLE)
 
 
 def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: Dialect) -> bool:

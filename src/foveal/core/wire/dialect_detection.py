@@ -9,6 +9,8 @@ from foveal.core.log.events import Dialect
 from foveal.core.wire.cache_marks import has_cache_mark, is_cache_point
 from foveal.core.wire.common import BadField, as_mapping
 
+_ANTHROPIC_KEYS: Final = frozenset({"clear_at", "output_config"})
+"""Fields of a system message among the others."""
 _CHAT_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "function_call"})
 _GEMINI_TOOLS: Final = frozenset(
     {"functionDeclarations", "function_declarations", "googleSearch", "google_search", "codeExecution",
@@ -32,6 +34,13 @@ _DIALECT_OF_PART: Final[dict[str, Dialect]] = {
     "tool_use": "anthropic",
     "tool_result": "anthropic",
     "server_tool_use": "anthropic",
+    "mcp_tool_use": "anthropic",
+    "mcp_tool_listing": "anthropic",
+    "compaction": "anthropic",
+    "fallback": "anthropic",
+    "tool_addition": "anthropic",
+    "tool_removal": "anthropic",
+    "container_upload": "anthropic",
 }
 
 _BEDROCK_BLOCKS: Final = frozenset(
@@ -96,8 +105,10 @@ def _dialect_of_message(value: object) -> Dialect:
         return "openai_chat"
     if kind == "message" and "stop_reason" in message:  # a whole reply of Anthropic
         return "anthropic"
-    if isinstance(kind, str) and (role is None or kind == "message"):
+    if isinstance(kind, str) and (role is None or kind == "message" or "content" not in message):
         return "openai_responses"
+    if role == "system" and not _ANTHROPIC_KEYS.isdisjoint(message):
+        return "anthropic"
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
         return _dialect_of_content(content)

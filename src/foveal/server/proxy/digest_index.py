@@ -5,6 +5,9 @@ exactly that history, whatever happened to S since; a row is `stale` if S was re
 hold the side state of a session: the last digests of its system text and tools, so that a change is noticed after a
 restart, and the events with newer versions of its instructions.
 
+The digest of a provider's summary (`interception.digests.summary_digest`) has a row as well, which is always
+`stale`: it leads to the session that the provider has summarised, and is no message of it.
+
 The column `words` holds the digest of an instruction's text in `heads`, and a value of the side state in `beside`.
 The rows are a cache of what the stores hold: without them a conversation is not recognised and a new one begins.
 """
@@ -30,6 +33,8 @@ _FIND_SESSIONS: Final = """SELECT session, seq, turn, words FROM heads AS one
 _ADD_MESSAGE: Final = """INSERT INTO heads (tenant, session, digest, seq, turn, words, stale)
     VALUES (?, ?, ?, ?, ?, ?, 0) ON CONFLICT (tenant, digest, session)
     DO UPDATE SET seq = excluded.seq, turn = excluded.turn, words = excluded.words, stale = 0"""
+_ADD_SUMMARY: Final = """INSERT INTO heads (tenant, session, digest, seq, turn, words, stale)
+    VALUES (?, ?, ?, ?, ?, NULL, 1) ON CONFLICT (tenant, digest, session) DO NOTHING"""
 _SET_SIDE_STATE: Final = """INSERT INTO beside (tenant, session, name, words) VALUES (?, ?, ?, ?)
     ON CONFLICT (tenant, session, name) DO UPDATE SET words = excluded.words"""
 FIRST_DIGESTS_TRIED: Final = 8
@@ -105,8 +110,10 @@ class DigestIndex:
         *,
         side_state: Mapping[str, bytes] | None = None,
         rewound: int | None = None,
+        summaries: Sequence[IndexedMessage] = (),
     ) -> None:
-        """Add messages to a session. If it was rewound, rows after the event `rewound` become stale."""
+        """Add messages to a session, and summaries that the provider made. If the session was rewound, rows after
+        the event `rewound` become stale."""
         rows = [(tenant, session, *message) for message in messages]
         named = [(tenant, session, name, value) for name, value in (side_state or {}).items()]
 
@@ -115,6 +122,7 @@ class DigestIndex:
             if rewound is not None:
                 await db.execute(_MARK_STALE, tenant, session, tenant, session, rewound)
             await db.execute_many(_ADD_MESSAGE, rows)
+            await db.execute_many(_ADD_SUMMARY, [(tenant, session, *one[:3]) for one in summaries])
             await db.execute_many(_SET_SIDE_STATE, named)
 
         await self._database.write(act, tenant=tenant, durable=False)

@@ -4,7 +4,9 @@
    is shown whole is the client's own version, since the log may differ from it: secrets are redacted, and a client
    may send an old message in another form.
 2. If upstream rejects the request as too large, `retry_smaller` replaces `body` by a smaller one.
-3. The session lock is held while messages are appended and fitted, never while upstream answers. If another request
+3. A request that asks the provider to compact the conversation goes out unchanged. It is recorded, and so is the
+   summary that the provider returns.
+4. The session lock is held while messages are appended and fitted, never while upstream answers. If another request
    changed the session meanwhile, the reply is stored as a note: it no longer answers the newest message.
 """
 
@@ -120,6 +122,8 @@ class Exchange:
 
     async def retry_smaller(self, error: object) -> bool:
         """Return True if upstream's error means that the request was too large and `body` is now a smaller one."""
+        if self.request.asks_for_compaction:
+            return False
         session, before = self.conversation.session, self.body
         async with self._lock(self.session_id):
             try:
@@ -175,7 +179,8 @@ class Exchange:
                 tools=request.tool_list(),
             )
         events = await session.append(*notes, *reply.facts)
-        await self._observe(reply.usage)
+        if not self.request.asks_for_compaction:  # its size says nothing about that of the view
+            await self._observe(reply.usage)
         last = (
             conversation.last_message.digest
             if conversation.last_message

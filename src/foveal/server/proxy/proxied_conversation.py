@@ -12,12 +12,22 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.core.engine.stored_messages import MESSAGE_FACTS
-from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, Rewound, UserSaid
+from foveal.core.log.events import (
+    AnyFact,
+    Dialect,
+    Equipped,
+    Event,
+    ForeignSummary,
+    Instructed,
+    Rewound,
+    UserSaid,
+)
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.thinking_check import ThinkingCheck
 from foveal.interception.client_request import ClientRequest, RequestTemplate
+from foveal.interception.digests import summary_digest
 from foveal.interception.recognised_messages import (
     MAX_LOG_RATIO,
     SYSTEM_KEY,
@@ -36,6 +46,8 @@ SUMMARY_FIELDS: Final[dict[Dialect, tuple[str, ...]]] = {
 }
 """Fields that a request for a summary copies from the client's: those before the messages, and those of the
 model."""
+BYTES_PER_TOKEN: Final = 4
+"""Bytes of a token of a request that is not counted."""
 MAX_BATCH_BYTES: Final = 128 * 1024
 """Bytes of messages that are appended at once; redacting and counting them takes milliseconds."""
 MAX_INSTRUCTION_VERSIONS: Final = 64
@@ -55,6 +67,8 @@ class ProxiedConversation(RecognisedMessages):
         """Tokens that are kept for the answer: what the client's limit asks for, or what is configured."""
         self._indexed_side_state: dict[str, bytes] = {}
         """The side state that the index contains."""
+        self._new_summaries: list[IndexedMessage] = []
+        """Summaries that the provider made and that the index does not contain yet."""
         self.has_unindexed_messages: bool = False
         """The log has messages that the index does not contain."""
         self.is_outdated: bool = False
@@ -78,6 +92,9 @@ class ProxiedConversation(RecognisedMessages):
         """Return the conversation as this request needs it. What cannot be reduced further is sent as it is: the
         provider knows its limits best."""
         self.current_request = request
+        if request.asks_for_compaction:  # the provider reads it whole, whatever it takes
+            tokens = len(request.body) // BYTES_PER_TOKEN
+            return Fitted(facts=(), aside=(), tools=[], tokens=tokens, limit=self.model.window, intact=True)
         wanted = min(request.max_tokens, self.model.window // 2) or self._configured_reserve
         if wanted != self._reserve:
             await self.session.set_reserve(wanted)
@@ -116,6 +133,11 @@ class ProxiedConversation(RecognisedMessages):
         """Return the side state that the index does not contain yet, and count it as contained."""
         indexed, self._indexed_side_state = self._indexed_side_state, dict(self.side_state)
         return {name: value for name, value in self.side_state.items() if indexed.get(name) != value}
+
+    def take_new_summaries(self) -> list[IndexedMessage]:
+        """Return the summaries that the index does not contain yet, and count them as contained."""
+        taken, self._new_summaries = self._new_summaries, []
+        return taken
 
     def forget_indexed_side_state(self) -> None:
         """Count the whole side state as not contained in the index: a write of it failed."""
@@ -162,11 +184,16 @@ class ProxiedConversation(RecognisedMessages):
         return indexed
 
     def add_recorded(
-        self, digest: bytes, seq: int, facts: Iterable[AnyFact], text_digest: bytes | None = None
+        self, digest: bytes, seq: int, facts: Sequence[AnyFact], text_digest: bytes | None = None
     ) -> IndexedMessage:
         """Add a message that was appended to the session as these facts, and ends with event `seq`."""
         begins_turn = any(isinstance(fact, UserSaid) for fact in facts)
-        return self.add_message(digest, seq=seq, begins_turn=begins_turn, text_digest=text_digest)
+        message = self.add_message(digest, seq=seq, begins_turn=begins_turn, text_digest=text_digest)
+        summaries = (fact for fact in facts if isinstance(fact, ForeignSummary))
+        self._new_summaries += [
+            IndexedMessage(summary_digest(s), seq, max(message.turn, 1)) for s in summaries
+        ]
+        return message
 
     def _side_facts(self, request: ClientRequest) -> list[AnyFact]:
         """Return facts for a system text and tools that have changed."""

@@ -2,9 +2,11 @@
 
 1. The conversation with the longest known history wins; of several sessions with it, one that ends there.
 2. A client that names its session gets that one: what differs is rewound, and nothing is forked.
-3. A request whose beginning is being answered for another request gets a fork; one that continues after a reply
+3. A request with a summary that the provider has made of a conversation continues that one, whatever of it the
+   request leaves out: what it leaves out is rewound, so the log has it.
+4. A request whose beginning is being answered for another request gets a fork; one that continues after a reply
    that is just being recorded waits for the recording.
-4. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
+5. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from foveal.core.view.fold import reductions_for_fork
 from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
 from foveal.interception.client_request import ClientRequest
-from foveal.interception.digests import is_from_model
+from foveal.interception.digests import is_from_model, summary_digest
 from foveal.interception.recognised_messages import IndexedMessage
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession
 from foveal.server.proxy.exchange import Exchange
@@ -123,6 +125,7 @@ class PendingIndex:
                 unwritten.messages,
                 side_state=unwritten.conversation.unindexed_side_state(),
                 rewound=unwritten.rewound,
+                summaries=unwritten.conversation.take_new_summaries(),
             )
         except StoreError as problem:
             unwritten.conversation.forget_indexed_side_state()
@@ -201,7 +204,12 @@ class TenantConversations:
         await self._wait_for_recording(request.digests)
         if session_id:
             return await self._continue_named(check_session_id(session_id), incoming)
-        for found in await self._find(request):
+        sessions = await self._find(request)
+        for made in await self._find_summarised(request, sessions):
+            exchange = await self._continue_summarised(made, incoming)
+            if exchange is not None:
+                return exchange
+        for found in sessions:
             exchange = await self._continue(found, incoming)
             if exchange is not None:
                 return exchange
@@ -250,6 +258,36 @@ class TenantConversations:
                 break  # another session may contain this model message: search the index
         await self._pending.write_all()
         return await self._index.find(self._tenant.name, list(dict.fromkeys(request.digests)))
+
+    async def _find_summarised(
+        self, request: ClientRequest, sessions: Sequence[KnownSession]
+    ) -> list[KnownSession]:
+        """Return the sessions that the newest summary in a request was made of, if it is no part of the history
+        that these `sessions` contain."""
+        known = request.digests.index(sessions[0].end.digest) + 1 if sessions else 0
+        summary = request.newest_summary(known)
+        if summary is None:
+            return []
+        await self._pending.write_all()
+        return await self._index.find(self._tenant.name, [summary_digest(summary)])
+
+    async def _continue_summarised(self, made: KnownSession, incoming: _Incoming) -> Exchange | None:
+        """Continue a session after a summary that the provider made of it, or a fork if it has gone on since; None
+        if the session is gone."""
+        request = incoming.request
+        try:
+            async with self._lock(made.session):
+                conversation = await self._current(made.session, incoming)
+                last, is_free = conversation.last_message, conversation.exchange is None
+                if last is not None and last.seq == made.end.seq and is_free:
+                    known = conversation.count_known(request.digests)
+                    count = conversation.count_up_to(request.digests[known - 1]) if known else 0
+                    chunks = request.chunks(known)
+                    return await self._record(conversation, request, known, chunks, rewind_to=count)
+            return await self._fork(made, 0, incoming, (), is_summary=True)
+        except (SessionGone, UnknownSession):
+            await self.delete_session(made.session)
+            return None
 
     async def _continue(self, found: KnownSession, incoming: _Incoming) -> Exchange | None:
         """Continue a session or a fork of it; None if the session is gone."""
@@ -313,12 +351,25 @@ class TenantConversations:
             return await self._record(conversation, incoming.request, 0, chunks)
 
     async def _fork(
-        self, found: KnownSession, known: int, incoming: _Incoming, chunks: Sequence[MessageChunk]
+        self,
+        found: KnownSession,
+        known: int,
+        incoming: _Incoming,
+        chunks: Sequence[MessageChunk],
+        *,
+        is_summary: bool = False,
     ) -> Exchange:
+        """Fork a session after the first `known` messages of a request; with `is_summary`, after a summary in the
+        request, and rewind it to what the request has of the messages before that."""
         id, tenant, seq = _new_session_id(), self._tenant.name, found.end.seq
-        digests = list(dict.fromkeys(incoming.request.digests[:known]))
+        request = incoming.request
+        digests = list(dict.fromkeys(request.digests if is_summary else request.digests[:known]))
         await self._pending.write_all()
         messages = await self._index.find_in_session(tenant, found.session, digests)
+        if is_summary:
+            messages = [message for message in messages if message.seq < seq]
+            known = request.digests.index(messages[-1].digest) + 1 if messages else 0
+            chunks = request.chunks(known)
         _, side_state = await self._index.load(tenant, found.session)
         async with self._lock(id):
             await self._tenant.fast_store.fork(found.session, id, at=seq)
@@ -327,7 +378,10 @@ class TenantConversations:
             inherited = [message._replace(text_digest=message.text_digest and b"") for message in messages]
             conversation.load(inherited, instruction_versions_until(side_state, seq), ())
             await self._inherit_reductions(conversation, found)
-            return await self._record(conversation, incoming.request, known, chunks, inherited=inherited)
+            rewind_to = len(inherited) if is_summary else None
+            return await self._record(
+                conversation, request, known, chunks, rewind_to=rewind_to, inherited=inherited
+            )
 
     async def _inherit_reductions(self, conversation: ProxiedConversation, found: KnownSession) -> None:
         """Take over what the session did after the fork to the messages before it."""

@@ -91,6 +91,9 @@ UNMANAGED: list[tuple[str, str, Any, str]] = [
         "content",
     ),
     ("messages", "claude-x", {"messages": [user("Hi")], "system": {"not": "a text"}}, ""),
+    ("responses", "gpt-5", {"input": [{"type": "compaction_trigger"}]}, "not a list of messages"),
+]
+COMPACTED: list[tuple[str, str, Any, str]] = [
     (
         "messages",
         "claude-x",
@@ -102,6 +105,12 @@ UNMANAGED: list[tuple[str, str, Any, str]] = [
         "gpt-5",
         {"input": [user("Hi"), {"type": "compaction_trigger"}]},
         "(the provider compacts this conversation)",
+    ),
+    (
+        "responses/compact",
+        "gpt-5",
+        {"input": [user("word " * 400_000)]},
+        "(the provider compacts this conversation, and about ",
     ),
 ]
 
@@ -147,12 +156,18 @@ def test_the_log_says_why_a_request_is_not_managed_and_quotes_nothing(
     assert "secret-word" not in str(lines)
 
 
-def test_a_conversation_to_be_compacted_is_forwarded_unchanged(proxy: ProxyServer, raw: RawUpstream) -> None:
-    body = json.dumps({"model": "gpt-5", "input": [user("word " * 200_000)]}).encode()
-    reply = post(proxy, "/v1/responses/compact", content=body, headers={"authorization": f"Bearer {KEY}"})
+@pytest.mark.parametrize(("path", "model", "fields", "why"), COMPACTED)
+def test_a_conversation_to_be_compacted_is_forwarded_unchanged(
+    proxy: ProxyServer, raw: RawUpstream, path: str, model: str, fields: Json, why: str
+) -> None:
+    body = json.dumps({"model": model, **fields}).encode()
+    reply = post(proxy, f"/v1/{path}", content=body, headers={"authorization": f"Bearer {KEY}"})
     assert (reply.status_code, reply.content) == (200, FINE)
     assert raw.seen[-1].body == body
-    assert raw.seen[-1].line.split()[1] == "/v1/responses/compact"
+    assert raw.seen[-1].line.split()[1] == f"/v1/{path}"
+    assert reply.headers["x-foveal-reduced"].startswith("none; forwarded unchanged (")
+    assert why in reply.headers["x-foveal-reduced"]
+    assert proxy.events(reply.headers["x-foveal-session"])
 
 
 def test_a_body_that_is_not_json_is_left_to_the_provider(raw: RawUpstream, tmp_path: Path) -> None:

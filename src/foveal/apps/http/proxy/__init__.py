@@ -29,7 +29,7 @@ def routes(service: Service, upstreams: Upstreams) -> list[Route]:
         Route("/v1/chat/completions", proxied.chat, methods=["POST"]),
         Route("/v1/responses", proxied.responses, methods=["POST"]),
         Route("/v1/messages", proxied.messages, methods=["POST"]),
-        Route("/v1/responses/compact", passthrough.compact, methods=["POST"]),
+        Route("/v1/responses/compact", proxied.compact, methods=["POST"]),
         Route("/v1/messages/count_tokens", passthrough.count_tokens, methods=["POST"]),
         Route("/v1/models", passthrough.list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", passthrough.get_model, methods=["GET"]),

@@ -39,7 +39,8 @@ from foveal.apps.http.proxy.upstreams import (
 from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.wire.bound_thinking import BINDING_BETA, refuses_controls
+from foveal.core.wire.bound_thinking import BINDING_BETA
+from foveal.core.wire.refused_state import refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.interception.attempts import (
     MAX_ERROR_BYTES,
@@ -76,8 +77,6 @@ async def read_first_event(response: aiohttp.ClientResponse) -> FirstEvent:
 # ── Proxied requests ─────────────────────────────────────────────────────────────────────────────────────
 
 SUMMARY_TIMEOUT_S: Final = 120.0
-BYTES_PER_TOKEN: Final = 4
-"""Bytes of a token of a request that is not counted."""
 
 
 class ProxyEndpoints:
@@ -88,6 +87,10 @@ class ProxyEndpoints:
         self._upstreams = upstreams
         self._limits = RequestLimits.of(runtime.config)
 
+    async def compact(self, request: Request) -> Response:
+        """Return the client's conversation as the upstream compacts it: unreduced."""
+        return await self._forward(request, "openai_responses", path="/responses/compact")
+
     async def chat(self, request: Request) -> Response:
         return await self._forward(request, "openai_chat")
 
@@ -97,13 +100,16 @@ class ProxyEndpoints:
     async def messages(self, request: Request) -> Response:
         return await self._forward(request, "anthropic")
 
-    async def _forward(self, request: Request, dialect: Dialect) -> Response:
+    async def _forward(self, request: Request, dialect: Dialect, *, path: str = "") -> Response:
+        """Answer a request; one with a `path` of its own goes to an endpoint that compacts."""
         began = time.perf_counter()
         body = await request_body.read_bytes(request)
-        client_request = ClientRequest(dialect, body, self._upstreams.request_cache)
+        cache = self._upstreams.request_cache
+        client_request = ClientRequest(dialect, body, cache, asks_for_compaction=bool(path))
         self._limits.check(client_request)
         query = request.scope["query_string"].decode("latin-1")
-        target = await self._upstreams.target(dialect, request.scope["headers"], query=query)
+        headers = request.scope["headers"]
+        target = await self._upstreams.target(dialect, headers, path=path, query=query)
         key = _retry_key(request, target, body)
         earlier = await self._upstreams.in_flight.find(key, request)
         if earlier is not None:
@@ -153,7 +159,7 @@ class ProxyEndpoints:
     ) -> tuple[Exchange | None, str]:
         """Record and fit the request; return None and the reason if it cannot be recorded."""
         if client_request.problem:
-            return None, _with_excess(client_request, model)
+            return None, client_request.problem
 
         async def summarise(dialect: Dialect, body: bytes, beta: str) -> tuple[int, bytes]:
             to = target.with_beta(beta) if beta else target
@@ -180,7 +186,7 @@ class ProxyEndpoints:
             self._runtime.store_failed(tenant, failure)
             return None, "the store cannot be used now"
         self._runtime.store_recovered(tenant)
-        return exchange, ""
+        return exchange, _unchanged_because(exchange) if client_request.asks_for_compaction else ""
 
     async def _send(self, request: Request, proxy_request: ProxyRequest, target: UpstreamTarget) -> Response:
         """Send the request, and smaller ones while the upstream refuses it as too large; return the response."""
@@ -204,12 +210,12 @@ class ProxyEndpoints:
         return ResponseStream(request, response, proxy_request, already_read, silence_s=silence_s)
 
 
-def _with_excess(request: ClientRequest, model: Model) -> str:
-    """Return why a request is not managed; of one that asks for a compaction also whether it seems too large."""
-    tokens = len(request.body) // BYTES_PER_TOKEN
-    if request.problem != COMPACTED_BY_PROVIDER or tokens <= model.window:
-        return request.problem
-    return f"{request.problem}, and about {tokens:,} tokens do not fit into its window of {model.window:,}"
+def _unchanged_because(exchange: Exchange) -> str:
+    """Return why a request that asks for a compaction is forwarded unchanged, and whether it seems too large."""
+    tokens, window = exchange.tokens, exchange.conversation.model.window
+    if tokens <= window:
+        return COMPACTED_BY_PROVIDER
+    return f"{COMPACTED_BY_PROVIDER}, and about {tokens:,} tokens do not fit into its window of {window:,}"
 
 
 class _ProxyCall:
@@ -321,12 +327,6 @@ class PassthroughEndpoints:
         data = await request_body.read_bytes(request)
         self._limits.check(ClientRequest("anthropic", data))
         return await self._pass_through(request, "anthropic", "/messages/count_tokens", data)
-
-    async def compact(self, request: Request) -> Response:
-        """Return the client's conversation as the upstream compacts it: unreduced."""
-        data = await request_body.read_bytes(request)
-        self._limits.check(ClientRequest("openai_responses", data))
-        return await self._pass_through(request, "openai_responses", "/responses/compact", data)
 
     async def list_models(self, request: Request) -> Response:
         """Return the upstream's models that `server.models` allows."""

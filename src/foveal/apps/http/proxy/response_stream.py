@@ -95,6 +95,8 @@ class ProxyRequest:
             values[b"x-foveal-tokens"] = exchange.tokens
             values[b"x-foveal-whole"] = exchange.unreduced_tokens
             values[b"x-foveal-reduced"] = exchange.reductions
+            if self.client_request.asks_for_compaction:
+                values[b"x-foveal-reduced"] = f"none; forwarded unchanged ({self._problem})"
         return [(name, forwarded_headers.safe_value(value)) for name, value in values.items()]
 
     def error_response(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:

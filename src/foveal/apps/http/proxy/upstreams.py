@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ from foveal.web.http_headers import TOKEN_PREFIX, Headers, header_value, is_loop
 
 CONNECT_TIMEOUT_S: Final = 15.0
 MAX_CACHED_MODELS: Final = 1_000
+MAX_BYTES_AT_ONCE: Final = 1 << 20
+"""A larger body is sent in parts, so that the event loop can do other work in between."""
 DIALECT_PATHS: Final[Mapping[Dialect, str]] = {
     "openai_chat": "/chat/completions",
     "openai_responses": "/responses",
@@ -196,7 +199,7 @@ class Upstreams:
                 return await client.request(
                     method,
                     URL(target.url, encoded=True),
-                    data=body,
+                    data=_payload(body),
                     headers=target.headers,
                     allow_redirects=False,
                     timeout=self._timeout,
@@ -235,6 +238,11 @@ class Upstreams:
                 skip_auto_headers=("User-Agent", "Content-Type"),
             )
         return self._clients[is_local]
+
+
+def _payload(body: bytes | AsyncIterator[bytes] | None) -> bytes | BytesIO | AsyncIterator[bytes] | None:
+    """Return a body in the form in which aiohttp sends it in parts, if it is large; it warns of large bytes."""
+    return BytesIO(body) if isinstance(body, bytes) and len(body) > MAX_BYTES_AT_ONCE else body
 
 
 def unreachable_error(target: UpstreamTarget, problem: Exception, *, silence_s: int = 0) -> HttpError:

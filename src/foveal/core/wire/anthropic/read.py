@@ -36,9 +36,10 @@ from foveal.core.log.events import (
     UserSaid,
     unraw,
 )
-from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, COMPACTION_TYPE, SYSTEM_ROLE
+from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES, COMPACTION_TYPE
 from foveal.core.wire.cache_marks import CACHE_MARK
 from foveal.core.wire.common import (
+    SYSTEM_ROLE,
     TEXT_OR_PARTS,
     BadField,
     MessageChunk,
@@ -52,6 +53,7 @@ from foveal.core.wire.common import (
     required_content,
     required_string,
     unknown_role,
+    with_message_fields,
 )
 
 _COMPACTION: Final = b'"compaction"'
@@ -75,17 +77,17 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
     role = message.get("role")
     if role == SYSTEM_ROLE:
         return (_read_system(message),)
-    content: Content | list[AnyPart | ToolReturned] = required_content(message, "content")
+    content: Any = required_content(message, "content")
     extra: Raw | UnsetType = UNSET
     if len(message) != 2 or role is None:  # else there are no other fields
         extra = other_fields(message, _REPLY_FIELDS if message.get("type") == "message" else _MESSAGE_FIELDS)
     if not isinstance(content, str):
-        content = read_list(content, "content", _read_block, expected=TEXT_OR_PARTS)
+        content = _read_blocks(content, role)
     match role:
         case "user":
             return _user_facts(content, extra)
         case "assistant":
-            parts = _without_results(content)
+            parts: Content = content if isinstance(content, str) else tuple(content)
             if not isinstance(parts, str) and any(map(_is_summary, parts)):
                 return tuple(_split_at_summaries(parts, extra))
             return (_model_fact(parts, extra),)
@@ -98,10 +100,11 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
 def _read_system(message: Mapping[str, Any]) -> Instructed:
     """Read a system message among the messages. It may have settings for the next turns instead of content."""
     extra = other_fields(message, _MESSAGE_FIELDS)
-    has_content = message.get("content") is not None or extra is UNSET
-    content: Content = required_content(message, "content") if has_content else ""
+    has_settings = extra is not UNSET and any(value is not None for value in unraw(extra).values())
+    is_bare = has_settings and message.get("content") is None
+    content: Any = "" if is_bare else required_content(message, "content")
     if not isinstance(content, str):
-        content = tuple(read_list(content, "content", _read_part, expected=TEXT_OR_PARTS))
+        content = tuple(_read_blocks(content, SYSTEM_ROLE))
     return Instructed(content=content, dialect=ANTHROPIC_MESSAGES, extra=extra)
 
 
@@ -149,25 +152,13 @@ def _native_dialect(extra: Any, content: Content) -> Dialect:
 def _user_facts(content: str | list[AnyPart | ToolReturned], extra: Any) -> tuple[AnyFact, ...]:
     if isinstance(content, str):
         return (UserSaid(content=content, dialect=_native_dialect(extra, ""), extra=extra),)
-    if len(content) == 1 and isinstance(result := content[0], ToolReturned):  # fast path: one result
-        return (result,)
+    if len(content) == 1 and isinstance(result := content[0], ToolReturned) and extra is UNSET:
+        return (result,)  # fast path: one result
     results = [block for block in content if isinstance(block, ToolReturned)]
     if results and len(results) == len(content):
-        return tuple(results)
+        return with_message_fields(results, extra, ANTHROPIC_MESSAGES)
     parts = tuple(block for block in content if not isinstance(block, ToolReturned))
     return (*results, UserSaid(content=parts, dialect=_native_dialect(extra, parts), extra=extra))
-
-
-def _without_results(content: str | list[AnyPart | ToolReturned]) -> Content:
-    if isinstance(content, str):
-        return content
-    parts: list[AnyPart] = []
-    for block in content:
-        if isinstance(block, ToolReturned):
-            place = len(parts)
-            raise BadField(f"content[{place}].type", "a tool_result belongs into a message of the user")
-        parts.append(block)
-    return tuple(parts)
 
 
 def _is_list_of_texts(parts: Sequence[AnyPart]) -> bool:
@@ -175,6 +166,18 @@ def _is_list_of_texts(parts: Sequence[AnyPart]) -> bool:
         if not isinstance(part, Text):
             return False
     return bool(parts)
+
+
+def _read_blocks(content: object, role: object) -> list[AnyPart | ToolReturned]:
+    """Read the blocks of a message; raises `BadField` for a call that is not the assistant's and for a result that
+    is not the user's."""
+    blocks = read_list(content, "content", _read_block, expected=TEXT_OR_PARTS)
+    for place, block in enumerate(blocks):
+        if isinstance(block, ToolReturned) and role != "user":
+            raise BadField(f"content[{place}].type", "a tool_result belongs into a message of the user")
+        if isinstance(block, Call) and role != "assistant":
+            raise BadField(f"content[{place}].type", "a tool_use belongs into a message of the assistant")
+    return blocks
 
 
 def _read_block(item: Mapping[str, Any]) -> AnyPart | ToolReturned:

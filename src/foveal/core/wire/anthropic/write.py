@@ -31,6 +31,8 @@ from foveal.core.log.events import (
 )
 from foveal.core.wire.common import (
     OPENING_USER_TEXT,
+    RESULT_MESSAGE_FIELDS,
+    SYSTEM_ROLE,
     Json,
     arguments_object,
     derived_name,
@@ -39,12 +41,12 @@ from foveal.core.wire.common import (
     is_native,
     media_notice,
     readable_summary,
+    same_role,
 )
 from foveal.core.wire.media import media_source
 
 ANTHROPIC_MESSAGES: Final[Dialect] = "anthropic"
 COMPACTION_TYPE: Final = "compaction"
-SYSTEM_ROLE: Final = "system"
 _LEGAL_ID: Final = pattern(r"[a-zA-Z0-9_-]+")
 _ILLEGAL_ID_CHAR: Final = pattern(r"[^a-zA-Z0-9_-]")
 _THINKING_TYPES: Final = ("thinking", "redacted_thinking")
@@ -67,7 +69,8 @@ def write_bound(fact: AnyFact) -> list[Json]:
 
 def _write(fact: AnyFact, *, keeps_last_thinking: bool) -> list[Json]:
     if isinstance(fact, ToolReturned):
-        return [{"role": "user", "content": [_write_result(fact)]}]
+        block = _write_result(fact)
+        return [{"role": "user", "content": [block], **block.pop(RESULT_MESSAGE_FIELDS, {})}]
     if isinstance(fact, ModelSaid):
         return _write_message("assistant", fact, keeps_last_thinking=keeps_last_thinking)
     if isinstance(fact, Instructed) and fact.dialect == ANTHROPIC_MESSAGES and not fact.aside:
@@ -188,11 +191,6 @@ def _write_media(part: Media) -> Json | None:
 # ── All messages ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def merges(before: Json, message: Json) -> bool:
-    """Return whether `join` makes one message of two."""
-    return bool(before["role"] == message["role"] != SYSTEM_ROLE)
-
-
 def merges_bound(before: Json, message: Json) -> bool:
     """Return whether `join_bound` makes one message of two: only of a tool result and what follows it. Thinking is
     bound to the messages before it, and the provider accepts neighbours of one role."""
@@ -206,7 +204,7 @@ def merges_bound(before: Json, message: Json) -> bool:
 
 def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
     """Return the messages of all steps as one legal list; the groups are not changed."""
-    return _join(groups, merges)
+    return _join(groups, same_role)
 
 
 def join_bound(groups: Iterable[Sequence[Json]]) -> list[Json]:
@@ -225,7 +223,7 @@ def _join(groups: Iterable[Sequence[Json]], merges: Callable[[Json, Json], bool]
         role, content = message["role"], message.get("content")
         if type(content) is list and (names or (role == "assistant" and len(content) > 1)):
             message, names = _with_distinct_ids(message, names)
-        is_merged = role == last["role"] and merges(last, message)
+        is_merged = merges(last, message)
         last = message
         if not is_merged:
             if role == "assistant" and not has_begun and not _is_summary(message):

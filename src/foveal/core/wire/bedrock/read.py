@@ -8,8 +8,7 @@ Legal messages that are read, written and joined are unchanged, with these excep
 1. neighbouring messages of the same role become one message;
 2. tool results come first in a message;
 3. empty texts, empty messages, reasoning at the end of a message, and a `cachePoint` next to another are left out;
-4. system text among the messages becomes a user message, unless it adds or removes tools;
-5. ids, names of tools and names of documents that Bedrock refuses are replaced.
+4. ids, names of tools and names of documents that Bedrock refuses are replaced.
 """
 
 from __future__ import annotations
@@ -53,6 +52,7 @@ from foveal.core.wire.common import (
     read_media,
     required_string,
     unknown_role,
+    with_message_fields,
 )
 
 T = TypeVar("T")
@@ -97,12 +97,12 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
             content, extra, dialect = _said(blocks, extra)
             return (ModelSaid(content=content, dialect=dialect, extra=extra),)
         case "system":
-            content, extra, dialect = _said(blocks, extra)
-            return (Instructed(content=content, dialect=dialect, extra=extra),)
+            content, extra, _ = _said(blocks, extra)
+            return (Instructed(content=content, dialect=BEDROCK_CONVERSE, extra=extra),)
         case None:
             raise BadField("role", "is missing")
         case other:
-            raise unknown_role(other, "Bedrock messages", "user, assistant")
+            raise unknown_role(other, "Bedrock messages", "user, assistant, system")
 
 
 def _check_places(blocks: list[_Block], role: object) -> None:
@@ -131,8 +131,8 @@ def _said(blocks: list[_Block], extra: Raw | UnsetType) -> tuple[Content, Raw | 
 
 
 def _user_facts(blocks: list[_Block], extra: Raw | UnsetType) -> tuple[AnyFact, ...]:
-    if len(blocks) == 1 and isinstance(block := blocks[0], ToolReturned):  # fast path: one result
-        return (block,)
+    if len(blocks) == 1 and isinstance(block := blocks[0], ToolReturned) and extra is UNSET:
+        return (block,)  # fast path: one result
     results: list[ToolReturned] = []
     others: list[_Block] = []
     is_after_result = False
@@ -146,7 +146,7 @@ def _user_facts(blocks: list[_Block], extra: Raw | UnsetType) -> tuple[AnyFact, 
             others.append(block)
             is_after_result = False
     if results and all(isinstance(block, _CachePoint) for block in others):
-        return tuple(results)
+        return with_message_fields(results, extra, BEDROCK_CONVERSE)
     content, extra, dialect = _said(others, extra)
     return (*results, UserSaid(content=content, dialect=dialect, extra=extra))
 

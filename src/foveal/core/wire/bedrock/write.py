@@ -27,7 +27,6 @@ from foveal.core.log.events import (
     Instructed,
     Media,
     ModelSaid,
-    Opaque,
     Text,
     ToolReturned,
     UserSaid,
@@ -39,6 +38,8 @@ from foveal.core.wire.bedrock.converse_bytes import decode_base64, restore_bytes
 from foveal.core.wire.cache_marks import CACHE_POINT, is_cache_point
 from foveal.core.wire.common import (
     OPENING_USER_TEXT,
+    RESULT_MESSAGE_FIELDS,
+    SYSTEM_ROLE,
     Json,
     arguments_object,
     derived_name,
@@ -47,6 +48,7 @@ from foveal.core.wire.common import (
     is_native,
     media_notice,
     readable_summary,
+    same_role,
 )
 from foveal.core.wire.media import BEDROCK_DOCUMENT_TYPES, BEDROCK_IMAGE_TYPES, media_source
 
@@ -65,7 +67,6 @@ _ILLEGAL_ID_CHAR: Final = pattern(r"[^a-zA-Z0-9_-]")
 _LEGAL_TOOL_NAME: Final = pattern(rf"[a-zA-Z0-9_-]{{1,{MAX_ID_CHARS}}}")
 _ILLEGAL_DOCUMENT_CHARS: Final = pattern(r"[^a-zA-Z0-9\s()\[\]-]+")
 _SPACES: Final = pattern(r"\s+")
-_TOOL_CHANGES: Final = ("toolAddition", "toolRemoval")
 _UNKNOWN_BLOCK: Final = "SDK_UNKNOWN_MEMBER"
 """What boto3 returns for a block that it does not know; its content is lost, and boto3 refuses to send it."""
 
@@ -86,11 +87,12 @@ def write_bound(fact: AnyFact) -> list[Json]:
 
 def _write(fact: AnyFact, *, keeps_last_reasoning: bool) -> list[Json]:
     if isinstance(fact, ToolReturned):
-        return [{"role": "user", "content": _result_blocks(fact)}]
+        return [_write_result(fact)]
     if isinstance(fact, ModelSaid):
         return _write_message("assistant", fact, keeps_last_reasoning=keeps_last_reasoning)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
-        return _write_message("system" if _changes_tools(fact) else "user", fact)
+        is_system = isinstance(fact, Instructed) and fact.dialect == BEDROCK_CONVERSE
+        return _write_message(SYSTEM_ROLE if is_system else "user", fact)
     if isinstance(fact, ForeignSummary) and (summary := readable_summary(fact)) is not None:
         return _write_message("user", summary)
     return []
@@ -118,10 +120,11 @@ def _write_message(
     return [{"role": role, "content": blocks, **others}]
 
 
-def _result_blocks(fact: ToolReturned) -> list[Json]:
-    """Return the result, and the `cachePoint` after it."""
+def _write_result(fact: ToolReturned) -> Json:
+    """Return a message with the result, and the `cachePoint` after it."""
     same_dialect = is_native(fact, BEDROCK_CONVERSE)
-    fields = extras(fact.extra) if same_dialect else {}
+    fields = dict(extras(fact.extra)) if same_dialect else {}
+    around, points = fields.pop(RESULT_MESSAGE_FIELDS, {}), _cache_points(fields)[-1:]
     written = [
         block
         for _, block in _placed_blocks(fact.content, same_dialect=same_dialect, allows_media=True)
@@ -133,17 +136,8 @@ def _result_blocks(fact: ToolReturned) -> list[Json]:
     if fact.error:
         result["status"] = "error"
     result.update((name, value) for name, value in fields.items() if name != CACHE_POINTS_FIELD)
-    return [{"toolResult": result}, *({CACHE_POINT: point} for _, point in _cache_points(fields)[-1:])]
-
-
-def _changes_tools(fact: UserSaid | Instructed) -> bool:
-    """Return whether a system message adds or removes tools, which only a system message may do."""
-    if fact.dialect != BEDROCK_CONVERSE or isinstance(fact, UserSaid):
-        return False
-    return any(
-        isinstance(part, Opaque) and not unraw(part.native).keys().isdisjoint(_TOOL_CHANGES)
-        for part in parts(fact.content)
-    )
+    blocks = [{"toolResult": result}, *({CACHE_POINT: point} for _, point in points)]
+    return {"role": "user", "content": blocks, **around}
 
 
 def _cache_points(fields: Mapping[str, Any]) -> list[tuple[int, Json]]:
@@ -272,9 +266,9 @@ def _write_media(part: Media) -> Json | None:
 def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
     """Return the messages of all steps as one legal list; the groups are not changed."""
     joined: list[Json] = []
-    last = ""
+    last: Json = {"role": ""}
     fresh = False  # whether the last message is a copy and may be changed; messages of a group may not
-    has_user = False
+    has_begun = False
     new_ids: dict[str, list[str]] = {}
     document_names: set[str] = set()
     for message in chain.from_iterable(groups):
@@ -283,11 +277,12 @@ def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
             message, new_ids = _with_distinct_ids(message, new_ids)
         if role == "user":
             message = _with_distinct_documents(message, document_names)
-        if role != last:
-            if role == "assistant" and not has_user:
+        is_merged, last = same_role(last, message), message
+        if not is_merged:
+            if role == "assistant" and not has_begun:
                 joined.append({"role": "user", "content": [{"text": OPENING_USER_TEXT}]})
             joined.append(message)
-            last, fresh, has_user = role, False, has_user or role != "system"
+            fresh, has_begun = False, has_begun or role != SYSTEM_ROLE
             continue
         if not fresh:
             joined[-1], fresh = {**joined[-1], "content": list(joined[-1]["content"])}, True

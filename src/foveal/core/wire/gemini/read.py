@@ -55,6 +55,7 @@ from foveal.core.wire.common import (
     read_media,
     required_string,
     unknown_role,
+    with_message_fields,
 )
 from foveal.core.wire.gemini.write import GEMINI_CONTENTS, RESPONSE_FIELD
 from foveal.errors import MalformedMessage
@@ -149,7 +150,7 @@ def _user_facts(
         if part is not None and not isinstance(part, ToolReturned):
             others.append(part)
     if results and not others:
-        return tuple(results)
+        return with_message_fields(results, extra, GEMINI_CONTENTS)
     content = _content(others)
     return (*results, UserSaid(content=content, dialect=_native_dialect(extra, content), extra=extra))
 

@@ -37,6 +37,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.wire.common import (
     OPENING_USER_TEXT,
+    RESULT_MESSAGE_FIELDS,
     Json,
     arguments_object,
     function_arguments,
@@ -66,7 +67,8 @@ _INLINE_TYPES: Final = frozenset(
 def write(fact: AnyFact) -> list[Json]:
     """Return the content of one fact; none if nothing of it may be sent."""
     if isinstance(fact, ToolReturned):
-        return [{"role": "user", "parts": [_write_result(fact)]}]
+        part = _write_result(fact)
+        return [{"role": "user", "parts": [part], **part.pop(RESULT_MESSAGE_FIELDS, {})}]
     if isinstance(fact, ModelSaid):
         return _write_message("model", fact)
     if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):

@@ -52,11 +52,13 @@ from foveal.core.wire.common import (
     unknown_role,
 )
 from foveal.core.wire.openai_responses.write import (
+    APPROVAL_REQUEST,
     APPROVAL_TYPE,
     COMPACTION_TYPES,
     CUSTOM_CALL,
     NATIVE_CALLS,
     OPENAI_RESPONSES,
+    SETTING_TYPES,
     STDERR_FIELDS,
 )
 
@@ -65,7 +67,8 @@ _CALL_FIELDS: Final = frozenset({"type", "call_id", "name", "arguments"})
 _CUSTOM_CALL_FIELDS: Final = frozenset({"type", "call_id", "name", "input"})
 _NATIVE_CALL_FIELDS: Final = frozenset({"type", "id", "call_id", "status"})
 _RESULT_TYPES: Final = {f"{variety}_output": variety for variety in (*NATIVE_CALLS, CUSTOM_CALL)} | {
-    "function_call_output": "function"
+    "function_call_output": "function",
+    APPROVAL_TYPE: APPROVAL_REQUEST,
 }
 _MEDIA_TYPES: Final = frozenset({"input_image", "input_file", "input_audio", "computer_screenshot"})
 _TEXT_FIELDS: Final = frozenset({"type", "text"})
@@ -122,12 +125,13 @@ def _with_kind(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         return item, "result"
     if kind in COMPACTION_TYPES and item.get("encrypted_content"):  # one without content says nothing
         return item, "summary"
-    return item, "said" if kind == APPROVAL_TYPE else "model"
+    return item, "said" if kind in SETTING_TYPES else "model"
 
 
 def _read_user_or_system(item: Mapping[str, Any]) -> UserSaid | Instructed:
-    if item.get("type") == APPROVAL_TYPE:
-        return UserSaid(content=(Opaque(native=raw_json(item)),), dialect=OPENAI_RESPONSES)
+    if item.get("type") in SETTING_TYPES:
+        whole = (Opaque(native=raw_json(item)),)
+        return Instructed(content=whole, role="developer", dialect=OPENAI_RESPONSES)
     content, extra = _read_content(item, "content"), other_fields(item, _MESSAGE_FIELDS)
     fact_dialect = native_dialect(OPENAI_RESPONSES, extra, () if isinstance(content, str) else content)
     match item.get("role"):
@@ -163,6 +167,8 @@ def _read_model_item(item: Mapping[str, Any]) -> Sequence[AnyPart]:
             return (_read_call(item, "arguments", "function", _CALL_FIELDS),)
         case "custom_tool_call":
             return (_read_call(item, "input", CUSTOM_CALL, _CUSTOM_CALL_FIELDS),)
+        case variety if variety == APPROVAL_REQUEST:
+            return (_read_approval_request(item),)
         case variety if variety in NATIVE_CALLS:
             return (_read_native_call(item, variety),)
         case _:
@@ -228,6 +234,17 @@ def _read_native_call(item: Mapping[str, Any], variety: str) -> Call:
     )
 
 
+def _read_approval_request(item: Mapping[str, Any]) -> Call:
+    """Read a request to approve a call of the provider, kept whole; the approval is its result."""
+    return Call(
+        id=required_string(item, "id"),
+        name=required_string(item, "name"),
+        arguments=arguments_text(item, "arguments"),
+        variety=APPROVAL_REQUEST,
+        extra=raw_json(item),
+    )
+
+
 def _with_call_id(item: Mapping[str, Any], messages: Sequence[object], index: int) -> Mapping[str, Any]:
     """Add the call's id to a result that names the item of its call, as older local shell results do."""
     if item.get("call_id") is not None or item.get("type") != "local_shell_call_output":
@@ -262,7 +279,9 @@ def _read_part(item: Mapping[str, Any]) -> AnyPart:
 
 def _read_result(item: Mapping[str, Any]) -> ToolReturned:
     kind = required_string(item, "type")
-    variety = "function" if kind == "function_call_output" else kind.removesuffix("_output")
+    if kind == APPROVAL_TYPE:
+        return _read_approval(item)
+    variety = _RESULT_TYPES[kind]
     call_id = item.get("answers") or item.get("call_id")
     if not isinstance(call_id, str):
         raise BadField(
@@ -278,6 +297,18 @@ def _read_result(item: Mapping[str, Any]) -> ToolReturned:
         if variety != "function"
         else native_dialect(OPENAI_RESPONSES, extra, () if isinstance(content, str) else content),
         extra=extra,
+    )
+
+
+def _read_approval(item: Mapping[str, Any]) -> ToolReturned:
+    reason = item.get("reason")
+    decision = "approved" if item.get("approve") is True else "not approved"
+    return ToolReturned(
+        call_id=required_string(item, "approval_request_id"),
+        content=f"{decision}: {reason}" if isinstance(reason, str) and reason else decision,
+        variety=APPROVAL_REQUEST,
+        dialect=OPENAI_RESPONSES,
+        extra=raw_json(item),
     )
 
 

@@ -51,11 +51,17 @@ BLANK_IMAGE_URL: Final = (
 )
 """One transparent pixel: the result of a computer call must be an image, even if none is shown."""
 STDERR_FIELDS: Final = {"stream": "stderr"}
+APPROVAL_REQUEST: Final = "mcp_approval_request"
+"""A request to approve a call that the provider runs itself; also the variety of the call in the log."""
 APPROVAL_TYPE: Final = "mcp_approval_response"
+"""The answer to an approval request: its result, so that no reduction separates the two."""
 ADDITIONAL_TOOLS_TYPE: Final = "additional_tools"
-"""The only type of item, apart from messages and results, that comes from the user."""
+SETTING_TYPES: Final = frozenset({ADDITIONAL_TOOLS_TYPE, "configuration_update"})
+"""Types of items that hold for all later turns. No reduction hides them."""
 COMPACTION_TYPES: Final = frozenset({"compaction", "compaction_summary"})
 """Types of items that stand for all items before them. Codex has called them `compaction_summary`."""
+_WHOLE_ITEMS: Final = SETTING_TYPES | {APPROVAL_TYPE}
+"""Types of items that are the only part of a message in the log; earlier versions recorded an approval so."""
 _SUCCESS_OUTCOME: Final = {"type": "exit", "exit_code": 0}
 
 
@@ -90,7 +96,7 @@ def _write_message(role: str, fact: UserSaid | Instructed) -> Json:
     same_dialect = is_native(fact, OPENAI_RESPONSES)
     if same_dialect and len(content) == 1 and isinstance(content[0], Opaque):
         native: Json = unraw(content[0].native)
-        if native.get("type") in (APPROVAL_TYPE, ADDITIONAL_TOOLS_TYPE):
+        if native.get("type") in _WHOLE_ITEMS:
             return native
     extra = extras(fact.extra) if same_dialect else {}
     return {
@@ -142,7 +148,7 @@ def _write_text(part: Text, items: list[Json], *, same_dialect: bool) -> None:
 
 
 def _write_call(call: Call, *, same_dialect: bool) -> Json:
-    if same_dialect and call.variety in NATIVE_CALLS and call.extra is not UNSET:
+    if same_dialect and call.extra is not UNSET and call.variety in (*NATIVE_CALLS, APPROVAL_REQUEST):
         native: Json = unraw(call.extra)
         return native
     extra = extras(call.extra) if same_dialect else {}
@@ -159,6 +165,8 @@ def _write_call(call: Call, *, same_dialect: bool) -> Json:
 def _write_result(fact: ToolReturned, *, same_dialect: bool) -> list[Json]:
     if fact.variety == "computer_call":
         return _write_screenshot(fact)
+    if fact.variety == APPROVAL_REQUEST:  # nothing is approved that the user has not approved
+        return [unraw(fact.extra)] if same_dialect and fact.extra is not UNSET else []
     extra = dict(extras(fact.extra)) if same_dialect else {}
     kind = fact.variety if fact.variety in NATIVE_CALLS or fact.variety == CUSTOM_CALL else "function_call"
     item: Json = {"type": f"{kind}_output", "call_id": fact.call_id}

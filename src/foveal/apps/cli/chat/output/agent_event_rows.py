@@ -21,6 +21,7 @@ from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, counted, d
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.confirm_texts import over_limit_notice
 from foveal.core.engine.cut_counts import cut_text
+from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
 from foveal.core.wire.safe_print import one_line
@@ -143,6 +144,8 @@ def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
                 f"masked {many} ({_handle_list(seqs)}), replaced by placeholders · /undo {event.handle}",
                 "dim",
             )
+        case Compacted() if fact.takes_item_back:
+            yield f"{fact.rule}: {instead_text(fact)} · /undo {event.handle}", "fair"
         case Compacted():
             yield f"{_compaction_text(fact)} · /expand {event.handle} · /undo {event.handle}", "accent"
             if fact.by == "ledger" and (metrics := read_metrics(fact)).asked:
