@@ -276,6 +276,10 @@ class RequestTemplate(NamedTuple):
     """The field with the limit for the answer."""
     fields: Mapping[str, Raw]
 
+    def decoded(self, name: str) -> Any:
+        """Return the value of a field; None if the request has no such field."""
+        return msgspec.json.decode(self.fields[name]) if name in self.fields else None
+
     def encode(self, messages: list[Json], *, max_tokens: int, more: Mapping[str, Any]) -> bytes:
         """Return the body of a request with other messages."""
         own = {
