@@ -80,6 +80,7 @@ def test_codex_keeps_what_openai_has_compacted(
     assert upstream.memory.checked >= upstream.compactions
     assert len(exchanges) == upstream.answered + upstream.compactions
     assert [line for line in exchanges if line["status"] != 200 or line["recovered"]] == []
+    assert len({line["session"] for line in exchanges}) == 1
     for request in upstream.requests:
         if asks_for_compaction(request.body):  # the provider reads the conversation, not a record of it
             assert "[foveal:" not in json.dumps(request.body["input"])
