@@ -58,8 +58,8 @@ class RequestCheck:
     ) -> None:
         """Report the faults of a request for a summary; `fields` are those beside its messages. With `thinking`,
         the model binds it to what comes before it."""
-        beside = (bytes(fields.get(name, b"")) for name in ("system", "tools"))
-        if faults := _faults(dialect, messages, *beside, thinking):
+        system, tools = (bytes(fields.get(name, b"")) for name in ("system", "tools"))
+        if faults := _faults(dialect, messages, system, tools, thinking):
             self._report(session, dialect, "summary", faults)
 
     def summary_ended(self, session: str, dialect: Dialect, status: int) -> None:
