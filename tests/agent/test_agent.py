@@ -28,7 +28,10 @@ from foveal.agent import (
 )
 from foveal.agent.agent import DENIED_RESULT
 from foveal.agent.agent_events import ContextReduced
+from foveal.core.compaction.summariser import SummaryRequest
+from foveal.core.compaction.summariser_protocol import DraftRequest
 from foveal.core.log import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
+from foveal.core.view.request import Fitted
 from foveal.ports import Reply
 from foveal.testing import Scripted
 from foveal.tools import Tool, Toolbox, ToolOutput
@@ -406,3 +409,15 @@ async def test_usage_that_is_not_understood_is_logged_and_the_turn_ends(
     assert isinstance(ended, TurnFinished)
     assert ended.why == "answered"
     assert "dict with the fields tokens" in caplog.text
+
+
+@run
+async def test_a_request_for_a_summary_keeps_the_messages_that_thinking_is_bound_to() -> None:
+    facts = (UserSaid(content="one"), UserSaid(content="two"), ModelSaid(content="Found."))
+    prefix = Fitted(facts=facts, aside=(), tools=[], tokens=0, limit=0, binds_thinking=True)
+    draft = DraftRequest(writer=0, form="shared", text="Sum up.", max_tokens=99)
+    beside: dict[str, Any] = {"system": "", "tools": [], "binds_thinking": True}
+    request = SummaryRequest.shared(draft, "anthropic", messages=prefix.to_anthropic(), **beside)
+    provider = Scripted("A summary.")
+    await summariser_for(provider).call(msgspec.structs.replace(request, prefix=prefix))
+    assert provider.requests[0].to_anthropic()[:3] == prefix.to_anthropic()

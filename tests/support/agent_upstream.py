@@ -3,7 +3,9 @@
 1. Requests that offer a tool for shell commands are steps of a turn. They are answered with calls of that tool, and
    after `steps` of them with the final text of the turn.
 2. Requests for a summary, of Foveal or of the client itself, are answered with a summary.
-3. `UpstreamFigures` are counted from the received requests, in the same way for every client.
+3. Requests of the client for a compaction by the provider are answered with one, and `CompactionCheck` finds later
+   requests that have lost it. Thinking of models that bind it is checked with `ThinkingCheck`. Both are faults.
+4. `UpstreamFigures` are counted from the received requests, in the same way for every client.
 """
 
 from __future__ import annotations
@@ -11,9 +13,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from support.provider_stand_in import Answer, Json, Request, StandIn, _shared_chars
+from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
+from support.compaction_check import CompactionCheck, asks_for_compaction
+from support.provider_stand_in import (
+    Answer,
+    Dialect,
+    Json,
+    Request,
+    StandIn,
+    _shared_chars,
+    compacted_response,
+)
+
+COMPACT_PATH: Final = "/v1/responses/compact"
 
 SHELL_TOOLS: Final = {
     "Bash": "command",
@@ -24,8 +39,9 @@ SHELL_TOOLS: Final = {
 """The tools of coding agents that run a command, each with the name of its argument."""
 
 
+@dataclass
 class AgentUpstream(StandIn):
-    """Lets a client call its own tools for some steps per turn, and writes valid summaries."""
+    """Lets one client call its own tools for some steps per turn, and writes valid summaries."""
 
     steps: int = 10
     """Requests of a turn that are answered with calls; the next one gets the final text."""
@@ -37,12 +53,21 @@ class AgentUpstream(StandIn):
     """Summaries that the client itself requested."""
     answered: int = 0
     """Steps and final texts that were answered."""
+    compactions: int = 0
+    """Compactions that the client had the provider make."""
+    memory: CompactionCheck = field(default_factory=CompactionCheck)
 
     def next_answer(self, number: int, body: Json) -> Answer:
+        is_native = asks_for_compaction(body)
         if not body.get("stream"):
             self.summaries += 1
+        elif is_native:
+            self.compactions += 1
+        if is_native:
+            return Answer(compaction=f"What was done until {number}. " * 20)
+        if not body.get("stream"):
             return Answer(text=SUMMARY)
-        tools = {_tool_name(tool) for tool in body.get("tools") or []}
+        tools = _tool_names(body)
         if _asks_for_summary(body):
             self.client_summaries += 1
             return Answer(text=SUMMARY)
@@ -56,11 +81,23 @@ class AgentUpstream(StandIn):
         calls = tuple(_calls(self.answered, tools))
         return Answer(text="I look further.", calls=calls, thought=f"Step {self.answered}.")
 
+    def request_faults(self, dialect: Dialect, body: Json) -> list[str]:
+        faults = super().request_faults(dialect, body)
+        is_step = asks_for_compaction(body) or bool(_tool_names(body) & SHELL_TOOLS.keys())
+        return [*faults, *(self.memory.faults(body) if is_step and body.get("stream") else ())]
+
     def reply(self, path: str, body: Json) -> tuple[int, Json]:
+        if path == COMPACT_PATH:
+            asked = {**body, "stream": True, "input": [*body["input"], COMPACTION_TRIGGER]}
+            status, reply = self.reply(path.removesuffix("/compact"), asked)
+            return status, compacted_response(reply, body) if status == 200 else reply
         try:
-            return super().reply(path, body)
+            status, reply = super().reply(path, body)
         except LookupError:  # an endpoint that only some clients use
             return 404, {"error": {"message": f"no {path} here", "type": "not_found"}}
+        if status == 200 and body.get("stream"):
+            self.memory.remember(int(reply["id"].rpartition("_")[2]), reply)
+        return status, reply
 
 
 SUMMARY: Final = """\
@@ -82,9 +119,9 @@ Read further.
 </summary>"""
 
 
-def _tool_name(tool: Json) -> str:
-    named: Json = tool.get("function") or tool
-    return str(named.get("name"))
+def _tool_names(body: Json) -> set[str]:
+    offered = (tool.get("function") or tool for tool in body.get("tools") or [])
+    return {str(tool.get("name")) for tool in offered}
 
 
 def _asks_for_summary(body: Json) -> bool:
@@ -101,7 +138,7 @@ def _asks_for_summary(body: Json) -> bool:
 
 
 _SUMMARY_PROMPT: Final = re.compile(
-    r"\b(create|write|provide|generate|produce|update)\b[^.]{0,120}(summar|snapshot)", re.IGNORECASE
+    r"\b(create|write|provide|generate|produce|update)\s[^.]{0,120}(summar|snapshot)", re.IGNORECASE
 )
 """Matches the prompts with which clients compact, and not the message with which they continue afterwards."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -54,17 +55,22 @@ def _turn_by_turn(run: Callable[..., str]) -> Converse:
     return converse
 
 
-def _claude_code(home: Path, url: str, prompt: str, *, continued: bool, own_window: int) -> str:
+def _claude_code(
+    home: Path, url: str, prompt: str, *, continued: bool, own_window: int, model: str = "claude-sonnet-4-5"
+) -> str:
     own = (
         {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(own_window)} if own_window else {"DISABLE_AUTO_COMPACT": "1"}
     )
-    return run_claude_code(home, url, prompt, continued=continued, more=own)
+    own["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = "32000"
+    return run_claude_code(home, url, prompt, continued=continued, model=model, more=own)
 
 
-def _codex(home: Path, url: str, prompt: str, *, continued: bool, own_window: int) -> str:
+def _codex(
+    home: Path, url: str, prompt: str, *, continued: bool, own_window: int, is_built_in: bool = False
+) -> str:
     window = own_window or UNLIMITED
     settings = f"model_context_window = {window}\nmodel_auto_compact_token_limit = {window * 9 // 10}\n"
-    return run_codex(home, url, prompt, continued=continued, first=settings)
+    return run_codex(home, url, prompt, continued=continued, first=settings, is_built_in=is_built_in)
 
 
 def opencode_settings(url: str, own_window: int) -> dict[str, Any]:
@@ -172,3 +178,15 @@ CODING_CLIENTS: Final = (
     CodingClient("Continue", CONTINUE, _turn_by_turn(_continue), 20_000),
     CodingClient("aider", AIDER, _aider, 20_000, has_tools=False),
 )
+
+BOUND_CLAUDE_CODE: Final = CodingClient(
+    "Claude Code with bound thinking",
+    CLAUDE_CODE,
+    _turn_by_turn(partial(_claude_code, model="claude-opus-5-5")),
+    64_000,
+)
+"""Claude Code with a model that binds thinking to what comes before it."""
+BUILT_IN_CODEX: Final = CodingClient(
+    "Codex with its own provider", CODEX, _turn_by_turn(partial(_codex, is_built_in=True)), 20_000
+)
+"""Codex with the provider that has OpenAI compact the conversation."""

@@ -21,6 +21,9 @@ class CompactingUpstream:
         self.refused = 0
         """Requests with an item that was made for another model or key."""
         self.items = 0
+        self.max_bytes = 1 << 30
+        """The size of a request above which it is refused."""
+        self.too_large = 0
 
     def __call__(self, seen: ReceivedRequest, number: int) -> Iterator[Piece]:
         body: Json = json.loads(seen.body)
@@ -28,7 +31,11 @@ class CompactingUpstream:
         items = [item for item in body["input"] if item.get("type") == COMPACTION]
         if any(json.loads(item["encrypted_content"])[0] != reader for item in items):
             self.refused += 1
-            yield _refuse()
+            yield _refuse("invalid_encrypted_content", "The encrypted content could not be verified.")
+            return
+        if len(seen.body) > self.max_bytes:
+            self.too_large += 1
+            yield _refuse("context_length_exceeded", "Your input exceeds the context window of this model.")
             return
         self.bodies.append(body)
         if seen.line.split()[1].endswith("/compact"):
@@ -53,7 +60,6 @@ def _usage(seen: ReceivedRequest) -> Json:
     return {"input_tokens": len(seen.body) // 4, "output_tokens": 5}
 
 
-def _refuse() -> bytes:
-    message = "The encrypted content could not be verified."
-    error = {"message": message, "type": "invalid_request_error", "code": "invalid_encrypted_content"}
+def _refuse(code: str, message: str) -> bytes:
+    error = {"message": message, "type": "invalid_request_error", "code": code}
     return answer(json.dumps({"error": error}).encode(), status="400 Bad Request")

@@ -121,7 +121,13 @@ def client_home() -> Iterator[Path]:
 
 
 def run_claude_code(
-    home: Path, url: str, prompt: str, *, continued: bool, more: dict[str, str] | None = None
+    home: Path,
+    url: str,
+    prompt: str,
+    *,
+    continued: bool,
+    model: str = "claude-sonnet-4-5",
+    more: dict[str, str] | None = None,
 ) -> str:
     """Run one turn of Claude Code and return its last answer; `more` is added to its environment."""
     environment = {
@@ -132,7 +138,7 @@ def run_claude_code(
         "MCP_TIMEOUT": str(CLIENT_TIMEOUT_S * 1_000),
         **(more or {}),
     }
-    arguments = ["-p", prompt, "--model", "claude-sonnet-4-5", "--output-format", "json"]
+    arguments = ["-p", prompt, "--model", model, "--output-format", "json"]
     arguments += ["--allowedTools", "Bash,Read", *(["--continue"] if continued else [])]
     result: dict[str, Any] = json.loads(run_client(CLAUDE_CODE, arguments, home, environment))
     return str(result["result"])

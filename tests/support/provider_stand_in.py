@@ -44,6 +44,8 @@ class Answer:
     thought: str = ""
     is_cut: bool = False
     """The answer has reached its limit of tokens (chat completions only)."""
+    compaction: str = ""
+    """The provider's own summary of the conversation, in place of an answer (Responses and Anthropic)."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class StandIn:
 
     def __enter__(self) -> Self:
         self._lock = Lock()
-        self._thinking = ThinkingCheck()
+        self.thinking = ThinkingCheck()
         self._before = ""
         self._answered = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -149,9 +151,7 @@ class StandIn:
             cached = dialect.cached(int(prompt * shared), body)
             is_bound = dialect.name == "anthropic" and binds_thinking(body["model"])
             beside = {"system": body.get("system"), "tools": body.get("tools")}
-            faults = dialect.check(body)
-            if is_bound:
-                faults = request_faults("anthropic", body["messages"], thinking=self._thinking, **beside)
+            faults = self.request_faults(dialect, body)
             output = (
                 body.get("max_tokens")
                 or body.get("max_completion_tokens")
@@ -172,13 +172,18 @@ class StandIn:
             if is_bound:
                 for block in reply["content"]:
                     if block["type"] == "thinking":  # two blocks with the same text are two
-                        block["signature"] += f"{self._answered:x}"
-                self._thinking.remember("anthropic", body["messages"], [reply], **beside)
+                        block["signature"] += f"-{self._answered}"
+                self.thinking.remember("anthropic", body["messages"], [reply], **beside)
             return 200, reply
 
     def dialect(self, path: str) -> Dialect:
         """Return the dialect of an endpoint; a subclass may have other endpoints."""
         return _DIALECTS[path]
+
+    def request_faults(self, dialect: Dialect, body: Json) -> list[str]:
+        """Return why a request is refused; a subclass may know more reasons."""
+        is_bound = dialect.name == "anthropic" and binds_thinking(body["model"])
+        return anthropic_faults(body, self.thinking) if is_bound else dialect.check(body)
 
     def is_stream(self, path: str, body: Json) -> bool:
         """Return whether a request asks for a stream."""
@@ -394,6 +399,9 @@ def _chat(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> 
 
 def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> Json:
     items: list[Json] = []
+    if answer.compaction:
+        sealed = _signature(answer.compaction) + answer.compaction
+        items.append({"id": f"cmp_{number}", "type": "compaction", "encrypted_content": sealed})
     if answer.thought:
         thought = {"type": "summary_text", "text": answer.thought}
         sealed = _signature(answer.thought)
@@ -427,6 +435,13 @@ def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int
             "total_tokens": prompt + output,
         },
     }
+
+
+def compacted_response(reply: Json, body: Json) -> Json:
+    """Return a reply with a compaction in the form of the endpoint that only compacts."""
+    kept = [item for item in body["input"] if item.get("role") == "user"]
+    frame = {"id": reply["id"], "object": "response.compaction", "created_at": reply["created_at"]}
+    return {**frame, "output": [*kept, *reply["output"]], "usage": reply["usage"]}
 
 
 def _namespace(tool: str, body: Json) -> Json:
@@ -484,6 +499,7 @@ _OPENED_ITEMS: dict[str, Json] = {
     "message": {"status": "in_progress", "content": []},
     "function_call": {"status": "in_progress", "arguments": ""},
     "reasoning": {"summary": []},
+    "compaction": {},
 }
 
 
@@ -501,7 +517,7 @@ def _item_deltas(item: Json) -> Iterator[tuple[str, Json]]:
             for half in _halves(item["arguments"]):
                 yield "function_call_arguments.delta", {"delta": half}
             yield "function_call_arguments.done", {"arguments": item["arguments"]}
-        case _:
+        case "reasoning":
             part, where = item["summary"][0], {"summary_index": 0}
             yield "reasoning_summary_part.added", {**where, "part": {**part, "text": ""}}
             yield "reasoning_summary_text.delta", {**where, "delta": part["text"]}
@@ -560,10 +576,13 @@ def _anthropic_too_long(prompt: int, window: int) -> tuple[str, str]:
 
 def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> Json:
     blocks: list[Json] = []
+    if answer.compaction:
+        signature = _signature(answer.compaction)
+        blocks.append({"type": "compaction", "content": answer.compaction, "signature": signature})
     if answer.thought:
-        blocks.append(
-            {"type": "thinking", "thinking": answer.thought, "signature": _signature(answer.thought)}
-        )
+        is_omitted = (body.get("thinking") or {}).get("display") == "omitted"
+        thought = "" if is_omitted else answer.thought
+        blocks.append({"type": "thinking", "thinking": thought, "signature": _signature(answer.thought)})
     if answer.text:
         blocks.append({"type": "text", "text": answer.text})
     for place, (name, arguments) in enumerate(answer.calls):
@@ -576,7 +595,7 @@ def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int
         "role": "assistant",
         "model": body["model"],
         "content": blocks,
-        "stop_reason": "tool_use" if answer.calls else "end_turn",
+        "stop_reason": _stop_reason(answer),
         "stop_sequence": None,
         "usage": {
             "input_tokens": prompt - cached - written,
@@ -587,7 +606,12 @@ def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int
     }
 
 
+def _stop_reason(answer: Answer) -> str:
+    return "compaction" if answer.compaction else "tool_use" if answer.calls else "end_turn"
+
+
 _EMPTY: dict[str, Json] = {
+    "compaction": {"content": None},
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
@@ -598,8 +622,11 @@ def _deltas(block: Json) -> Iterator[Json]:
     if block["type"] == "text":
         yield from ({"type": "text_delta", "text": half} for half in _halves(block["text"]))
     elif block["type"] == "thinking":
-        yield {"type": "thinking_delta", "thinking": block["thinking"]}
+        if block["thinking"]:
+            yield {"type": "thinking_delta", "thinking": block["thinking"]}
         yield {"type": "signature_delta", "signature": block["signature"]}
+    elif block["type"] == "compaction":
+        yield {"type": "compaction_delta", "content": block["content"]}
     else:
         written = block["input"].get("_written", json.dumps(block["input"]))
         yield from ({"type": "input_json_delta", "partial_json": half} for half in _halves(written))
@@ -622,16 +649,24 @@ def _anthropic_stream(reply: Json) -> Iterator[str]:
     yield event("message_stop")
 
 
-def _check_anthropic(body: Json) -> list[str]:
+def anthropic_faults(body: Json, thinking: ThinkingCheck | None = None) -> list[str]:
+    """Return why Anthropic refuses a request. With `thinking`, the model binds thinking to what comes before it."""
     changed = [
         f"[{index}] thinking that was changed"
         for index, message in enumerate(body["messages"])
         if isinstance(message["content"], list)
         for block in message["content"]
-        if block["type"] == "thinking" and block["signature"] != _signature(block["thinking"])
+        if block["type"] == "thinking" and _is_changed(block)
     ]
-    faults = request_faults("anthropic", body["messages"], system=body.get("system"), tools=body.get("tools"))
-    return faults + changed
+    beside = {"system": body.get("system"), "tools": body.get("tools"), "thinking": thinking}
+    return request_faults("anthropic", body["messages"], **beside) + changed
+
+
+def _is_changed(thinking: Json) -> bool:
+    """Return whether a text differs from the signed one. An omitted text is empty."""
+    return bool(thinking["thinking"]) and thinking["signature"].partition("-")[0] != _signature(
+        thinking["thinking"]
+    )
 
 
 def _check_chat(body: Json) -> list[str]:
@@ -662,7 +697,7 @@ _DIALECTS = {
     "/v1/messages": Dialect(
         "anthropic",
         _texts,
-        _check_anthropic,
+        anthropic_faults,
         _anthropic_cached,
         _anthropic_error,
         _anthropic_too_long,

@@ -226,7 +226,10 @@ def _received(*sent: Any) -> list[int]:
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.warm_imports"])
-    with _environment(PYTHONPATH=str(TESTS), PYTHONUTF8="1"):
+    # A checkout that is chosen with PYTHONPATH is the one whose programs run.
+    given = os.environ.get("PYTHONPATH", "")
+    folders = os.pathsep.join([str(TESTS), *([given] if given else [])])
+    with _environment(PYTHONPATH=folders, PYTHONUTF8="1"):
         forkserver.ensure_running()
     return context
 

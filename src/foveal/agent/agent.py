@@ -150,6 +150,7 @@ def _fitted(request: SummaryRequest) -> Fitted:
         tools=request.tools,
         tokens=0,
         limit=0,
+        binds_thinking=request.prefix is not None and request.prefix.binds_thinking,
     )
 
 

@@ -84,6 +84,8 @@ class ClientRequest:
         """Whether the upstream is not known to refuse the field `block_binding`."""
         self.asks_for_compaction: bool = asks_for_compaction
         """Whether the provider shall compact the conversation: the request is recorded and goes out unchanged."""
+        self._trigger: Sequence[Json] = ()
+        """The item that asks for the compaction."""
         self.problem: str = self._read()
         """Why the request cannot be managed; "" if it can."""
 
@@ -134,6 +136,7 @@ class ClientRequest:
             and history.messages[-1].get("type") == COMPACTION_TRIGGER["type"]
         ):
             self.asks_for_compaction = True
+            self._trigger = history.messages[-1:]
             history = history.without_last()  # the trigger is no part of the conversation
         self.messages, self.digests, self.instructions = (
             history.messages,
@@ -246,7 +249,7 @@ class ClientRequest:
             return self.body
         fields: dict[str, Any] = dict(self.fields)
         if messages is not None:
-            fields[_MESSAGES_FIELD[self.dialect]] = messages
+            fields[_MESSAGES_FIELD[self.dialect]] = [*messages, *self._trigger]
         if thinking is not None:
             fields["thinking"] = thinking
         if self.dialect == "gemini" and max_tokens:
@@ -275,6 +278,10 @@ class RequestTemplate(NamedTuple):
     max_tokens_field: str
     """The field with the limit for the answer."""
     fields: Mapping[str, Raw]
+
+    def decoded(self, name: str) -> Any:
+        """Return the value of a field; None if the request has no such field."""
+        return msgspec.json.decode(self.fields[name]) if name in self.fields else None
 
     def encode(self, messages: list[Json], *, max_tokens: int, more: Mapping[str, Any]) -> bytes:
         """Return the body of a request with other messages."""

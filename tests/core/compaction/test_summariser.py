@@ -493,6 +493,16 @@ def test_a_shared_request_begins_with_the_unchanged_conversation(
     assert (request.system, request.tools, request.form) == ("sys", tools, "shared")
 
 
+def test_a_shared_request_keeps_the_messages_that_thinking_is_bound_to() -> None:
+    asked = [{"role": "user", "content": text} for text in ("one", "two")]
+    messages = [*asked, {"role": "assistant", "content": "Found."}]
+    draft_request = DraftRequest(writer=0, form="shared", text="the text", max_tokens=99)
+    request = SummaryRequest.shared(
+        draft_request, "anthropic", messages=messages, system="", tools=[], binds_thinking=True
+    )
+    assert request.messages[:3] == messages
+
+
 def test_a_shared_request_for_anthropic_keeps_roles_alternating() -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
     messages = [

@@ -182,7 +182,14 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def shared(
-        cls, request: DraftRequest, dialect: Dialect, *, messages: list[Json], system: Any, tools: list[Any]
+        cls,
+        request: DraftRequest,
+        dialect: Dialect,
+        *,
+        messages: list[Json],
+        system: Any,
+        tools: list[Any],
+        binds_thinking: bool = False,
     ) -> SummaryRequest:
         """Build the conversation's own request with one more message at its end.
 
@@ -192,8 +199,9 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
             messages: The messages of the conversation's request.
             system: The system text beside them.
             tools: The tools of the conversation's request.
+            binds_thinking: Whether thinking in the messages is bound to those before it.
         """
-        writer = wire.wire_for(dialect)
+        writer = wire.wire_for(dialect).for_thinking(is_bound=binds_thinking)
         joined = writer.join([messages, writer.write(UserSaid(content=request.text))])
         if dialect in ("anthropic", "bedrock"):
             # Old messages keep the marks that they had when they were new, so there may be too many.

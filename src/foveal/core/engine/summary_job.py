@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
 from msgspec import UNSET
@@ -145,7 +146,8 @@ class SummaryJob(NamedTuple):
                 messages = prefix.to_responses()
             case _:
                 messages = prefix.to_openai()
-        build = SummaryRequest.native if draft_request.form == "native" else SummaryRequest.shared
+        shared = partial(SummaryRequest.shared, binds_thinking=prefix.binds_thinking)
+        build = SummaryRequest.native if draft_request.form == "native" else shared
         request = build(draft_request, dialect, messages=messages, system=system, tools=prefix.tools)
         return replace(request, prefix=prefix, instruction=draft_request.text)
 

@@ -4,8 +4,8 @@
    is shown whole is the client's own version, since the log may differ from it: secrets are redacted, and a client
    may send an old message in another form.
 2. If upstream rejects the request as too large, `retry_smaller` replaces `body` by a smaller one.
-3. A request that asks the provider to compact the conversation goes out unchanged. It is recorded, and so is the
-   summary that the provider returns.
+3. A request that asks the provider to compact the conversation goes out unchanged, unless upstream has rejected it
+   as too large. It is recorded, and so is the summary that the provider returns.
 4. The session lock is held while messages are appended and fitted, never while upstream answers. If another request
    changed the session meanwhile, the reply is stored as a note: it no longer answers the newest message.
 """
@@ -23,6 +23,7 @@ from foveal.core import wire
 from foveal.core.log.events import Noted, Rewound
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.core.wire.common import Json
+from foveal.core.wire.overflow_errors import recognise_overflow
 from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting, ContextOverflow, StoreError
 from foveal.interception.client_request import ClientRequest
@@ -122,12 +123,10 @@ class Exchange:
 
     async def retry_smaller(self, error: object) -> bool:
         """Return True if upstream's error means that the request was too large and `body` is now a smaller one."""
-        if self.request.asks_for_compaction:
-            return False
         session, before = self.conversation.session, self.body
         async with self._lock(self.session_id):
             try:
-                if await self._has_changed() or not await session.overflowed(error):
+                if await self._has_changed() or not await self._is_too_large(error):
                     return False
                 fitted = await session.fit()
                 limit = await session.max_tokens()
@@ -136,6 +135,11 @@ class Exchange:
             self._set_body(fitted, max_tokens=limit if limit < self.request.max_tokens else 0)
         self.overflow_retries += 1
         return self.body != before
+
+    async def _is_too_large(self, error: object) -> bool:
+        if self.request.asks_for_compaction:  # it was not the session's view, which learns nothing from it
+            return recognise_overflow(error) is not None
+        return await self.conversation.session.overflowed(error)
 
     async def record_reply(self, reply: UpstreamReply | None) -> None:
         """Record a complete reply, if there is one, and end the exchange."""

@@ -43,23 +43,23 @@ class RequestCheck:
     ) -> None:
         """Report the faults of a reduced request, unless the client's own request has faults as well. With
         `thinking`, the model binds it to what comes before it."""
-        beside = _marked(request.system), _marked(request.tools)
-        if thinking is not None:
-            whole = {"system": request.system_value(), "tools": request.tool_list()}
-            if faults := request_faults(request.dialect, messages, thinking=thinking, **whole):
-                self._report(session, request.dialect, "reduced", faults)
-            return
-        if (faults := _faults(request.dialect, messages, *beside)) and not _faults(
-            request.dialect, request.messages, *beside
-        ):
+        beside = request.system, request.tools
+        faults = _faults(request.dialect, messages, *beside, thinking)
+        if faults and (thinking is not None or not _faults(request.dialect, request.messages, *beside)):
             self._report(session, request.dialect, "reduced", faults)
 
     def summary_request(
-        self, session: str, dialect: Dialect, messages: Sequence[Json], fields: Mapping[str, Any]
+        self,
+        session: str,
+        dialect: Dialect,
+        messages: Sequence[Json],
+        fields: Mapping[str, Any],
+        thinking: ThinkingCheck | None = None,
     ) -> None:
-        """Report the faults of a request for a summary; `fields` are those beside its messages."""
-        beside = (_marked(bytes(fields.get(name, b""))) for name in ("system", "tools"))
-        if faults := _faults(dialect, messages, *beside):
+        """Report the faults of a request for a summary; `fields` are those beside its messages. With `thinking`,
+        the model binds it to what comes before it."""
+        system, tools = (bytes(fields.get(name, b"")) for name in ("system", "tools"))
+        if faults := _faults(dialect, messages, system, tools, thinking):
             self._report(session, dialect, "summary", faults)
 
     def summary_ended(self, session: str, dialect: Dialect, status: int) -> None:
@@ -84,10 +84,21 @@ class RequestCheck:
         )
 
 
-def _faults(dialect: Dialect, messages: Sequence[Json], system: Any, tools: Any) -> list[str]:
-    return request_faults(dialect, messages, system=system, tools=tools)
+def _faults(
+    dialect: Dialect,
+    messages: Sequence[Json],
+    system: bytes,
+    tools: bytes,
+    thinking: ThinkingCheck | None = None,
+) -> list[str]:
+    read = _marked if thinking is None else _decoded
+    return request_faults(dialect, messages, system=read(system), tools=read(tools), thinking=thinking)
 
 
 def _marked(field: bytes) -> Any:
     """Return the value of a field that has cache marks; None for any other, which need not be decoded."""
-    return msgspec.json.decode(field) if count_cache_marks_in_json(field) else None
+    return _decoded(field) if count_cache_marks_in_json(field) else None
+
+
+def _decoded(field: bytes) -> Any:
+    return msgspec.json.decode(field) if field else None

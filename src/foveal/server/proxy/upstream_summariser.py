@@ -85,9 +85,15 @@ class UpstreamSummariser:
                 {**fields, COMPACTION_FIELD: compaction_field(request.instruction)},
                 COMPACTION_BETA,
             )
-        body = template.encode(messages, max_tokens=request.max_tokens, more=fields)
         beside = template.fields if is_shared else {}
-        self._check.summary_request(self._conversation.id, template.dialect, messages, beside)
+        thinking = None
+        if request.prefix is not None and request.prefix.binds_thinking:
+            thinking = self._conversation.thinking_check
+            # The conversation's requests may have been the client's own bytes, with messages that are joined here.
+            decoded = {name: template.decoded(name) for name in ("system", "tools")}
+            messages = thinking.without_refused(template.dialect, messages, **decoded)
+        body = template.encode(messages, max_tokens=request.max_tokens, more=fields)
+        self._check.summary_request(self._conversation.id, template.dialect, messages, beside, thinking)
         status, response = await self._send(template.dialect, body, beta)
         self._check.summary_ended(self._conversation.id, template.dialect, status)
         if status != 200:

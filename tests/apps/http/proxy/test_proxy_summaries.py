@@ -92,6 +92,28 @@ def test_a_request_to_compact_is_recorded_and_forwarded_unchanged(
     assert len(set(client.sessions)) == 1
 
 
+def test_a_conversation_that_is_too_large_to_be_compacted_is_sent_reduced(
+    client: Client, upstream: CompactingUpstream
+) -> None:
+    upstream.max_bytes = 130_000
+    for number in range(40):
+        client.items += [
+            user(f"Part {number}."),
+            {"role": "assistant", "content": f"{number} " + "word " * 1_000},
+        ]
+    client.ask("Go on.")
+    client.compact()
+    assert upstream.too_large == 1
+    assert upstream.bodies[-1]["input"][-1] == TRIGGER
+    assert "[foveal:" in sent(upstream)
+    assert client.headers["x-foveal-reduced"] != "none"
+    assert "unchanged" not in client.headers["x-foveal-reduced"]
+    client.ask("And now?")
+    assert COMPACTION in sent(upstream)
+    assert upstream.too_large == 1
+    assert len(set(client.sessions)) == 1
+
+
 @pytest.mark.parametrize("change", ["model", "key"])
 def test_after_a_switch_the_log_says_what_the_item_stood_for(
     client: Client, upstream: CompactingUpstream, change: str

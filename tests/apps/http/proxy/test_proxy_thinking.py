@@ -63,11 +63,11 @@ class Client:
 
 @contextmanager
 def started(
-    folder: Path, upstream: ThinkingUpstream, **settings: Any
+    folder: Path, upstream: ThinkingUpstream, *, window: int = 6_000
 ) -> Iterator[tuple[Client, RawUpstream]]:
     with (
         RawUpstream(upstream) as raw,
-        ProxyServer(folder, anthropic=raw.anthropic, window=6_000, **settings) as proxy,
+        ProxyServer(folder, anthropic=raw.anthropic, window=window) as proxy,
     ):
         yield Client(proxy), raw
 
@@ -80,6 +80,18 @@ def test_no_reduced_request_is_refused(tmp_path: Path) -> None:
         assert client.reduced != "none"
         assert upstream.refused == []
         assert thoughts(upstream.bodies[-1]["messages"])
+        illegal = [e for e in client.proxy.service_events if isinstance(e, IllegalRequestMade)]
+        assert illegal == []
+
+
+def test_no_request_for_a_summary_is_refused(tmp_path: Path) -> None:
+    upstream = ThinkingUpstream()
+    with started(tmp_path, upstream, window=24_000) as (client, raw):
+        for _ in range(40):
+            client.ask(words=150)
+        sent = [json.loads(seen.body) for seen in raw.seen]
+        assert any("thinking" not in body and len(body["messages"]) > 1 for body in sent)
+        assert upstream.refused == []
         illegal = [e for e in client.proxy.service_events if isinstance(e, IllegalRequestMade)]
         assert illegal == []
 

@@ -95,7 +95,7 @@ class ProxyRequest:
             values[b"x-foveal-tokens"] = exchange.tokens
             values[b"x-foveal-whole"] = exchange.unreduced_tokens
             values[b"x-foveal-reduced"] = exchange.reductions
-            if self.client_request.asks_for_compaction:
+            if self.client_request.asks_for_compaction and not exchange.reductions:
                 values[b"x-foveal-reduced"] = f"none; forwarded unchanged ({self._problem})"
         return [(name, forwarded_headers.safe_value(value)) for name, value in values.items()]
 
