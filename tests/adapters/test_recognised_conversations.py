@@ -143,3 +143,11 @@ def test_messages_that_json_cannot_hold_are_recognised_too() -> None:
     odd = {"role": "user", "content": "a lone \ud800 surrogate"}
     first = users.conversations.recognise([odd], how=HOW)
     assert users.conversations.recognise([odd, answer("Yes."), user("And?")], how=HOW) == first
+
+
+def test_a_request_that_failed_and_is_sent_again_continues_its_conversation() -> None:
+    users, said = Users(), [user("Hi"), answer("Hello."), user("continue")]
+    first, other = users.ask(said)[0], users.ask(said)[0]
+    users.conversations.expect_retry(first)
+    assert users.ask(said)[0] == first
+    assert users.ask(said)[0] not in (first, other)

@@ -3,6 +3,7 @@
 1. A run keeps the conversation of its first request.
 2. A request continues a conversation if it begins with all messages of that one's last request and has more. All
    of them count, not only the newest: two users may say the same thing at the same place.
+   The same request again continues it too if the adapter has seen the request fail.
 3. If several conversations could be meant, or none, a new one begins. It knows nothing that the request does not
    contain, so words of one user cannot reach another.
 4. Nothing is found after a restart: an application that stores its conversations names them.
@@ -42,6 +43,8 @@ class ConversationIds:
         """For each conversation, the digest of the messages of its last request."""
         self._ends: dict[bytes, set[str]] = {}
         """For each of these digests, the conversations that have it."""
+        self._failed: set[str] = set()
+        """Conversations whose last request failed and may be sent again."""
         self._lock = Lock()
 
     def find(self, messages: Sequence[dict[str, Any]], *, scope: str = "", run: str = "") -> str:
@@ -65,6 +68,12 @@ class ConversationIds:
         with self._lock:
             return self._runs.get(run) or self._longest(digests)
 
+    def expect_retry(self, id: str) -> None:
+        """Let the same request continue a conversation, because its last request failed."""
+        with self._lock:
+            if id in self._newest:
+                self._failed.add(id)
+
     def _digests(self, messages: Sequence[dict[str, Any]], scope: str) -> list[bytes]:
         """Return the digest of each beginning of a history. System messages do not count: they often change."""
         first = digest_of(empty_history_digest(self._dialect) + scope.encode(errors="surrogatepass"))
@@ -73,9 +82,12 @@ class ConversationIds:
 
     def _continued(self, digests: Sequence[bytes]) -> str | None:
         """Return the conversation that a request continues. The same request again may come from another user who
-        has said the same, so it continues nothing."""
-        whole = digests[-1]
-        return None if whole in self._ends else self._longest([one for one in digests if one != whole])
+        has said the same, so it continues nothing unless it has failed."""
+        same = self._ends.get(digests[-1])
+        if same is None:
+            return self._longest([one for one in digests if one != digests[-1]])
+        failed = same & self._failed
+        return failed.pop() if len(failed) == 1 else None
 
     def _longest(self, digests: Sequence[bytes]) -> str | None:
         for digest in reversed(digests[1:]):
@@ -92,6 +104,7 @@ class ConversationIds:
             self._forget(next(iter(self._newest)))
 
     def _forget(self, id: str) -> None:
+        self._failed.discard(id)
         digest = self._newest.pop(id, None)
         if digest is not None:
             ids = self._ends[digest]

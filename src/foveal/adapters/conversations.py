@@ -242,6 +242,14 @@ class Conversations(Generic[NativeMessage]):
         id = self._ids.known(self._written(messages), scope=scope, run=run)
         return None if id is None else self.find(id)
 
+    def expect_retry(self, id: str) -> None:
+        """Let the same request continue a conversation that was recognised, because its last request failed.
+
+        Args:
+            id: The id of the conversation.
+        """
+        self._ids.expect_retry(id)
+
     def _written(self, messages: Sequence[NativeMessage]) -> list[dict[str, Any]]:
         return [written for message in messages for written in self._format.write(message)]
 

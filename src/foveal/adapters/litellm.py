@@ -120,8 +120,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         """Schemas of the tools that `recall` answers; they are added to the tools of every call."""
         self._conversation = checked_function(conversation)
         self._has_reserve = settings.get("reserve") is not None
-        self._calls: OrderedDict[str, NativeContext[Any]] = OrderedDict()
-        """The contexts of the calls between two hooks, by litellm's id of the call."""
+        self._calls: OrderedDict[str, tuple[str, NativeContext[Any]]] = OrderedDict()
+        """The ids and contexts of the calls between two hooks, by litellm's id of the call."""
         self._without_controls: set[str] = set()
         """Models whose provider refuses the field `block_binding`."""
 
@@ -195,12 +195,13 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
                 stacklevel=2,
             )
             return None
-        found = await self.conversations.aget(self._id(messages, kwargs), model=kwargs["model"])
+        id = self._id(messages, kwargs)
+        found = await self.conversations.aget(id, model=kwargs["model"])
         await self._wait_for_usage(found)
         prepared = self._prepare(found, kwargs)
         with own_model(partial(_summarise_async, kwargs["model"], prepared)):
             fitted = await found.afit(messages, tools=_tools(prepared))
-        self._calls[str(kwargs.get("litellm_call_id"))] = found
+        self._calls[str(kwargs.get("litellm_call_id"))] = id, found
         if len(self._calls) > MAX_UNFINISHED_CALLS:
             self._calls.popitem(last=False)
         controls = self._controls(found, kwargs["model"], kwargs, is_changed=_differs(fitted, messages))
@@ -222,9 +223,10 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Learn the limit of a provider that has refused a request as too large, for the next request."""
-        found = self._calls.pop(str(kwargs.get("litellm_call_id")), None)
+        id, found = self._calls.pop(str(kwargs.get("litellm_call_id")), ("", None))
         error = kwargs.get("exception")
         if found is not None and isinstance(error, Exception):
+            self.conversations.expect_retry(id)
             if refuses_controls(error):
                 self._without_controls.add(str(kwargs.get("model")))
             found.context.overflowed(error)
@@ -321,14 +323,14 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         """Wait until litellm has reported the stream before this call, which it does in a task of its own. A report
         that comes later is ignored, because the context would take it for that of this call."""
         deadline = monotonic() + MAX_USAGE_WAIT_S
-        while pending := [id for id, other in self._calls.items() if other is found]:
+        while pending := [id for id, (_, other) in self._calls.items() if other is found]:
             if monotonic() > deadline:
                 for id in pending:
                     self._calls.pop(id, None)
             await asyncio.sleep(0.001)
 
     def _observe(self, options: Options, reply: Any) -> None:
-        found = self._calls.pop(str(options.get("litellm_call_id")), None)
+        _, found = self._calls.pop(str(options.get("litellm_call_id")), ("", None))
         if found is not None:
             found.observe(getattr(reply, "usage", None))
 

@@ -9,8 +9,9 @@
 2. It never changes its input, and its output shares nothing with what is kept here.
 3. If a message is edited (replaced, or changed in place while it is shown), the log records a rewind to the message
    before it and continues from there. An edited system message replaces the old one where it is.
-4. One context is for one conversation. A history that shares nothing with the recorded one begins another, with a
-   warning; `recall` does not find what was said before it.
+4. One context is for one conversation. A history that shares nothing with the recorded one begins another, and one
+   that leaves it before its newest user message may be another; both give a warning. `recall` finds only what is on
+   the branch that is continued.
 5. `save` returns the log and `load` continues with it: the next `fit` recognises the history in it.
 """
 
@@ -94,16 +95,18 @@ from foveal.core.log.events import (
     Event,
     Instructed,
     Opened,
+    Reverted,
+    Rewound,
     SnapshotTaken,
     ToolReturned,
     handle,
 )
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
-from foveal.core.view.fold import effective_events
+from foveal.core.view.fold import effective_events, left_behind
 from foveal.core.view.request_writer import RequestWriter
 from foveal.core.wire.typed_messages import Beside, MessageT
-from foveal.errors import ContextOverflow, MalformedMessage, UnrelatedConversation, UsageMissing
+from foveal.errors import ContextOverflow, MalformedMessage, UsageMissing
 from foveal.ports import Store
 from foveal.project.prompt_file import prompt_text
 
@@ -174,6 +177,8 @@ class Context:
         self._summariser_problems = SummariserProblems()
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
+        self._left_behind: frozenset[int] | None = None
+        """What recall must not find; None until it is needed."""
         self._opened: Opened | None = None
         """A change of model that the next `fit` records, after the answers of the model before it."""
         self._wait: Callable[[Awaitable[Any]], Any] | None = None
@@ -567,7 +572,6 @@ class Context:
         """
         with self._lock:
             self._history.begin_conversation()
-            self._recall = None
 
     def set_reserve(self, tokens: int | None) -> None:
         """Change the setting `reserve` for the next requests.
@@ -737,11 +741,14 @@ class Context:
         given = recall_arguments(arguments)
         with self._lock:
             if self._recall is None:
-                library = InMemoryLibrary(
-                    self._engine.log, visible=self._is_shown_in_full, first=self._history.conversation_start
-                )
-                self._recall = Recall(library)
+                log, visible = self._engine.log, self._is_shown_in_full
+                self._recall = Recall(InMemoryLibrary(log, visible=visible, apart=self._is_left_behind))
             return run_without_waiting(self._recall.call(name, given))
+
+    def _is_left_behind(self, seq: int) -> bool:
+        if self._left_behind is None:
+            self._left_behind = left_behind(self._engine.log)
+        return seq in self._left_behind
 
     def _is_shown_in_full(self, seq: int) -> bool:
         found = self._engine.view.find(seq)
@@ -1044,6 +1051,10 @@ class Context:
 
     def _record(self, fact: AnyFact) -> Event:
         limits = self._call_limits.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
+        if isinstance(fact, Rewound | Reverted):
+            self._recall = self._left_behind = None
+        elif isinstance(fact, Instructed):
+            self._left_behind = None
         return self._engine.append(fact, at=self._clock(), limits=limits)
 
     def _record_setup(self, system: Content | None, tools_json: str) -> None:
@@ -1091,10 +1102,9 @@ class Context:
         self._dialect = found
 
     def _record_change(self, change: HistoryChange) -> None:
-        if self._history.record(change):
-            self._recall = None
-            if (before := self._history.messages_before) > 1:  # one message was rather edited
-                warnings.warn(UnrelatedConversation(before), stacklevel=3)
+        warning = self._history.record(change)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
 
     # ── Fitting ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -85,9 +85,18 @@ class StoredMessages:
             return False
         if not all(isinstance(event.fact, Instructed) for event in self.events[:taken]):
             return False
+        return not self._has_any_of(taken, chunks)
+
+    def is_diverged(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
+        """Return whether the history leaves the log, of which it has the first `taken` events, before its newest
+        user message, and has little of what follows there."""
+        later = self.events[taken + 1 :]
+        return any(isinstance(e.fact, UserSaid) for e in later) and not self._has_any_of(taken, chunks)
+
+    def _has_any_of(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
         said = {_content_key(event.fact) for event in self.events[taken:]}
         facts = (fact for chunk in chunks for fact in chunk.facts)
-        return not says_something([_content_size(fact) for fact in facts if _content_key(fact) in said])
+        return says_something([_content_size(fact) for fact in facts if _content_key(fact) in said])
 
     def returned(self, chunks: Sequence[MessageChunk]) -> Ranges:
         """Return the ranges of seq of the messages that a history has: its beginning, and all from some message on
