@@ -137,17 +137,17 @@ class KnownMessages:
 
     def left_out(self, given: Sequence[Any], start: int) -> int:
         """Return how many known messages from `start` on a sliding window has left out: the rest of the known
-        messages follows in `given`. 0 if it does not."""
+        messages follows in `given`. 0 if it does not, or if these say too little to be those of one conversation."""
         count = len(self)
         for first in range(max(start + 1, count + start - len(given)), count):
             if all(self._kept[first + at] == given[start + at] for at in range(count - first)):
-                return first - start
+                return first - start if says_something(list(map(_json_size, self._kept[first:]))) else 0
         return 0
 
     def has_any(self, given: Iterable[Any]) -> bool:
         """Return whether any of these messages is a known one; a few short ones, such as "ok", say nothing."""
-        known = {encode_json(without_nulls(plain_json(message))) for message in self._kept}
-        keys = (encode_json(without_nulls(plain_json(message))) for message in given)
+        known = set(map(_as_json, self._kept))
+        keys = map(_as_json, given)
         return says_something([len(key) for key in keys if key in known])
 
     def is_same(self, given: Sequence[Any], index: int) -> bool:
@@ -204,6 +204,14 @@ class KnownMessages:
 
     def _has_copy(self, index: int) -> bool:
         return self._kept[index] is not self._given[index]
+
+
+def _as_json(message: Any) -> bytes:
+    return encode_json(without_nulls(plain_json(message)))
+
+
+def _json_size(message: Any) -> int:
+    return len(_as_json(message))
 
 
 def _moved_up(index: int, start: int, end: int) -> int:

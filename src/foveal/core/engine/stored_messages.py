@@ -70,12 +70,14 @@ class StoredMessages:
 
     def end_of_left_out(self, chunks: Sequence[MessageChunk], first: int) -> int:
         """Return the index of the event from which on all stored messages follow in these chunks, because a
-        sliding window has left out those from `first` on; 0 if there is none."""
+        sliding window has left out those from `first` on; 0 if there is none, or if they say too little to be
+        those of one conversation."""
         for start in range(first + 1, len(self.events) if chunks else 0):
             if isinstance(self.events[start - 1].fact, Instructed):
                 return 0
             if self.common_beginning(chunks, start)[0] == len(self.events):
-                return start
+                sizes = [_content_size(event.fact) for event in self.events[start:]]
+                return start if says_something(sizes) else 0
         return 0
 
     def is_unrelated(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
