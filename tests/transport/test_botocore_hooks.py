@@ -28,6 +28,12 @@ ANSWER = 1_000
 TURNS = 13
 MODEL = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 
+BESIDE: Json = {
+    "system": [{"text": "Never delete anything."}],
+    "inferenceConfig": {"maxTokens": ANSWER},
+    "toolConfig": {"tools": [{"toolSpec": {"name": "search", "inputSchema": {"json": {"type": "object"}}}}]},
+}
+
 
 class Bedrock:
     """A local endpoint that refuses illegal requests, those above the window, and those that are not signed."""
@@ -155,11 +161,7 @@ def ask(client: Any, messages: list[Json], *, stream: bool) -> Json:
     given: Json = {
         "modelId": MODEL,
         "messages": messages,
-        "system": [{"text": "Never delete anything."}],
-        "inferenceConfig": {"maxTokens": ANSWER},
-        "toolConfig": {
-            "tools": [{"toolSpec": {"name": "search", "inputSchema": {"json": {"type": "object"}}}}]
-        },
+        **BESIDE,
     }
     if not stream:
         found: Json = client.converse(**given)["output"]["message"]
@@ -255,7 +257,7 @@ def test_settings_in_place_of_a_pool_are_refused_with_a_hint(bedrock: Bedrock) -
 def test_request_metadata_names_the_conversation_and_strict_ids_needs_it(bedrock: Bedrock) -> None:
     pool = ConversationPool(strict_ids=True)
     client = client_for(bedrock, pool)
-    given: Json = {"modelId": MODEL, "messages": [{"role": "user", "content": [{"text": "Hi"}]}]}
+    given: Json = {"modelId": MODEL, "messages": [{"role": "user", "content": [{"text": "Hi"}]}], **BESIDE}
     with pytest.raises(ConversationIdMissing, match="requestMetadata"):
         client.converse(**given)
     client.converse(**given, requestMetadata={"X-Foveal-Session": "a", "team": "search"})
