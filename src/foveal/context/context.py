@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from foveal.context.context_lock import ContextLock, run_in_thread
 from foveal.context.saved_events import append_missing
 from foveal.context.summariser_problems import SummariserProblems
+from foveal.context.task_requests import note_request, own_request
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
@@ -76,7 +77,7 @@ from foveal.core.engine.operations import (
 )
 from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, event_status, report
-from foveal.core.engine.sent_requests import SentRequests
+from foveal.core.engine.sent_requests import SentRequests, SentSize
 from foveal.core.engine.settings import (
     SettingArguments,
     check_room,
@@ -362,6 +363,7 @@ class Context:
             self._reduce(now)
             fitted, steps = self._writer.write(self._engine.view, self._wire)
             self._requests.add(self._engine, steps)
+            note_request(self._requests, self._requests.last)
             self._history.share_copies(known)
             return fitted
 
@@ -449,12 +451,15 @@ class Context:
 
         needed, thread = bool(self._summarisers), get_ident()
 
-        def work(wait: Callable[[Awaitable[Any]], Any]) -> tuple[list[Any], list[Origin]]:
+        def work(
+            wait: Callable[[Awaitable[Any]], Any],
+        ) -> tuple[tuple[list[Any], list[Origin]], SentSize]:
             try:
                 with self._lock:
                     self._wait = wait
                     try:
-                        return self.fit_with_origins(messages, tools=tools, system=system)
+                        fitted = self.fit_with_origins(messages, tools=tools, system=system)
+                        return fitted, self._requests.last
                     finally:
                         self._wait = None
             finally:  # not when the task is cancelled: this thread still holds the lock then
@@ -463,7 +468,9 @@ class Context:
 
         if needed:
             self._lock.begin_to_need(thread)
-        return await run_in_thread(work)
+        fitted, sent = await run_in_thread(work)
+        note_request(self._requests, sent)  # here, because the thread had a copy of this task's variables
+        return fitted
 
     def append(self, *messages: Any) -> None:
         """Record messages that follow the recorded ones.
@@ -492,7 +499,7 @@ class Context:
             self._record_change(change)
 
     def observe(self, report: Any) -> None:
-        """Learn from the usage that the provider reported for the last request.
+        """Learn from the usage that the provider reported for the last request of this thread or task.
 
         A reply without usage is a warning (`UsageMissing`), once per conversation. Usage without prompt tokens,
         of an aborted reply, is ignored.
@@ -514,7 +521,7 @@ class Context:
             ```
         """
         with self._lock:
-            facts = self._requests.usage_facts(report, self._engine)
+            facts = self._requests.usage_facts(report, self._engine, own_request(self._requests))
             if not facts and self._requests.is_first_without_usage(report):
                 warnings.warn(UsageMissing(), stacklevel=2)
             for fact in facts:
@@ -550,7 +557,7 @@ class Context:
             ```
         """
         with self._lock:
-            fact = self._engine.refusal(error, sent=self._requests.last_tokens)
+            fact = self._engine.refusal(error, sent=own_request(self._requests).tokens)
             if fact is not None:
                 self._record(fact)
             return fact is not None

@@ -406,7 +406,7 @@ class Session:
         """
         async with self._lock:
             requests = self._fitter.requests
-            facts = requests.usage_facts(reported, await self._writer.load())
+            facts = requests.usage_facts(reported, await self._writer.load(), requests.last)
             if facts:
                 await self._commit(facts)
             elif requests.is_first_without_usage(reported):
@@ -428,7 +428,7 @@ class Session:
         """
         async with self._lock:
             engine = await self._writer.refresh()
-            fact = engine.refusal(error, sent=self._fitter.requests.last_tokens)
+            fact = engine.refusal(error, sent=self._fitter.requests.last.tokens)
             if fact is not None:
                 await self._commit([fact])
             return fact is not None
