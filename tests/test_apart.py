@@ -64,7 +64,9 @@ class User:
 
 def echo(request: SummaryRequest) -> str:
     """Write a summary as bad as it can be for the law: every secret that the model was shown."""
-    shown = " ".join(dict.fromkeys(re.findall(r"SECRET-\w+-\d+", json.dumps(request.messages)))) or "no password"
+    shown = (
+        " ".join(dict.fromkeys(re.findall(r"SECRET-\w+-\d+", json.dumps(request.messages)))) or "no password"
+    )
     sections = ("Goal", "Decisions", "State", "Next", "Dead ends")
     text = "\n".join(f"## {section}\nThe build step takes {shown}." for section in sections)
     return f"<summary>\n{text}\n</summary>"
@@ -143,7 +145,9 @@ def test_no_text_of_a_user_reaches_another(place: Callable[..., Answers], summar
         while talking := [user for user in users if not user.is_done]:
             user = random.choice(talking)
             for number, read in enumerate(send(user, user.speak(random))):
-                others = [other.name for other in users if f"SECRET-{other.name}" in read and other is not user]
+                others = [
+                    other.name for other in users if f"SECRET-{other.name}" in read and other is not user
+                ]
                 assert others == [], f"seed {seed}, request of {user.name}, text {number}"
                 summaries += bool(re.search(r"foveal: (record|summary) of e", read))
     assert summaries, "nothing was summarised"

@@ -53,13 +53,18 @@ def test_two_users_who_begin_and_go_on_alike_stay_apart(pair: int) -> None:
         ids = {}
         for name, other in (("ANN", "BOB"), ("BOB", "ANN")):
             ids[name], found = users.ask(said[name])
-            answers = [found.recall("recall_search", {"query": text}) for text in ("password", "continue", other)]
+            answers = [
+                found.recall("recall_search", {"query": text}) for text in ("password", "continue", other)
+            ]
             assert f"SECRET-{other}" not in "".join(answers)
             assert f"SECRET-{other}".encode() not in found.context.save()
             assert f"SECRET-{other}" not in str(found.context.report())
         assert ids["ANN"] != ids["BOB"]
         for name in said:
-            said[name] += [answer("Fine."), user(f"my password is SECRET-{name}-{pair}" if turn == 0 else "continue")]
+            said[name] += [
+                answer("Fine."),
+                user(f"my password is SECRET-{name}-{pair}" if turn == 0 else "continue"),
+            ]
 
 
 def test_a_conversation_that_no_other_resembles_is_continued() -> None:
@@ -151,3 +156,8 @@ def test_a_request_that_failed_and_is_sent_again_continues_its_conversation() ->
     users.conversations.expect_retry(first)
     assert users.ask(said)[0] == first
     assert users.ask(said)[0] not in (first, other)
+
+
+def test_an_empty_id_is_no_conversation_that_all_share() -> None:
+    with pytest.raises(BadSetting, match="not empty"):
+        Users().conversations.get("")

@@ -149,8 +149,10 @@ class Conversations(Generic[NativeMessage]):
                 one.
 
         Raises:
-            BadSetting: The conversation is new, and no model is known.
+            BadSetting: The id is empty, or the conversation is new and no model is known.
         """
+        if not id:  # a function that names conversations has failed: all of its calls would share one
+            raise BadSetting("id", id, "the id of a conversation, which is not empty")
         with self._lock:
             found = self._open.get(id)
             chosen = self._model or model
@@ -171,7 +173,7 @@ class Conversations(Generic[NativeMessage]):
                 one.
 
         Raises:
-            BadSetting: The conversation is new, and no model is known.
+            BadSetting: The id is empty, or the conversation is new and no model is known.
         """
         if self._store is None or id in self._open:
             return self.get(id, model=model)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from secrets import token_hex
 from typing import Any, Final, Unpack, cast
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -211,7 +212,7 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         return reply
 
     def _id(self, request: ModelRequest[Any]) -> str:
-        id = conversation_id(request.messages)
+        id = _named_id(request.messages)
         if self._conversation is None:
             thread = _thread_id()
             self.conversations.check_named(thread, how=_HOW)
@@ -245,8 +246,12 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
 
         def answer(runtime: ToolRuntime, **arguments: Any) -> str:
             messages, known = runtime.state["messages"], self.conversations
-            id = conversation_id(messages)
-            found = known.find(self._named.get(id, id)) if id else known.recognised(messages, scope=f"{_thread_id()}/")
+            id = _named_id(messages)
+            found = (
+                known.find(self._named.get(id, id))
+                if id
+                else known.recognised(messages, scope=f"{_thread_id()}/")
+            )
             return UNKNOWN_CONVERSATION if found is None else found.recall(name, arguments)
 
         return StructuredTool(
@@ -258,7 +263,12 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def conversation_id(messages: Sequence[AnyMessage | BaseMessage]) -> str:
-    """Return the id of the conversation that the current run belongs to; "" if nothing names it."""
+    """Return the id of the conversation that the current run belongs to; a new one if nothing names it."""
+    return _named_id(messages) or token_hex(8)
+
+
+def _named_id(messages: Sequence[AnyMessage | BaseMessage]) -> str:
+    """Return the id by the thread of a run, and by its first message in a subgraph; "" if nothing names it."""
     thread, inside = _thread_id(), "|" in str(_configured().get("checkpoint_ns", ""))
     if thread and not inside:
         return thread

@@ -207,9 +207,7 @@ class FovealModel(Model):  # type: ignore[misc, unused-ignore]
             yield delta
 
     def _find(self, paired: Sequence[PairedMessage]) -> NativeContext[PairedMessage]:
-        return self.conversations.get(
-            self._conversation or self.conversations.recognise(paired, how=_HOW)
-        )
+        return self.conversations.get(self._conversation or self.conversations.recognise(paired, how=_HOW))
 
 
 def _unpaired(paired: Sequence[PairedMessage]) -> list[ChatMessage]:

@@ -1,7 +1,7 @@
 """The newest request that a thread or task has made of a context.
 
-Several runs may use one context at the same time. Usage, or a refusal, counts for the request that the same thread or
-task has made, not for the one that another has made since.
+Several runs may use one context at the same time. Usage, or a refusal, counts for the request that the same thread
+or task has made, not for the one that another has made since.
 """
 
 from __future__ import annotations

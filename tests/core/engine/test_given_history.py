@@ -19,9 +19,9 @@ from foveal.errors import (
     Busy,
     Conflict,
     ContextOverflow,
+    HistoryDiverged,
     MalformedMessage,
     SummariserFailed,
-    HistoryDiverged,
     UnrelatedConversation,
 )
 from foveal.stores.memory import MemoryStore
@@ -286,7 +286,10 @@ def test_a_second_user_who_begins_alike_is_told_and_does_not_recall_the_first() 
 
 
 def test_recall_does_not_find_an_edited_message_in_a_loaded_log() -> None:
-    ctx, hello = Context("gpt-4.1"), [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+    ctx, hello = (
+        Context("gpt-4.1"),
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}],
+    )
     ctx.fit([*hello, {"role": "user", "content": "my password is SECRET-ANN"}])
     loaded = Context.load(ctx.save())
     loaded.fit([*hello, {"role": "user", "content": "my password is SECRET-BOB"}])

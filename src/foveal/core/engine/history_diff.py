@@ -137,7 +137,8 @@ class KnownMessages:
 
     def left_out(self, given: Sequence[Any], start: int) -> int:
         """Return how many known messages from `start` on a sliding window has left out: the rest of the known
-        messages follows in `given`. 0 if it does not, or if these say too little to be those of one conversation."""
+        messages follows in `given`. 0 if it does not, or if these say too little: another conversation may have
+        the same."""
         count = len(self)
         for first in range(max(start + 1, count + start - len(given)), count):
             if all(self._kept[first + at] == given[start + at] for at in range(count - first)):
