@@ -543,9 +543,10 @@ class UnrelatedConversation(UserWarning):
 
 
 class HistoryDiverged(UserWarning):
-    """A `Context` was given a history that leaves the recorded one before its newest user message.
+    """A `Context` was given a history that parts from the recorded one early.
 
-    It may be an older message that the user has edited, or the history of another user that begins in the same way.
+    It does so before the newest user message: the user has edited an older one, or it is the history of another user
+    that begins in the same way.
 
     Examples:
         ```python

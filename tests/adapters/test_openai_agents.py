@@ -25,7 +25,7 @@ from openai import AsyncOpenAI
 from foveal.adapters.openai_agents import FovealModelProvider
 from foveal.core.log import Compacted, Used
 from foveal.core.log.events import Event
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, ConversationIdMissing
 from support.adapter_runs import (
     OVERFLOW_TURNS,
     SHORT_TURNS,
@@ -396,3 +396,18 @@ def test_a_provider_in_place_of_the_model_is_refused() -> None:
 
     with pytest.raises(BadSetting, match="pass a provider as `provider=`"):
         FovealModelProvider(OpenAIProvider(api_key="none"))  # type: ignore[arg-type]
+
+
+def test_with_strict_ids_a_run_without_a_session_is_an_error(provider: StandIn) -> None:
+    models = foveal_models(strict_ids=True)
+    provider.script = lambda number: Answer(text=f"Answer {number}.")
+
+    async def work(client: AsyncOpenAI) -> None:
+        with pytest.raises(ConversationIdMissing, match="session="):
+            await ask(agent(models, client), "Hello")
+        session = SQLiteSession("one")
+        await ask(agent(models, client), "Hello", session=session)
+        session.close()
+
+    run(provider, work)
+    assert len(provider.requests) == 1

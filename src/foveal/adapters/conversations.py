@@ -33,8 +33,6 @@ from foveal.stores import open_store
 T = TypeVar("T")
 MAX_OPEN_CONTEXTS: Final = 1_000
 """Contexts that are kept in memory."""
-UNKNOWN_CONVERSATION: Final = "The conversation of this call is not known. Ask the user instead."
-"""What a model reads that has called a recall tool."""
 
 
 class AdapterArguments(SettingArguments, total=False):
@@ -197,7 +195,9 @@ class Conversations(Generic[NativeMessage]):
             return found
 
     def check_named(self, id: str, *, how: str) -> None:
-        """Check that a request names its conversation, if `strict_ids` is set.
+        """Check that a request names its conversation.
+
+        Without `strict_ids` it need not.
 
         Args:
             id: The id; `""` if there is none.
@@ -212,9 +212,9 @@ class Conversations(Generic[NativeMessage]):
     def recognise(
         self, messages: Sequence[NativeMessage], *, how: str, scope: str = "", run: str = ""
     ) -> str:
-        """Return the id of the conversation that a request continues, for a framework that does not name it.
+        """Return the id of the conversation that a request continues.
 
-        In doubt a new conversation begins.
+        It is for a framework that names none. In doubt a new conversation begins.
 
         Args:
             messages: The whole history of the framework.
@@ -231,7 +231,7 @@ class Conversations(Generic[NativeMessage]):
     def recognised(
         self, messages: Sequence[NativeMessage], *, scope: str = "", run: str = ""
     ) -> NativeContext[NativeMessage] | None:
-        """Return the context whose last request the messages begin with, for a call of a recall tool.
+        """Return the context whose last request the messages begin with.
 
         Args:
             messages: The history of the framework.
@@ -245,7 +245,7 @@ class Conversations(Generic[NativeMessage]):
         return None if id is None else self.find(id)
 
     def expect_retry(self, id: str) -> None:
-        """Let the same request continue a conversation that was recognised, because its last request failed.
+        """Let the same request continue a conversation, because it failed.
 
         Args:
             id: The id of the conversation.

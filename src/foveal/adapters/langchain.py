@@ -33,8 +33,8 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.config import get_config
 
 from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import UNKNOWN_CONVERSATION, AdapterArguments, Conversations
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.native_context import UNKNOWN_CONVERSATION, NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft

@@ -32,8 +32,14 @@ import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
 from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import UNKNOWN_CONVERSATION, AdapterArguments, Conversations
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage, with_own_fields
+from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.native_context import (
+    UNKNOWN_CONVERSATION,
+    NativeContext,
+    Piece,
+    WireMessage,
+    with_own_fields,
+)
 from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect

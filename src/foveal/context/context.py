@@ -499,10 +499,10 @@ class Context:
             self._record_change(change)
 
     def observe(self, report: Any) -> None:
-        """Learn from the usage that the provider reported for the last request of this thread or task.
+        """Learn from the usage that the provider reported for the last request.
 
-        A reply without usage is a warning (`UsageMissing`), once per conversation. Usage without prompt tokens,
-        of an aborted reply, is ignored.
+        It counts for the last request of the same thread or task. A reply without usage is a warning
+        (`UsageMissing`), once per conversation. Usage without prompt tokens, of an aborted reply, is ignored.
 
         Args:
             report: The usage of a provider or framework as an object or a dict, or the whole reply.
