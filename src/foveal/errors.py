@@ -545,8 +545,8 @@ class UnrelatedConversation(UserWarning):
 class HistoryDiverged(UserWarning):
     """A `Context` was given a history that parts from the recorded one early.
 
-    It does so before the newest user message: the user has edited an older one, or it is the history of another user
-    that begins in the same way.
+    It does so before the newest user message: the user has edited an older one, or it is the history of another
+    user that begins in the same way.
 
     Examples:
         ```python

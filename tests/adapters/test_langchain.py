@@ -227,6 +227,7 @@ def test_the_id_of_a_conversation_in_place_of_a_function_is_refused() -> None:
 def test_with_strict_ids_a_run_without_a_thread_is_an_error(provider: StandIn) -> None:
     provider.script = lambda number: Answer(text=f"Answer {number}.")
     runner = agent(provider, FovealMiddleware(**settings(strict_ids=True)))
+    runner.checkpointer = None  # LangGraph itself asks for a thread where it keeps one
     said = {"messages": [{"role": "user", "content": "Hello"}]}
     with pytest.raises(ConversationIdMissing, match="thread_id"):
         runner.invoke(said)
