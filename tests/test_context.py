@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -14,7 +15,7 @@ from openai.types.chat import ChatCompletionMessage
 
 import foveal
 from foveal import BadSetting, ContextOverflow, MalformedMessage, UnknownHandle
-from foveal.core.log import Clipped, Dropped, Instructed, Masked, Rewound, SnapshotTaken, UserSaid, kind
+from foveal.core.log import Clipped, Dropped, Instructed, Masked, Rewound, SnapshotTaken, Used, UserSaid, kind
 from support.histories import (
     PIXEL,
     Json,
@@ -801,3 +802,30 @@ def test_messages_can_be_a_generator_and_tools_can_be_none() -> None:
 def test_model_none_is_a_bad_setting() -> None:
     with pytest.raises(foveal.BadSetting, match="model"):
         foveal.Context(None)  # type: ignore[arg-type]
+
+
+def test_usage_counts_for_the_request_that_the_same_thread_or_task_made() -> None:
+    """A provider that counts as Foveal does is reported by two conversations in one context, in the wrong order."""
+
+    def said(words: int) -> list[Any]:
+        return [{"role": "user", "content": f"{words} words: " + "what is it? " * words}]
+
+    async def talk(ctx: foveal.Context, words: int, wait: asyncio.Event, done: asyncio.Event) -> None:
+        alone = foveal.Context("gpt-4.1")
+        alone.fit(said(words))
+        await ctx.afit(said(words))
+        done.set()
+        await wait.wait()
+        ctx.observe({"prompt_tokens": alone.report().used, "completion_tokens": 1})
+
+    async def both(ctx: foveal.Context) -> None:
+        fitted = [asyncio.Event(), asyncio.Event()]
+        await asyncio.gather(talk(ctx, 10, fitted[1], fitted[0]), talk(ctx, 4_000, fitted[0], fitted[1]))
+
+    ctx = foveal.Context("gpt-4.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asyncio.run(both(ctx))
+    used = [event.fact for event in ctx.log if isinstance(event.fact, Used)]
+    assert [fact.prompt for fact in used] == [fact.predicted for fact in used]
+    assert len({fact.prompt for fact in used}) == 2

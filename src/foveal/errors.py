@@ -6,6 +6,7 @@
     ├── NotDropped          what should be dropped is in every request; the message says why
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
+    ├── ConversationIdMissing  a request names no conversation, and `strict_ids` is set; says how to name it
     ├── Busy                a session is answering; the operation has to wait
     ├── NothingToAsk        the last turn was answered, so the model is not called again
     ├── KeyReused           the key of a message was sent again with another text
@@ -23,7 +24,7 @@
         ├── SessionExists   the id of a new session is or was in use
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
 
-`SummariserFailed`, `UnrelatedConversation` and `UsageMissing` are warnings, not errors.
+`HistoryDiverged`, `SummariserFailed`, `UnrelatedConversation` and `UsageMissing` are warnings, not errors.
 
 A mistake of a *model*, such as a call with broken arguments, is answered to the model; it raises no exception.
 """
@@ -39,7 +40,9 @@ __all__ = [
     "Busy",
     "Conflict",
     "ContextOverflow",
+    "ConversationIdMissing",
     "FovealError",
+    "HistoryDiverged",
     "KeyReused",
     "LeaseLost",
     "MalformedMessage",
@@ -225,6 +228,29 @@ class BadSetting(FovealError, ValueError):
         """The given value. The message shows the beginning of it."""
         self.allowed = allowed
         """What is allowed, in words."""
+
+
+class ConversationIdMissing(FovealError):
+    """A request names no conversation, and `strict_ids` is set.
+
+    The message says how to name it.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.adapters.openai_agents import FovealModelProvider
+        from foveal.errors import ConversationIdMissing
+
+        fitted = FovealModelProvider(strict_ids=True)
+        try:
+            fitted.conversations.recognise([], how="pass a session to `Runner.run`")
+        except ConversationIdMissing as error:
+            assert "pass a session" in str(error)
+        ```
+    """
+
+    def __init__(self, how: str) -> None:
+        super().__init__(f"the request names no conversation, and `strict_ids` is set: {how}")
 
 
 class Busy(FovealError):
@@ -513,6 +539,36 @@ class UnrelatedConversation(UserWarning):
             f"the messages have nothing in common with the {recorded:,} recorded ones: a new conversation begins, "
             "and recall does not find the old one. Use one Context for each conversation, or call "
             "`new_conversation()` first"
+        )
+
+
+class HistoryDiverged(UserWarning):
+    """A `Context` was given a history that parts from the recorded one early.
+
+    It does so before the newest user message: the user has edited an older one, or it is the history of another
+    user that begins in the same way.
+
+    Examples:
+        ```python
+        import warnings
+
+        import foveal
+        from foveal.errors import HistoryDiverged
+
+        ctx = foveal.Context("gpt-4.1")
+        hello = {"role": "user", "content": "Hello."}
+        ctx.append(hello, {"role": "user", "content": "My name is Ann."}, {"role": "user", "content": "Who am I?"})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ctx.fit([hello, {"role": "user", "content": "Who am I?"}])
+        assert caught[0].category is HistoryDiverged
+        ```
+    """
+
+    def __init__(self, shared: int, left: int) -> None:
+        super().__init__(
+            f"after {shared:,} messages the history is another one than before: {left:,} recorded ones are left "
+            "behind, and recall does not find them. Use one Context for each conversation"
         )
 
 

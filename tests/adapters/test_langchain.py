@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from foveal.adapters import Piece
 from foveal.adapters.langchain import FovealMiddleware, LangChainFormat
 from foveal.core.log import Compacted, Used
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, ConversationIdMissing
 from support.adapter_runs import (
     OVERFLOW_TURNS,
     SHORT_TURNS,
@@ -222,3 +222,14 @@ def test_native_fields_of_shown_messages_are_not_lost(provider: StandIn) -> None
 def test_the_id_of_a_conversation_in_place_of_a_function_is_refused() -> None:
     with pytest.raises(BadSetting, match="conversation = 'ci' is not allowed: a function"):
         FovealMiddleware(conversation="ci")  # type: ignore[arg-type]
+
+
+def test_with_strict_ids_a_run_without_a_thread_is_an_error(provider: StandIn) -> None:
+    provider.script = lambda number: Answer(text=f"Answer {number}.")
+    runner = agent(provider, FovealMiddleware(**settings(strict_ids=True)))
+    runner.checkpointer = None  # LangGraph itself asks for a thread where it keeps one
+    said = {"messages": [{"role": "user", "content": "Hello"}]}
+    with pytest.raises(ConversationIdMissing, match="thread_id"):
+        runner.invoke(said)
+    runner.invoke(said, {"configurable": {"thread_id": "one"}})
+    assert len(provider.requests) == 1

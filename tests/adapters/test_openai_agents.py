@@ -25,7 +25,7 @@ from openai import AsyncOpenAI
 from foveal.adapters.openai_agents import FovealModelProvider
 from foveal.core.log import Compacted, Used
 from foveal.core.log.events import Event
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, ConversationIdMissing
 from support.adapter_runs import (
     OVERFLOW_TURNS,
     SHORT_TURNS,
@@ -298,7 +298,7 @@ def test_two_conversations_at_once_do_not_meet(provider: StandIn) -> None:
     texts = [json.dumps(request.body["input"]) for request in provider.requests]
     assert provider.faults == []
     assert all(sum(f"talk {number}" in text for number in range(4)) <= 1 for text in texts)
-    assert len(logs(models)) == 4
+    assert len(logs(models)) == 8, "an opening that four users share belongs to no later request"
 
 
 def test_a_nested_agent_has_a_conversation_of_its_own(provider: StandIn) -> None:
@@ -396,3 +396,18 @@ def test_a_provider_in_place_of_the_model_is_refused() -> None:
 
     with pytest.raises(BadSetting, match="pass a provider as `provider=`"):
         FovealModelProvider(OpenAIProvider(api_key="none"))  # type: ignore[arg-type]
+
+
+def test_with_strict_ids_a_run_without_a_session_is_an_error(provider: StandIn) -> None:
+    models = foveal_models(strict_ids=True)
+    provider.script = lambda number: Answer(text=f"Answer {number}.")
+
+    async def work(client: AsyncOpenAI) -> None:
+        with pytest.raises(ConversationIdMissing, match="session="):
+            await ask(agent(models, client), "Hello")
+        session = SQLiteSession("one")
+        await ask(agent(models, client), "Hello", session=session)
+        session.close()
+
+    run(provider, work)
+    assert len(provider.requests) == 1

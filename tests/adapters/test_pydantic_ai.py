@@ -430,3 +430,23 @@ def test_a_message_without_text_for_the_model_is_sent_on() -> None:
     ]
     fitted = FovealCapability("gpt-4.1").conversations.get("one").fit(given)
     assert all(one is other for one, other in zip(given, fitted, strict=True))
+
+
+@pytest.mark.filterwarnings(
+    "ignore::foveal.errors.UnrelatedConversation", "ignore::foveal.errors.HistoryDiverged"
+)
+def test_unrelated_runs_under_one_id_at_once_stay_inside_the_window(endpoint: Endpoint) -> None:
+    runner = endpoint.agent(FovealCapability(**settings()))
+
+    async def talk(name: str, turns: int) -> None:
+        history: list[ModelMessage] = []
+        for turn in range(turns):
+            asked = f"{name}, question {turn}. " + f"{name} waits for it. " * (turn * 100)
+            done = await runner.run(asked, message_history=history, conversation_id="one")
+            history = done.all_messages()
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(talk(f"Talk {number}", 2 + 2 * number) for number in range(4)))
+
+    endpoint.run(all_at_once())
+    assert endpoint.provider.faults == []

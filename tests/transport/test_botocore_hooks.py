@@ -17,7 +17,7 @@ import foveal.transport
 from foveal.core.log import Used
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.legality import request_faults
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, ConversationIdMissing
 from foveal.transport import ConversationPool
 
 session = pytest.importorskip("botocore.session")
@@ -27,6 +27,12 @@ WINDOW = 16_000
 ANSWER = 1_000
 TURNS = 13
 MODEL = "anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+BESIDE: Json = {
+    "system": [{"text": "Never delete anything."}],
+    "inferenceConfig": {"maxTokens": ANSWER},
+    "toolConfig": {"tools": [{"toolSpec": {"name": "search", "inputSchema": {"json": {"type": "object"}}}}]},
+}
 
 
 class Bedrock:
@@ -155,11 +161,7 @@ def ask(client: Any, messages: list[Json], *, stream: bool) -> Json:
     given: Json = {
         "modelId": MODEL,
         "messages": messages,
-        "system": [{"text": "Never delete anything."}],
-        "inferenceConfig": {"maxTokens": ANSWER},
-        "toolConfig": {
-            "tools": [{"toolSpec": {"name": "search", "inputSchema": {"json": {"type": "object"}}}}]
-        },
+        **BESIDE,
     }
     if not stream:
         found: Json = client.converse(**given)["output"]["message"]
@@ -250,3 +252,14 @@ def test_settings_in_place_of_a_pool_are_refused_with_a_hint(bedrock: Bedrock) -
     with pytest.raises(BadSetting, match=r"ConversationPool\("):
         foveal.transport.botocore(client, "gpt-4.1")  # type: ignore[arg-type]
     client.close()
+
+
+def test_request_metadata_names_the_conversation_and_strict_ids_needs_it(bedrock: Bedrock) -> None:
+    pool = ConversationPool(strict_ids=True)
+    client = client_for(bedrock, pool)
+    given: Json = {"modelId": MODEL, "messages": [{"role": "user", "content": [{"text": "Hi"}]}], **BESIDE}
+    with pytest.raises(ConversationIdMissing, match="requestMetadata"):
+        client.converse(**given)
+    client.converse(**given, requestMetadata={"X-Foveal-Session": "a", "team": "search"})
+    assert pool.context("a") is not None
+    assert [sent["requestMetadata"] for sent in bedrock.bodies] == [{"team": "search"}]

@@ -20,6 +20,7 @@ from foveal.transport import ConversationPool
         {"summarise": "own"},
         {"policy": "x"},
         {"limit": 0},
+        {"strict_ids": "yes"},
         {"progress": "yes"},
     ],
     ids=lambda wrong: next(iter(wrong)),

@@ -334,12 +334,23 @@ def test_the_same_request_again_is_the_same_call(library: Any) -> None:
     assert upstream.requests[0].content == upstream.requests[2].content
 
 
-def test_an_edited_last_message_rewinds_the_conversation(library: Any) -> None:
+def test_an_edited_last_message_begins_another_conversation(library: Any) -> None:
     upstream, conversations = Upstream(library), ConversationPool()
     with client(library, upstream, conversations) as http:
         http.post(URL, json=body(history(2)))
         edited = [*history(2)[:-1], {"role": "user", "content": "And then?"}]
         http.post(URL, json=body(edited))
+    assert upstream.sent()["messages"] == edited
+    first, second = (context.save() for context in conversations.contexts)
+    assert (b"And now?" in first, b"And now?" in second) == (True, False)
+
+
+def test_an_edited_last_message_rewinds_a_conversation_that_has_a_name(library: Any) -> None:
+    upstream, conversations = Upstream(library), ConversationPool()
+    with client(library, upstream, conversations) as http:
+        edited = [*history(2)[:-1], {"role": "user", "content": "And then?"}]
+        for messages in (history(2), edited):
+            http.post(URL, json=body(messages), headers={"x-foveal-session": "a"})
     assert len(conversations.contexts) == 1
     assert upstream.sent()["messages"] == edited
 
@@ -533,6 +544,7 @@ def test_what_cannot_fit_is_sent_as_it_is(library: Any, caplog: pytest.LogCaptur
     assert "cannot be made to fit" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore::foveal.errors.HistoryDiverged")
 def test_requests_of_one_name_at_the_same_time_get_their_own_histories(library: Any) -> None:
     upstream = Upstream(library)
     said = history(10, words=100)
@@ -549,3 +561,25 @@ def test_requests_of_one_name_at_the_same_time_get_their_own_histories(library: 
         sent = upstream.sent(at)["messages"]
         turns = 1 + int(sent[-1]["content"].rpartition(" ")[2]) % 9
         assert f"Question {turns}:" not in json.dumps(sent)
+
+
+def test_with_strict_ids_a_request_without_a_name_is_refused_and_not_sent(library: Any) -> None:
+    upstream, conversations = Upstream(library), ConversationPool(strict_ids=True)
+    with client(library, upstream, conversations) as http:
+        refused = http.post(URL, json=body(history(1)))
+        assert (refused.status_code, upstream.requests) == (400, [])
+        assert "X-Foveal-Session" in refused.json()["error"]["message"]
+        http.post(URL, json=body(history(1)), headers={"x-foveal-session": "a"})
+    assert conversations.context("a") is not None
+    assert upstream.sent()["messages"] == history(1)
+
+
+def test_the_library_of_openai_says_what_strict_ids_needs(provider: StandIn) -> None:
+    http = foveal.transport.httpx2(ConversationPool(strict_ids=True))
+    with openai.OpenAI(base_url=provider.openai, api_key="none", http_client=http) as client:
+        said: list[Any] = [{"role": "user", "content": "Hi"}]
+        with pytest.raises(openai.BadRequestError, match="X-Foveal-Session"):
+            client.chat.completions.create(model="gpt-4.1", messages=said)
+        named = {"X-Foveal-Session": "a"}
+        client.chat.completions.create(model="gpt-4.1", messages=said, extra_headers=named)
+    assert len(provider.requests) == 1

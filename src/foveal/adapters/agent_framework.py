@@ -35,9 +35,9 @@ from agent_framework import (
     ResponseStream,
 )
 
-from foveal.adapters.conversation_ids import ConversationIds, checked_function
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import UNKNOWN_CONVERSATION, NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
@@ -47,6 +47,7 @@ from foveal.core.wire.openai_chat.write import THINKING_FIELD
 from foveal.core.wire.usage import usage_or_none
 from foveal.recall.recall_tools import tools as recall_schemas
 
+_HOW: Final = "pass `session=` to `run`, or set `conversation`"
 MAX_KNOWN_SESSIONS: Final = 10_000
 """Sessions whose conversation is remembered for the recall tools."""
 _NO_TEXT: Final[WireMessage] = {"role": "system", "content": ""}
@@ -95,7 +96,6 @@ class FovealChatMiddleware(ChatMiddleware):
         )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
-        self._ids = ConversationIds()
         self._by_session: OrderedDict[str, str] = OrderedDict()
 
     @property
@@ -133,7 +133,7 @@ class FovealChatMiddleware(ChatMiddleware):
         if self._conversation is not None:
             id = self._conversation(context)
         else:
-            id = session or self._ids.find([message.to_json() for message in context.messages])
+            id = session or self.conversations.recognise(context.messages, how=_HOW)
         if session:
             self._by_session[session] = id
             self._by_session.move_to_end(session)
@@ -145,7 +145,7 @@ class FovealChatMiddleware(ChatMiddleware):
         def answer(ctx: FunctionInvocationContext, **arguments: Any) -> str:
             session = ctx.session.session_id if ctx.session is not None else ""
             if session not in self._by_session:
-                return "The conversation of this call is not known. Ask the user instead."
+                return UNKNOWN_CONVERSATION
             return self.conversations.get(self._by_session[session]).recall(function["name"], arguments)
 
         return FunctionTool(

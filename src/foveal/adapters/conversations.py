@@ -13,19 +13,20 @@ import asyncio
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Generic, Self, TypeVar, Unpack, cast
 
+from foveal.adapters.conversation_ids import ConversationIds
 from foveal.adapters.native_context import MessageFormat, NativeContext, NativeMessage
 from foveal.adapters.own_model import AdapterSummarise, resolve_summarise
 from foveal.context import Context
 from foveal.core.compaction.summariser import SummaryProgress
-from foveal.core.engine.context_arguments import ContextArguments, check_arguments, model_of
+from foveal.core.engine.context_arguments import ContextArguments, check_arguments, check_flag, model_of
 from foveal.core.engine.settings import SettingArguments
 from foveal.core.models.budget import check_whole_number
 from foveal.core.models.model import Model
-from foveal.errors import BadSetting, Conflict, StoreUnusable, UnknownSession
+from foveal.errors import BadSetting, Conflict, ConversationIdMissing, StoreUnusable, UnknownSession
 from foveal.ports import Store
 from foveal.stores import open_store
 
@@ -50,6 +51,10 @@ class AdapterArguments(SettingArguments, total=False):
     summarise: AdapterSummarise
     """The callables that write summaries; in an adapter of a framework, `"own"` lets the model of the agent write
     them. Default: none; the log alone is summarised.
+    """
+    strict_ids: bool
+    """Whether a request that names no conversation is an error, `ConversationIdMissing`. Default: no; it is
+    recognised by its messages. A service sets it, so that no user depends on what others say.
     """
     store: str
     """A file or a PostgreSQL URL that keeps the contexts. Default: none; they live in memory."""
@@ -120,6 +125,8 @@ class Conversations(Generic[NativeMessage]):
         store = arguments.pop("store", "")
         if not isinstance(store, str):
             raise BadSetting("store", store, "a file or a PostgreSQL URL")
+        self._strict_ids = check_flag("strict_ids", arguments.pop("strict_ids", False))
+        self._ids = ConversationIds(format.dialect)
         self._max_open = check_whole_number("max_open", arguments.pop("max_open", MAX_OPEN_CONTEXTS), least=1)
         summarise = resolve_summarise(arguments.pop("summarise", None), has_own_model=has_own_model)
         self._arguments = cast(
@@ -140,8 +147,10 @@ class Conversations(Generic[NativeMessage]):
                 one.
 
         Raises:
-            BadSetting: The conversation is new, and no model is known.
+            BadSetting: The id is empty, or the conversation is new and no model is known.
         """
+        if not id:  # a function that names conversations has failed: all of its calls would share one
+            raise BadSetting("id", id, "the id of a conversation, which is not empty")
         with self._lock:
             found = self._open.get(id)
             chosen = self._model or model
@@ -162,7 +171,7 @@ class Conversations(Generic[NativeMessage]):
                 one.
 
         Raises:
-            BadSetting: The conversation is new, and no model is known.
+            BadSetting: The id is empty, or the conversation is new and no model is known.
         """
         if self._store is None or id in self._open:
             return self.get(id, model=model)
@@ -184,6 +193,67 @@ class Conversations(Generic[NativeMessage]):
                 if found is not None:
                     self._keep(id, found)
             return found
+
+    def check_named(self, id: str, *, how: str) -> None:
+        """Check that a request names its conversation.
+
+        Without `strict_ids` it need not.
+
+        Args:
+            id: The id; `""` if there is none.
+            how: How an application names the conversation.
+
+        Raises:
+            ConversationIdMissing: `strict_ids` is set, and there is no id.
+        """
+        if self._strict_ids and not id:
+            raise ConversationIdMissing(how)
+
+    def recognise(
+        self, messages: Sequence[NativeMessage], *, how: str, scope: str = "", run: str = ""
+    ) -> str:
+        """Return the id of the conversation that a request continues.
+
+        It is for a framework that names none. In doubt a new conversation begins.
+
+        Args:
+            messages: The whole history of the framework.
+            how: How an application names the conversation, for the error of `strict_ids`.
+            scope: What keeps conversations apart, such as the name of a user.
+            run: The run of the framework that sends the request; all its requests are one conversation.
+
+        Raises:
+            ConversationIdMissing: `strict_ids` is set.
+        """
+        self.check_named("", how=how)
+        return self._ids.find(self._written(messages), scope=scope, run=run)
+
+    def recognised(
+        self, messages: Sequence[NativeMessage], *, scope: str = "", run: str = ""
+    ) -> NativeContext[NativeMessage] | None:
+        """Return the context whose last request the messages begin with.
+
+        Args:
+            messages: The history of the framework.
+            scope: As in `recognise`.
+            run: As in `recognise`.
+
+        Returns:
+            The context; None if there is none, or if several could be meant.
+        """
+        id = self._ids.known(self._written(messages), scope=scope, run=run)
+        return None if id is None else self.find(id)
+
+    def expect_retry(self, id: str) -> None:
+        """Let the same request continue a conversation, because it failed.
+
+        Args:
+            id: The id of the conversation.
+        """
+        self._ids.expect_retry(id)
+
+    def _written(self, messages: Sequence[NativeMessage]) -> list[dict[str, Any]]:
+        return [written for message in messages for written in self._format.write(message)]
 
     def ids(self) -> list[str]:
         """Return the ids of the conversations in memory.

@@ -25,7 +25,7 @@ from crewai.llms.cache import CACHE_BREAKPOINT_KEY
 from crewai.types.usage_metrics import UsageMetrics
 from pydantic import PrivateAttr
 
-from foveal.adapters.conversation_ids import ConversationIds, checked_function
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage, with_own_fields
 from foveal.adapters.own_model import own_model
@@ -34,6 +34,7 @@ from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 
+_HOW: Final = "set `conversation` to a function that returns its id"
 _NOT_SENT: Final = frozenset((CACHE_BREAKPOINT_KEY, "files", "raw_tool_call_parts"))
 """Fields of a message that crewai converts or removes before it sends the message."""
 
@@ -84,8 +85,8 @@ class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]
     Args:
         llm: The LLM of crewai that answers.
         name: The name by which Foveal knows the model, if it differs from its `model`.
-        conversation: Returns the id of a call's conversation, which `store` needs if tasks begin with the same
-            message. None finds conversations by their messages.
+        conversation: Returns the id of a call's conversation, which `store` needs after a restart. None finds
+            conversations by their messages.
         **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
             `store` and others.
 
@@ -107,7 +108,6 @@ class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]
     _conversations: Conversations[WireMessage] = PrivateAttr()
     _conversation: Callable[[CrewCall], str] | None = PrivateAttr()
     _has_reserve: bool = PrivateAttr()
-    _ids: ConversationIds = PrivateAttr(default_factory=ConversationIds)
 
     def __init__(
         self,
@@ -238,8 +238,8 @@ class FovealLLM(BaseLLM):  # type: ignore[misc, unused-ignore]
     def _id(self, call: CrewCall) -> str:
         if self._conversation is not None:
             return self._conversation(call)
-        said = [message for message in call.messages if message.get("role") != "system"]
-        return self._ids.find(said, scope=f"{getattr(call.agent, 'role', '')}/")
+        scope = f"{getattr(call.agent, 'role', '')}/"
+        return self._conversations.recognise(call.messages, how=_HOW, scope=scope)
 
     def _prepare(self, found: NativeContext[WireMessage]) -> NativeContext[WireMessage]:
         limit = getattr(self._llm, "max_completion_tokens", None) or self._llm.max_tokens

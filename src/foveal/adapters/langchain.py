@@ -13,9 +13,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import blake2b
+from secrets import token_hex
 from typing import Any, Final, Unpack, cast
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -34,7 +34,7 @@ from langgraph.config import get_config
 
 from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import UNKNOWN_CONVERSATION, NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
@@ -42,6 +42,7 @@ from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.recall.recall_tools import tools as recall_schemas
 
+_HOW: Final = 'pass `config={"configurable": {"thread_id": …}}`, or set `conversation`'
 NO_STREAM_TAG: Final = "nostream"
 """The tag by which LangGraph keeps the tokens of a model call out of its streams."""
 MAX_NAMED_CONVERSATIONS: Final = 10_000
@@ -211,9 +212,11 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         return reply
 
     def _id(self, request: ModelRequest[Any]) -> str:
-        id = conversation_id(request.messages)
+        id = _named_id(request.messages)
         if self._conversation is None:
-            return id
+            thread = _thread_id()
+            self.conversations.check_named(thread, how=_HOW)
+            return id or self.conversations.recognise(request.messages, how=_HOW, scope=f"{thread}/")
         if len(self._named) >= MAX_NAMED_CONVERSATIONS:
             self._named.clear()
         named = self._named[id] = self._conversation(request)
@@ -242,8 +245,14 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         name = schema["function"]["name"]
 
         def answer(runtime: ToolRuntime, **arguments: Any) -> str:
-            id = conversation_id(runtime.state["messages"])
-            return self.conversations.get(self._named.get(id, id)).recall(name, arguments)
+            messages, known = runtime.state["messages"], self.conversations
+            id = _named_id(messages)
+            found = (
+                known.find(self._named.get(id, id))
+                if id
+                else known.recognised(messages, scope=f"{_thread_id()}/")
+            )
+            return UNKNOWN_CONVERSATION if found is None else found.recall(name, arguments)
 
         return StructuredTool(
             name=name,
@@ -254,17 +263,28 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def conversation_id(messages: Sequence[AnyMessage | BaseMessage]) -> str:
-    """Return the id of the conversation that the current run belongs to."""
-    try:
-        settings = get_config().get("configurable", {})
-    except RuntimeError:  # outside of a graph
-        settings = {}
-    thread = str(settings.get("thread_id") or "")
-    if thread and "|" not in str(settings.get("checkpoint_ns", "")):
+    """Return the id of the conversation that the current run belongs to; a new one if nothing names it."""
+    return _named_id(messages) or token_hex(8)
+
+
+def _named_id(messages: Sequence[AnyMessage | BaseMessage]) -> str:
+    """Return the id by the thread of a run, and by its first message in a subgraph; "" if nothing names it."""
+    thread, inside = _thread_id(), "|" in str(_configured().get("checkpoint_ns", ""))
+    if thread and not inside:
         return thread
-    first = messages[0] if messages else None
-    content = str(getattr(first, "content", "")).encode(errors="surrogatepass")
-    return f"{thread}/{getattr(first, 'id', None) or blake2b(content, digest_size=8).hexdigest()}"
+    first = getattr(messages[0], "id", None) if messages else None
+    return f"{thread}/{first}" if first else ""
+
+
+def _thread_id() -> str:
+    return str(_configured().get("thread_id") or "")
+
+
+def _configured() -> Mapping[str, Any]:
+    try:
+        return get_config().get("configurable", {})
+    except RuntimeError:  # outside of a graph
+        return {}
 
 
 def _override(request: ModelRequest[Any], messages: list[BaseMessage]) -> ModelRequest[Any]:

@@ -31,9 +31,15 @@ from typing import Any, Final, Unpack
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
-from foveal.adapters.conversation_ids import ConversationIds, checked_function
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage, with_own_fields
+from foveal.adapters.native_context import (
+    UNKNOWN_CONVERSATION,
+    NativeContext,
+    Piece,
+    WireMessage,
+    with_own_fields,
+)
 from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
@@ -49,6 +55,7 @@ MAX_UNFINISHED_CALLS: Final = 10_000
 """Calls whose usage is expected; the oldest are forgotten."""
 MAX_USAGE_WAIT_S: Final = 0.25
 """How long a call waits for the usage of the stream before it."""
+_HOW: Final = 'pass `metadata={"session_id": …}` with each call, or set `conversation`'
 API_KEY_FIELD: Final = "foveal_api_key"
 """Where the metadata of a call in the proxy names its API key."""
 
@@ -120,9 +127,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         """Schemas of the tools that `recall` answers; they are added to the tools of every call."""
         self._conversation = checked_function(conversation)
         self._has_reserve = settings.get("reserve") is not None
-        self._ids = ConversationIds()
-        self._calls: OrderedDict[str, NativeContext[Any]] = OrderedDict()
-        """The contexts of the calls between two hooks, by litellm's id of the call."""
+        self._calls: OrderedDict[str, tuple[str, NativeContext[Any]]] = OrderedDict()
+        """The ids and contexts of the calls between two hooks, by litellm's id of the call."""
         self._without_controls: set[str] = set()
         """Models whose provider refuses the field `block_binding`."""
 
@@ -175,7 +181,10 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
             messages: The history of the conversation.
             **options: The options of its calls, as far as they name the conversation.
         """
-        return self.conversations.get(self._id(messages, options)).recall(name, arguments)
+        id, scope, run = self._named(messages, options)
+        known = self.conversations
+        found = known.find(id) if id else known.recognised(messages, scope=scope, run=run)
+        return UNKNOWN_CONVERSATION if found is None else found.recall(name, arguments)
 
     # ── Hooks of litellm ─────────────────────────────────────────────────────────────────────────────────
 
@@ -193,12 +202,13 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
                 stacklevel=2,
             )
             return None
-        found = await self.conversations.aget(self._id(messages, kwargs), model=kwargs["model"])
+        id = self._id(messages, kwargs)
+        found = await self.conversations.aget(id, model=kwargs["model"])
         await self._wait_for_usage(found)
         prepared = self._prepare(found, kwargs)
         with own_model(partial(_summarise_async, kwargs["model"], prepared)):
             fitted = await found.afit(messages, tools=_tools(prepared))
-        self._calls[str(kwargs.get("litellm_call_id"))] = found
+        self._calls[str(kwargs.get("litellm_call_id"))] = id, found
         if len(self._calls) > MAX_UNFINISHED_CALLS:
             self._calls.popitem(last=False)
         controls = self._controls(found, kwargs["model"], kwargs, is_changed=_differs(fitted, messages))
@@ -220,9 +230,10 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Learn the limit of a provider that has refused a request as too large, for the next request."""
-        found = self._calls.pop(str(kwargs.get("litellm_call_id")), None)
+        id, found = self._calls.pop(str(kwargs.get("litellm_call_id")), ("", None))
         error = kwargs.get("exception")
         if found is not None and isinstance(error, Exception):
+            self.conversations.expect_retry(id)
             if refuses_controls(error):
                 self._without_controls.add(str(kwargs.get("model")))
             found.context.overflowed(error)
@@ -238,17 +249,21 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
     # ── Shared ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _id(self, messages: Sequence[Any], options: Options) -> str:
+        id, scope, run = self._named(messages, options)
+        return id or self.conversations.recognise(messages, how=_HOW, scope=scope, run=run)
+
+    def _named(self, messages: Sequence[Any], options: Options) -> tuple[str, str, str]:
+        """Return the id that a call names, or "" with the user and the run that it belongs to."""
         if self._conversation is not None:
-            return self._conversation({**options, "messages": messages})
+            return self._conversation({**options, "messages": messages}), "", ""
         metadata = options.get("metadata") or {}
         key = metadata.get(API_KEY_FIELD) or ""
         session = options.get("litellm_session_id") or metadata.get("session_id")
         if session:
-            return f"{key}/{session}" if key else str(session)
-        said = [plain for plain in map(_plain, messages) if plain.get("role") not in ("system", "developer")]
+            return (f"{key}/{session}" if key else str(session)), "", ""
         scope = f"{key}/{options.get('user') or ''}/"
         run = str(options.get("litellm_trace_id") or options.get("litellm_call_id") or "")
-        return self._ids.find(said, scope=scope, run=run and scope + run)
+        return "", scope, run and scope + run
 
     def _prepare(self, found: NativeContext[Any], options: Options) -> dict[str, Any]:
         """Return the options of a call with the recall tools and a report of the usage."""
@@ -315,14 +330,14 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         """Wait until litellm has reported the stream before this call, which it does in a task of its own. A report
         that comes later is ignored, because the context would take it for that of this call."""
         deadline = monotonic() + MAX_USAGE_WAIT_S
-        while pending := [id for id, other in self._calls.items() if other is found]:
+        while pending := [id for id, (_, other) in self._calls.items() if other is found]:
             if monotonic() > deadline:
                 for id in pending:
                     self._calls.pop(id, None)
             await asyncio.sleep(0.001)
 
     def _observe(self, options: Options, reply: Any) -> None:
-        found = self._calls.pop(str(options.get("litellm_call_id")), None)
+        _, found = self._calls.pop(str(options.get("litellm_call_id")), ("", None))
         if found is not None:
             found.observe(getattr(reply, "usage", None))
 

@@ -13,7 +13,7 @@ import asyncio
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from foveal.context import Context
 from foveal.core.engine.origins import Origin
@@ -25,6 +25,8 @@ from foveal.errors import BadSetting
 NativeMessage = TypeVar("NativeMessage")
 Reply = TypeVar("Reply")
 WireMessage = dict[str, Any]
+UNKNOWN_CONVERSATION: Final = "The conversation of this call is not known. Ask the user instead."
+"""What a model reads that has called a recall tool."""
 
 
 class Piece(NamedTuple):

@@ -30,7 +30,7 @@ from agents.items import ItemHelpers
 from agents.memory import Session
 from agents.tool_context import ToolContext
 
-from foveal.adapters.conversation_ids import ConversationIds, checked_function
+from foveal.adapters.conversation_ids import checked_function
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.openai_agents_session import FovealSession, Item
@@ -44,6 +44,7 @@ from foveal.core.wire.usage import usage_or_none
 from foveal.errors import BadSetting
 from foveal.recall.recall_tools import tools as recall_schemas
 
+_HOW: Final = "pass `session=` to `Runner.run`, or set `conversation`"
 CACHE_KEY: Final = "prompt_cache_key"
 SESSION_KEY_PREFIX: Final = "agents-sdk:session:"
 SESSION_KEY_DIGITS: Final = 32
@@ -119,7 +120,6 @@ class FovealModelProvider(ModelProvider):
         """The contexts of the conversations."""
         self._provider = provider or MultiProvider()
         self._conversation = checked_function(conversation)
-        self._ids = ConversationIds()
         self._models: WeakValueDictionary[int, FittedModel] = WeakValueDictionary()
         self._recalls: OrderedDict[tuple[str, str], NativeContext[Item]] = OrderedDict()
 
@@ -200,7 +200,8 @@ class FovealModelProvider(ModelProvider):
         if key.startswith(SESSION_KEY_PREFIX):
             return key
         scope = f"{key}/" if key.startswith(GROUP_KEY_PREFIX) else ""
-        return self._ids.find(request.items, scope=scope, run=key if key.startswith(RUN_KEY_PREFIX) else "")
+        run = key if key.startswith(RUN_KEY_PREFIX) else ""
+        return self.conversations.recognise(request.items, how=_HOW, scope=scope, run=run)
 
     def _recall_tool(self, schema: dict[str, Any]) -> FunctionTool:
         name = schema["name"]

@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 from smolagents.models import (
     ChatMessage,
@@ -28,7 +28,6 @@ from smolagents.models import (
 )
 from smolagents.utils import encode_image_base64, make_image_url
 
-from foveal.adapters.conversation_ids import ConversationIds
 from foveal.adapters.conversations import AdapterArguments, Conversations
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.own_model import own_model
@@ -37,6 +36,8 @@ from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model as KnownModel
 from foveal.errors import BadSetting
+
+_HOW: Final = "give each conversation a `FovealModel` of its own with `conversation=`"
 
 
 class PairedMessage(NamedTuple):
@@ -154,7 +155,6 @@ class FovealModel(Model):  # type: ignore[misc, unused-ignore]
         )
         """The contexts of the conversations."""
         self._conversation = conversation
-        self._ids = ConversationIds()
 
     def generate(
         self,
@@ -207,9 +207,7 @@ class FovealModel(Model):  # type: ignore[misc, unused-ignore]
             yield delta
 
     def _find(self, paired: Sequence[PairedMessage]) -> NativeContext[PairedMessage]:
-        write = SmolagentsFormat().write
-        said = [written for message in paired for written in write(message) if written["role"] != "system"]
-        return self.conversations.get(self._conversation or self._ids.find(said))
+        return self.conversations.get(self._conversation or self.conversations.recognise(paired, how=_HOW))
 
 
 def _unpaired(paired: Sequence[PairedMessage]) -> list[ChatMessage]:

@@ -9,8 +9,9 @@
 2. It never changes its input, and its output shares nothing with what is kept here.
 3. If a message is edited (replaced, or changed in place while it is shown), the log records a rewind to the message
    before it and continues from there. An edited system message replaces the old one where it is.
-4. One context is for one conversation. A history that shares nothing with the recorded one begins another, with a
-   warning; `recall` does not find what was said before it.
+4. One context is for one conversation. A history that shares nothing with the recorded one begins another, and one
+   that leaves it before its newest user message may be another; both give a warning. `recall` finds only what is on
+   the branch that is continued.
 5. `save` returns the log and `load` continues with it: the next `fit` recognises the history in it.
 """
 
@@ -29,6 +30,7 @@ from msgspec.structs import replace
 from foveal.context.context_lock import ContextLock, run_in_thread
 from foveal.context.saved_events import append_missing
 from foveal.context.summariser_problems import SummariserProblems
+from foveal.context.task_requests import note_request, own_request
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
@@ -74,7 +76,7 @@ from foveal.core.engine.operations import (
 )
 from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, event_status, report
-from foveal.core.engine.sent_requests import SentRequests
+from foveal.core.engine.sent_requests import SentRequests, SentSize
 from foveal.core.engine.settings import (
     SettingArguments,
     check_room,
@@ -99,6 +101,8 @@ from foveal.core.log.events import (
     Event,
     Instructed,
     Opened,
+    Reverted,
+    Rewound,
     SnapshotTaken,
     ToolReturned,
     handle,
@@ -106,10 +110,10 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
-from foveal.core.view.fold import effective_events
+from foveal.core.view.fold import effective_events, left_behind
 from foveal.core.view.request_writer import RequestWriter
 from foveal.core.wire.typed_messages import Beside, MessageT
-from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, UnrelatedConversation, UsageMissing
+from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, UsageMissing
 from foveal.ports import Store
 from foveal.project.prompt_file import prompt_text
 
@@ -186,6 +190,8 @@ class Context:
         self._summariser_problems = SummariserProblems()
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
+        self._left_behind: frozenset[int] | None = None
+        """What recall must not find; None until it is needed."""
         self._opened: Opened | None = None
         """A change of model that the next `fit` records, after the answers of the model before it."""
         self._wait: Callable[[Awaitable[Any]], Any] | None = None
@@ -370,6 +376,7 @@ class Context:
             self._record_loaded_tools()
             fitted, steps = self._writer.write(self._engine.view, self._wire)
             self._requests.add(self._engine, steps)
+            note_request(self._requests, self._requests.last)
             self._history.share_copies(known)
             return fitted
 
@@ -457,12 +464,15 @@ class Context:
 
         needed, thread = bool(self._summarisers), get_ident()
 
-        def work(wait: Callable[[Awaitable[Any]], Any]) -> tuple[list[Any], list[Origin]]:
+        def work(
+            wait: Callable[[Awaitable[Any]], Any],
+        ) -> tuple[tuple[list[Any], list[Origin]], SentSize]:
             try:
                 with self._lock:
                     self._wait = wait
                     try:
-                        return self.fit_with_origins(messages, tools=tools, system=system)
+                        fitted = self.fit_with_origins(messages, tools=tools, system=system)
+                        return fitted, self._requests.last
                     finally:
                         self._wait = None
             finally:  # not when the task is cancelled: this thread still holds the lock then
@@ -471,7 +481,9 @@ class Context:
 
         if needed:
             self._lock.begin_to_need(thread)
-        return await run_in_thread(work)
+        fitted, sent = await run_in_thread(work)
+        note_request(self._requests, sent)  # here, because the thread had a copy of this task's variables
+        return fitted
 
     def append(self, *messages: Any) -> None:
         """Record messages that follow the recorded ones.
@@ -502,8 +514,8 @@ class Context:
     def observe(self, report: Any) -> None:
         """Learn from the usage that the provider reported for the last request.
 
-        A reply without usage is a warning (`UsageMissing`), once per conversation. Usage without prompt tokens,
-        of an aborted reply, is ignored.
+        It counts for the last request of the same thread or task. A reply without usage is a warning
+        (`UsageMissing`), once per conversation. Usage without prompt tokens, of an aborted reply, is ignored.
 
         Args:
             report: The usage of a provider or framework as an object or a dict, or the whole reply.
@@ -522,7 +534,7 @@ class Context:
             ```
         """
         with self._lock:
-            facts = self._requests.usage_facts(report, self._engine)
+            facts = self._requests.usage_facts(report, self._engine, own_request(self._requests))
             if not facts and self._requests.is_first_without_usage(report):
                 warnings.warn(UsageMissing(), stacklevel=2)
             for fact in facts:
@@ -558,7 +570,7 @@ class Context:
             ```
         """
         with self._lock:
-            found = self._engine.refusal(error, sent=self._requests.last_tokens)
+            found = self._engine.refusal(error, sent=own_request(self._requests).tokens)
             if isinstance(found, Unreadable):
                 self._take_back(found)
             elif found is not None:
@@ -582,7 +594,6 @@ class Context:
         """
         with self._lock:
             self._history.begin_conversation()
-            self._recall = None
 
     def set_reserve(self, tokens: int | None) -> None:
         """Change the setting `reserve` for the next requests.
@@ -752,10 +763,8 @@ class Context:
         given = recall_arguments(arguments)
         with self._lock:
             if self._recall is None:
-                library = InMemoryLibrary(
-                    self._engine.log, visible=self._is_shown_in_full, first=self._history.conversation_start
-                )
-                self._recall = Recall(library)
+                log, visible = self._engine.log, self._is_shown_in_full
+                self._recall = Recall(InMemoryLibrary(log, visible=visible, apart=self._is_left_behind))
             return run_without_waiting(self._recall.call(name, given))
 
     @property
@@ -794,6 +803,11 @@ class Context:
             raise BadSetting("defer_tools", self._deferral, "True, before a model can load tools")
         with self._lock:
             return self._deferral.answer(given)
+
+    def _is_left_behind(self, seq: int) -> bool:
+        if self._left_behind is None:
+            self._left_behind = left_behind(self._engine.log)
+        return seq in self._left_behind
 
     def _is_shown_in_full(self, seq: int) -> bool:
         found = self._engine.view.find(seq)
@@ -1096,6 +1110,10 @@ class Context:
 
     def _record(self, fact: AnyFact) -> Event:
         limits = self._call_limits.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
+        if isinstance(fact, Rewound | Reverted):
+            self._recall = self._left_behind = None
+        elif isinstance(fact, Instructed):
+            self._left_behind = None
         return self._engine.append(fact, at=self._clock(), limits=limits)
 
     def _record_setup(self, system: Content | None, tools: Sequence[Any]) -> None:
@@ -1163,10 +1181,9 @@ class Context:
         self._dialect = found
 
     def _record_change(self, change: HistoryChange) -> None:
-        if self._history.record(change):
-            self._recall = None
-            if (before := self._history.messages_before) > 1:  # one message was rather edited
-                warnings.warn(UnrelatedConversation(before), stacklevel=3)
+        warning = self._history.record(change)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
 
     # ── Fitting ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""Digest chain of a message history, by which the proxy recognises conversations.
+"""Digest chain of a message history, by which conversations are recognised.
 
 Two histories that begin with the same messages have the same digests up to where they differ. The digest ignores
 what makes no difference to a conversation, so that a client may send the same message in another form:
@@ -18,6 +18,7 @@ conversations, also after a restart and in another process, without keeping thei
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -43,7 +44,7 @@ _RESULT_FIELDS: Final = frozenset({"toolResult", "functionResponse", "function_r
 _OPTIONAL_FIELDS: Final = frozenset({"id", "status"})
 """Fields of a Responses item that a client may leave out."""
 
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def history_digests(messages: Sequence[Json], dialect: Dialect) -> list[bytes]:
@@ -198,6 +199,13 @@ _CANONICAL: Final[dict[Dialect, Callable[[Json], bytes | None]]] = {
     "gemini": _gemini,
     "bedrock": _bedrock,
 }
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError):  # objects or text of a framework that JSON cannot hold
+        return json.dumps(value, sort_keys=True, default=str).encode()
 
 
 def _all_fields(message: Json) -> bytes:

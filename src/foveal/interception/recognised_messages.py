@@ -3,8 +3,8 @@
 A request whose history begins like the conversation continues it in one of three ways:
 
     append      the history begins with all messages of the conversation: the rest is new
-    rewind      it differs within the last turn (an answer is requested again, or the last message was edited)
-    fork        it differs earlier, or another request waits for an answer here
+    rewind      it has all but the model's last answer, which is requested again or came back in another form
+    fork        it differs in anything else: it may be that of another user who has begun in the same way
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from foveal.interception.client_request import ClientRequest
-from foveal.interception.digests import digest_of
+from foveal.interception.digests import begins_turn, digest_of, is_from_model
 
 Continuation = Literal["append", "rewind", "fork"]
 
@@ -103,14 +103,12 @@ class RecognisedMessages:
             return "fork"
         if position == len(self.messages) - 1 and not has_more:
             return "append"
-        return (
-            "rewind" if self._is_in_last_turn(position) and self._has_same_instructions(request) else "fork"
+        later = self.messages[position + 1 :]
+        has_one_more = len(later) + has_more == 1 and all(
+            message.turn == self.messages[position].turn for message in later
         )
-
-    def _is_in_last_turn(self, position: int) -> bool:
-        last_turn = self.messages[-1].turn
-        first = next((at for at, message in enumerate(self.messages) if message.turn == last_turn), 0)
-        return position >= max(first - 1, 0)
+        replaces_answer = has_one_more and _awaits_answer(request, request.digests.index(digest))
+        return "rewind" if replaces_answer and self._has_same_instructions(request) else "fork"
 
     def _has_same_instructions(self, request: ClientRequest) -> bool:
         """Return False if the instructions differ: then the histories only begin alike by chance."""
@@ -130,3 +128,11 @@ class RecognisedMessages:
         known, now = self.side_state.get(name), digest_of(value)
         self.side_state[name] = now
         return known != now and bool(value or known is not None)
+
+
+def _awaits_answer(request: ClientRequest, at: int) -> bool:
+    """Return whether a model answers the message at a place of a request: what a conversation has there is its
+    answer, and no words of a user or result of a tool."""
+    following = request.messages[at + 1] if at + 1 < len(request.messages) else None
+    is_result = following is not None and not (is_from_model(following) or begins_turn(following))
+    return not is_from_model(request.messages[at]) and not is_result

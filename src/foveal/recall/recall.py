@@ -112,7 +112,8 @@ class InMemoryLibrary:
     Args:
         events: The events.
         visible: Returns whether the model sees an event whole. By default it sees none.
-        first: Events before this seq belong to another conversation: they are neither found nor read.
+        apart: Returns whether an event belongs to another conversation, or to a branch that was left: it is
+            neither found nor read. By default none does.
 
     Examples:
         ```python
@@ -125,25 +126,28 @@ class InMemoryLibrary:
     """
 
     def __init__(
-        self, events: Sequence[Event], *, visible: Callable[[int], bool] = lambda _: False, first: int = 0
+        self,
+        events: Sequence[Event],
+        *,
+        visible: Callable[[int], bool] = lambda _: False,
+        apart: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._events = events
         self._visible = visible
-        self._first = first
+        self._apart = apart
         self._index: FullTextIndex | None = None
 
     async def search(self, query: str, limit: int) -> list[Hit]:
         from foveal.stores.search_words import searchable_text
 
         index = self._index = self._index or _create_index()
-        new_from = max(self._first, index.last_indexed(0) + 1)
-        new = self._events[bisect_left(self._events, new_from, key=_seq) :]
-        index.add(0, ((event.seq, searchable_text(event)) for event in new))
-        return index.search(0, query, limit)
+        new = self._events[bisect_left(self._events, index.last_indexed(0) + 1, key=_seq) :]
+        index.add(0, ((event.seq, searchable_text(event)) for event in new if not self._apart(event.seq)))
+        return [hit for hit in index.search(0, query, limit) if not self._apart(hit.seq)]
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
         found = []
-        for seq in sorted(seq for seq in set(seqs) if seq >= self._first):
+        for seq in sorted(seq for seq in set(seqs) if not self._apart(seq)):
             at = bisect_left(self._events, seq, key=_seq)
             if at < len(self._events) and self._events[at].seq == seq:
                 found.append(self._events[at])

@@ -423,7 +423,7 @@ class Session:
         """
         async with self._lock:
             requests = self._fitter.requests
-            facts = requests.usage_facts(reported, await self._writer.load())
+            facts = requests.usage_facts(reported, await self._writer.load(), requests.last)
             if facts:
                 await self._commit(facts)
             elif requests.is_first_without_usage(reported):
@@ -445,7 +445,7 @@ class Session:
         """
         async with self._lock:
             engine = await self._writer.refresh()
-            found = engine.refusal(error, sent=self._fitter.requests.last_tokens)
+            found = engine.refusal(error, sent=self._fitter.requests.last.tokens)
             if isinstance(found, Unreadable):
                 await self._commit(await self._facts_instead(engine, found))
             elif found is not None:

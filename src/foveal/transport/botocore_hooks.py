@@ -16,7 +16,7 @@ from foveal.core.wire.bedrock.converse_bytes import mark_bytes, restore_bytes
 from foveal.errors import BadSetting
 from foveal.interception.attempts import MAX_ATTEMPTS
 from foveal.interception.client_request import ClientRequest
-from foveal.transport.conversation_pool import ConversationPool
+from foveal.transport.conversation_pool import SESSION_HEADER, ConversationPool
 from foveal.transport.fitted_exchange import FittedExchange, begin_exchange
 
 SERVICE: Final = "bedrock-runtime"
@@ -52,13 +52,14 @@ class ConverseHooks:
                 events.register(name, hook, unique_id=f"foveal-{name}")
 
     def _fit(self, params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any] | None:
-        """Return the parameters to send; None leaves them as they are."""
+        """Return the parameters to send; None leaves them as they are. Raises `ConversationIdMissing`."""
         if getattr(self._thread, "is_sending_again", False):
             return None
         request = ClientRequest("bedrock", _json_body(params), self.conversations.request_cache)
-        exchange = begin_exchange(self.conversations, request)
+        name, params = _without_name(params)
+        exchange = begin_exchange(self.conversations, request, name=name)
         if exchange is None:
-            return None
+            return params
         context[_EXCHANGE_KEY] = exchange, params
         return _fitted_params(exchange, params)
 
@@ -137,6 +138,17 @@ class ObservedEvents:
         """Close the stream."""
         self._exchange.end()
         self._events.close()
+
+
+def _without_name(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a call's conversation, and its parameters without it."""
+    metadata = params.get("requestMetadata")
+    if not isinstance(metadata, dict):
+        return "", params
+    names = [value for key, value in metadata.items() if str(key).lower() == SESSION_HEADER]
+    rest = {key: value for key, value in metadata.items() if str(key).lower() != SESSION_HEADER}
+    others = {key: value for key, value in params.items() if key != "requestMetadata"}
+    return str(names[0]).strip() if names else "", {**others, "requestMetadata": rest} if rest else others
 
 
 def _json_body(params: dict[str, Any]) -> bytes:

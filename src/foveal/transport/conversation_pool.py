@@ -1,9 +1,11 @@
 """The conversations of a transport, in memory: which one a request continues.
 
 1. The conversation with the longest known history wins (`interception.digests`). Each has a `Context` of its own.
-2. A client that names its conversation gets that one: what differs is rewound, and nothing is forked.
-3. A request that differs before the last turn, or whose conversation waits for an answer, gets a fork. A retry of
-   the client library is the same request.
+2. A client that names its conversation gets that one: what differs is rewound, and nothing is forked. With
+   `strict_ids`, a request without a name is refused.
+3. A request without a name continues a conversation only if its history begins with all of it, or is the same
+   again. One that differs anywhere, or whose conversation waits for an answer, begins another: it may be that of
+   another user who has begun in the same way. A retry of the client library is the same request.
 4. A request with a summary that the provider has made of a conversation continues that one, if nothing else has
    since: what the request leaves out is rewound, so the log has it.
 5. The conversations that were not used for longest are forgotten above `limit`. Their clients hold the history: the
@@ -19,18 +21,20 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, Unpack
 
 from foveal.context import Context
-from foveal.core.engine.context_arguments import ContextArguments, check_arguments
+from foveal.core.engine.context_arguments import ContextArguments, check_arguments, check_flag
 from foveal.core.models.budget import check_whole_number
 from foveal.core.models.model import Model, model
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, ConversationIdMissing
 from foveal.interception.client_request import ClientRequest, RequestCache
 from foveal.interception.digests import begins_turn, is_from_model, summary_digest
-from foveal.interception.recognised_messages import (
-    MAX_LOG_RATIO,
-    SYSTEM_KEY,
-    RecognisedMessages,
-)
+from foveal.interception.recognised_messages import SYSTEM_KEY, RecognisedMessages
 
+SESSION_HEADER: Final = "x-foveal-session"
+"""Names the conversation of a request; it is not sent on."""
+_HOW: Final = (
+    "send the header `X-Foveal-Session`, in boto3 `requestMetadata` with this key; its value is the name of the "
+    "conversation"
+)
 MAX_CONVERSATIONS: Final = 256
 """Default for the conversations that are kept."""
 MAX_BUSY_RATIO: Final = 2
@@ -99,11 +103,6 @@ class FittedConversation(RecognisedMessages):
     def remember_sent(self, messages: list[dict[str, Any]]) -> None:
         self.last_sent = messages
 
-    @property
-    def is_mostly_rewound(self) -> bool:
-        """Whether most of the log was rewound: a fork has less to carry."""
-        return len(self.context.log) > MAX_LOG_RATIO * (len(self.messages) + MAX_LOG_RATIO)
-
     def is_free_for(self, request: ClientRequest, known: int) -> bool:
         """Return whether no other request waits for an answer here. A client that sends an answer back has
         received it, even if it never closed the response."""
@@ -145,6 +144,8 @@ class ConversationPool:
         model: Replaces the name of the model in the requests, for a provider whose names say nothing about the
             model. None uses the names in the requests.
         limit: Conversations that are kept; above it, those that were not used for longest are forgotten.
+        strict_ids: Whether a request that names no conversation is refused with status 400 and is not sent. By
+            default it is recognised by its messages. A service sets it.
         **settings: The settings of `Context`: `window`, `policy`, `summarise` and others, as in
             `ContextArguments`.
 
@@ -166,12 +167,14 @@ class ConversationPool:
         *,
         model: str | Model | None = None,
         limit: int = MAX_CONVERSATIONS,
+        strict_ids: bool = False,
         **settings: Unpack[ContextArguments],
     ) -> None:
         check_arguments(model, settings)
         self.request_cache: RequestCache = RequestCache()
         self._model = model
         self._limit = check_whole_number("limit", limit, least=1)
+        self._strict_ids = check_flag("strict_ids", strict_ids)
         settings.pop("dialect", None)  # that of the request
         self._settings = settings
         self._lock = Lock()
@@ -269,7 +272,10 @@ class ConversationPool:
         return self._settings.get("reserve")
 
     def start(self, request: ClientRequest, exchange: object, *, name: str, is_retry: bool) -> Continued:
-        """Return the conversation that a request continues, which is then busy with `exchange`."""
+        """Return the conversation that a request continues, which is then busy with `exchange`. Raises
+        `ConversationIdMissing` for a request without a name if the pool has `strict_ids`."""
+        if self._strict_ids and not name:
+            raise ConversationIdMissing(_HOW)
         with self._lock:
             found = (
                 self._continue_named(name, request) if name else self._continue(request, is_retry=is_retry)
@@ -288,7 +294,6 @@ class ConversationPool:
         known, owners = self._find(request)
         if (summarised := self._find_summarised(request, known)) is not None:
             return self._record(summarised, request, summarised.count_known(request.digests))
-        rewindable: FittedConversation | None = None
         for conversation in owners:
             is_same = is_retry and conversation.has(request.digests[-1])
             if not is_same and not conversation.is_free_for(request, known):
@@ -296,10 +301,6 @@ class ConversationPool:
             continuation = conversation.continuation_after(request, request.digests[known - 1])
             if continuation == "append":
                 return self._record(conversation, request, known)
-            if continuation == "rewind" and not conversation.is_mostly_rewound:
-                rewindable = rewindable or conversation
-        if rewindable is not None:
-            return self._record(rewindable, request, known)
         return self._record(self._keep(FittedConversation(self._new_context(request))), request, 0)
 
     def note_summary(self, conversation: FittedConversation, digest: bytes) -> None:

@@ -20,7 +20,7 @@ from foveal.core.log.events import ForeignSummary
 from foveal.core.wire.bedrock.converse_bytes import mark_bytes
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
-from foveal.errors import ContextOverflow, FovealError
+from foveal.errors import ContextOverflow, ConversationIdMissing, FovealError
 from foveal.interception.client_request import ClientRequest
 from foveal.interception.digests import summary_digest
 from foveal.interception.marked_messages import with_cache_marks
@@ -35,12 +35,15 @@ MAX_RESERVE_SHARE: Final = 2
 def begin_exchange(
     conversations: ConversationPool, request: ClientRequest, *, name: str = "", is_retry: bool = False
 ) -> FittedExchange | None:
-    """Return the exchange of a request; None, with a line in the log, if it cannot be managed."""
+    """Return the exchange of a request; None, with a line in the log, if it cannot be managed. Raises
+    `ConversationIdMissing` if the pool refuses requests without a name."""
     if request.problem:
         LOG.warning("a request is sent as it is: %s", request.problem)
         return None
     try:
         return FittedExchange(conversations, request, name=name, is_retry=is_retry)
+    except ConversationIdMissing:
+        raise
     except ContextOverflow as overflow:
         LOG.warning("a request is sent as it is, because it cannot be made to fit: %s", overflow)
     except FovealError as problem:

@@ -12,7 +12,7 @@ from foveal.transport.conversation_pool import ConversationPool, checked_pool
 from foveal.transport.http_relay import BlockingIO, WaitingIO, relay, subclass
 
 LIBRARIES: Final = ("httpx", "httpx2")
-_POOL_SETTINGS: Final = frozenset({"model", "limit", *ContextArguments.__annotations__})
+_POOL_SETTINGS: Final = frozenset({"model", "limit", "strict_ids", *ContextArguments.__annotations__})
 """Settings that a client of the library does not take."""
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from foveal.core.log.events import Dialect
 from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta
 from foveal.core.wire.refused_state import refuses_controls
+from foveal.errors import ConversationIdMissing
 from foveal.interception.attempts import (
     MAX_ERROR_BYTES,
     FirstEvent,
@@ -28,11 +29,9 @@ from foveal.interception.attempts import (
     send_until_accepted,
 )
 from foveal.interception.client_request import ClientRequest
-from foveal.transport.conversation_pool import ConversationPool
+from foveal.transport.conversation_pool import SESSION_HEADER, ConversationPool
 from foveal.transport.fitted_exchange import LOG, FittedExchange, begin_exchange
 
-SESSION_HEADER: Final = "x-foveal-session"
-"""Names the conversation of a request; it is not sent on."""
 RETRY_HEADER: Final = "x-stainless-retry-count"
 """The libraries of OpenAI and Anthropic count their retries in it."""
 MAX_INFLATED_BYTES: Final = 256 << 20
@@ -156,10 +155,13 @@ async def relay(io: HttpIO, conversations: ConversationPool, request: Any) -> An
         client_request.refuse_binding_controls()
     name = request.headers.get(SESSION_HEADER, "").strip()
     is_retry = request.headers.get(RETRY_HEADER, "0") not in ("", "0")
-    exchange: FittedExchange | None = await io.begin(
-        lambda: begin_exchange(conversations, client_request, name=name, is_retry=is_retry),
-        in_thread=conversations.writes_summaries,
-    )
+    try:
+        exchange: FittedExchange | None = await io.begin(
+            lambda: begin_exchange(conversations, client_request, name=name, is_retry=is_retry),
+            in_thread=conversations.writes_summaries,
+        )
+    except ConversationIdMissing as problem:
+        return _refusal(io.library, request, problem)
     if exchange is None:
         return await io.send(_without_name(request))
     try:
@@ -167,6 +169,12 @@ async def relay(io: HttpIO, conversations: ConversationPool, request: Any) -> An
     except BaseException:
         exchange.end()
         raise
+
+
+def _refusal(library: Any, request: Any, problem: ConversationIdMissing) -> Any:
+    """Return an error in place of a provider's, which the client's library raises and does not retry."""
+    error = {"type": "invalid_request_error", "code": "conversation_id_missing", "message": str(problem)}
+    return library.Response(400, json={"type": "error", "error": error}, request=request)
 
 
 def _end_unused(begun: asyncio.Future[FittedExchange | None]) -> None:

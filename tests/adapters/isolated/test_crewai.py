@@ -119,7 +119,7 @@ def test_contexts_in_a_store_survive_a_restart_in_each_turn(tmp_path: Path) -> N
     history: list[Any] = []
     with provider(steps=4) as standin:
         for turn in range(TURNS):
-            llm = fitted(standin, store=str(tmp_path / "contexts.db"))
+            llm = fitted(standin, store=str(tmp_path / "contexts.db"), conversation=lambda call: "one")
             question = {"role": "user", "content": f"Question {turn}: look it up."}
             done = searcher(llm).kickoff([*history, question])
             history = [message for message in done.messages if message["role"] != "system"]

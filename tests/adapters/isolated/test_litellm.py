@@ -14,6 +14,7 @@ import pytest
 
 from foveal.adapters.litellm import FovealCallback
 from foveal.core.log import Compacted, Used
+from foveal.errors import ConversationIdMissing
 from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
 from support.provider_stand_in import Answer, StandIn
 from support.raw_upstream import RawUpstream
@@ -290,3 +291,29 @@ def test_bound_thinking_is_never_refused(*, knows_controls: bool) -> None:
         assert upstream.unknown_fields == (0 if knows_controls else 1)
         last = json.loads(raw.seen[-1].body)
         assert ("block_binding" in last["thinking"]) is knows_controls
+
+
+def test_two_users_who_begin_and_go_on_alike_stay_apart(provider: StandIn) -> None:
+    provider.script = lambda number: Answer(text="Fine.")
+    fitted = FovealCallback(**settings(), recall_tools=True)
+    users = {name: Agent(provider, fitted.completion) for name in ("ANN", "BOB")}
+
+    async def ask() -> None:
+        for turn in range(4):
+            for name, agent in users.items():
+                await agent.ask(f"my password is SECRET-{name}" if turn == 1 else "Go on.")
+                other = "BOB" if name == "ANN" else "ANN"
+                found = fitted.recall("recall_search", {"query": "password SECRET"}, agent.messages)
+                assert f"SECRET-{other}" not in found
+
+    asyncio.run(ask())
+    logs = [fitted.conversations.get(id).context.save() for id in fitted.conversations.ids()]
+    assert not [log for log in logs if b"SECRET-ANN" in log and b"SECRET-BOB" in log]
+
+
+def test_with_strict_ids_a_call_without_a_session_is_an_error(provider: StandIn) -> None:
+    fitted = FovealCallback(**settings(strict_ids=True))
+    with pytest.raises(ConversationIdMissing, match="session_id"):
+        asyncio.run(Agent(provider, fitted.completion).ask("Hi"))
+    asyncio.run(Agent(provider, fitted.completion, metadata={"session_id": "one"}).ask("Hi"))
+    assert fitted.conversations.ids() == ["one"]

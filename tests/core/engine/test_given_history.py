@@ -19,6 +19,7 @@ from foveal.errors import (
     Busy,
     Conflict,
     ContextOverflow,
+    HistoryDiverged,
     MalformedMessage,
     SummariserFailed,
     UnrelatedConversation,
@@ -268,6 +269,35 @@ def test_another_conversation_is_told_and_recall_does_not_cross_it() -> None:
     assert "zebra" not in ctx.recall("recall_read", {"handle": "e2"})
 
 
+def test_a_second_user_who_begins_alike_is_told_and_does_not_recall_the_first() -> None:
+    def said(name: str) -> list[Message]:
+        texts = ["Hi", "Hello.", f"my password is SECRET-{name}", "Fine.", "continue"]
+        return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+
+    ctx = Context("gpt-4.1")
+    ctx.fit(said("ANN"), system="You talk to ANN-17.")
+    with pytest.warns(HistoryDiverged, match="after 2 messages .* 3 recorded ones .* one Context for each"):
+        assert ctx.fit(said("BOB"), system="You talk to BOB-18.") == said("BOB")
+    assert "SECRET-BOB" in ctx.recall("recall_search", {"query": "password"})
+    answers = [ctx.recall("recall_search", {"query": "my password is"})]
+    answers += [ctx.recall("recall_read", {"handle": handle}) for handle in ("e0-e40", "e1", "e4")]
+    assert "SECRET-ANN" not in "".join(answers)
+    assert "ANN-17" not in "".join(answers[1:])
+
+
+def test_recall_does_not_find_an_edited_message_in_a_loaded_log() -> None:
+    ctx, hello = (
+        Context("gpt-4.1"),
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}],
+    )
+    ctx.fit([*hello, {"role": "user", "content": "my password is SECRET-ANN"}])
+    loaded = Context.load(ctx.save())
+    loaded.fit([*hello, {"role": "user", "content": "my password is SECRET-BOB"}])
+    for found in (loaded, Context.load(loaded.save())):
+        answer = found.recall("recall_search", {"query": "password"})
+        assert ("SECRET-ANN" in answer, "SECRET-BOB" in answer) == (False, True)
+
+
 def test_an_edited_first_message_is_not_another_conversation() -> None:
     ctx, history = Context("gpt-4.1"), turns(0, 3)
     ctx.fit(history)
@@ -313,7 +343,8 @@ def test_a_loaded_context_continues_after_an_edit() -> None:
     history = turns(0, 5)
     loaded = Context.load(long_context(history).save(), window=8_000, reserve=1_000)
     edited = [SYSTEM, *history[:12], {"role": "user", "content": "something else"}]
-    assert loaded.fit(edited) == edited
+    with pytest.warns(HistoryDiverged, match="after 13 messages"):
+        assert loaded.fit(edited) == edited
 
 
 def test_a_loaded_context_knows_another_conversation() -> None:
@@ -332,7 +363,8 @@ def test_a_loaded_context_recognises_a_window_that_has_moved_since() -> None:
     assert fitted == window
     assert [origin.input for origin in origins] == list(range(len(window)))
     assert not any(isinstance(event.fact, Rewound) for event in loaded.log)
-    assert loaded.fit([SYSTEM, *history[8:12]]) == [SYSTEM, *history[8:12]]
+    with pytest.warns(HistoryDiverged):
+        assert loaded.fit([SYSTEM, *history[8:12]]) == [SYSTEM, *history[8:12]]
 
 
 def test_a_loaded_context_continues_with_a_summary_that_the_caller_wrote() -> None:
@@ -467,7 +499,8 @@ def test_a_cancelled_fit_leaves_no_lock_behind() -> None:
             await fitting
         with suppress(Busy):  # the thread may still write down what it has
             ctx.report()
-        assert await ctx.afit(turns(0, 1)) == turns(0, 1)
+        with pytest.warns(HistoryDiverged):
+            assert await ctx.afit(turns(0, 1)) == turns(0, 1)
 
     asyncio.run(asyncio.wait_for(check(), DEADLINE_S))
 

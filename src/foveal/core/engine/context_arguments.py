@@ -86,6 +86,13 @@ def check_extras(*, prompt: object, progress: object, clock: object) -> None:
             raise BadSetting(field, given, "a function")
 
 
+def check_flag(field: str, value: object) -> bool:
+    """Return a value that must be True or False."""
+    if not isinstance(value, bool):
+        raise BadSetting(field, value, "True or False")
+    return value
+
+
 def check_text(field: str, given: object, expected: str = "a text") -> str:
     """Return a text; raises `BadSetting` for anything else."""
     if not isinstance(given, str):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.history_diff import (
+    Adopted,
     HistoryChange,
     MessageHistory,
 )
@@ -34,6 +35,7 @@ from foveal.core.log.ranges import intersect_ranges, is_within
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import ProviderMessage
 from foveal.core.wire import Wire
+from foveal.errors import HistoryDiverged, UnrelatedConversation
 
 MAX_NEWEST_MESSAGES: Final = 64
 """Recorded messages that a wire sees before those that follow them."""
@@ -62,11 +64,14 @@ class GivenHistory:
     def recognise(self, given: list[Any], wire: Wire) -> HistoryChange:
         """Return how a history differs from what is recorded. In a loaded log, its beginning is found first, and
         the rest of that log is rewound."""
-        is_unrelated = self._is_loaded and self._adopt(given, wire)
+        adopted = self._adopt(given, wire) if self._is_loaded else None
         change = self._messages.diff(given, wire, self._engine.log)
         if self._messages.is_edit_after_gap(change) and self._take_back(given, wire):
             change = self._messages.diff(given, wire, self._engine.log)
-        return change._replace(is_unrelated=True) if is_unrelated else change
+        if adopted is None:
+            return change
+        diverged = len(adopted.rest) if adopted.is_diverged else 0
+        return change._replace(is_unrelated=adopted.is_unrelated, diverged=diverged)
 
     def following(self, messages: Sequence[Any], wire: Wire) -> HistoryChange:
         """Return messages that follow the recorded ones as a change. The wire sees the newest of these as well: a
@@ -76,10 +81,9 @@ class GivenHistory:
         chunks = list(wire.read([*newest, *messages], len(newest)))
         return HistoryChange(len(known), [], chunks, messages)
 
-    def record(self, change: HistoryChange) -> bool:
-        """Record a change. Return whether another conversation began."""
+    def record(self, change: HistoryChange) -> UserWarning | None:
+        """Record a change. Return the warning that another conversation began, or may have begun."""
         messages = self._messages
-        begins_conversation = change.is_unrelated
         if change.replaced or change.left_out is not None or change.start < len(messages.known):
             self._tracer.clear()
         for replaced in change.replaced:
@@ -89,11 +93,13 @@ class GivenHistory:
             messages.remove(change)
         elif change.start < len(messages.known):
             to = messages.known.rewind_seq(change.start)
-            self._begin_conversation(to) if begins_conversation else self._rewind(to)
+            self._begin_conversation(to) if change.is_unrelated else self._rewind(to)
             messages.truncate(change.start)
         with self._engine.recording(fact for chunk in change.chunks for fact in chunk.facts):
             self._record_messages(change)
-        return begins_conversation
+        if change.is_unrelated:  # one message was rather edited
+            return UnrelatedConversation(self.messages_before) if self.messages_before > 1 else None
+        return HistoryDiverged(change.start, change.diverged) if change.diverged else None
 
     def _record_messages(self, change: HistoryChange) -> None:
         index = 0
@@ -147,8 +153,8 @@ class GivenHistory:
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
-    def _adopt(self, given: list[Any], wire: Wire) -> bool:
-        """Find a history in a loaded log. Return whether it belongs to another conversation."""
+    def _adopt(self, given: list[Any], wire: Wire) -> Adopted:
+        """Find a history in a loaded log, and record what differs."""
         adopted = self._messages.adopt(given, wire, _stored_messages(self._engine.log))
         self._is_loaded = False
         for mark in adopted.marks:
@@ -158,7 +164,7 @@ class GivenHistory:
         if adopted.rest:
             to = adopted.rest[0].seq - 1 if adopted.last < 0 else adopted.last
             self._begin_conversation(to) if adopted.is_unrelated else self._rewind(to)
-        return adopted.is_unrelated
+        return adopted
 
     def _take_back(self, given: list[Any], wire: Wire) -> bool:
         """Show again what a sliding window has left out, if the history has it again; return whether it has."""

@@ -35,6 +35,7 @@ from foveal.core.log.events import (
     Event,
     Instructed,
     Marked,
+    UserSaid,
 )
 from foveal.core.view.request import copy_json
 from foveal.core.wire import MessageChunk, Wire, is_same_message, plain_json, without_nulls
@@ -136,17 +137,18 @@ class KnownMessages:
 
     def left_out(self, given: Sequence[Any], start: int) -> int:
         """Return how many known messages from `start` on a sliding window has left out: the rest of the known
-        messages follows in `given`. 0 if it does not."""
+        messages follows in `given`. 0 if it does not, or if these say too little: another conversation may have
+        the same."""
         count = len(self)
         for first in range(max(start + 1, count + start - len(given)), count):
             if all(self._kept[first + at] == given[start + at] for at in range(count - first)):
-                return first - start
+                return first - start if says_something(list(map(_json_size, self._kept[first:]))) else 0
         return 0
 
     def has_any(self, given: Iterable[Any]) -> bool:
         """Return whether any of these messages is a known one; a few short ones, such as "ok", say nothing."""
-        known = {encode_json(without_nulls(plain_json(message))) for message in self._kept}
-        keys = (encode_json(without_nulls(plain_json(message))) for message in given)
+        known = set(map(_as_json, self._kept))
+        keys = map(_as_json, given)
         return says_something([len(key) for key in keys if key in known])
 
     def is_same(self, given: Sequence[Any], index: int) -> bool:
@@ -205,6 +207,14 @@ class KnownMessages:
         return self._kept[index] is not self._given[index]
 
 
+def _as_json(message: Any) -> bytes:
+    return encode_json(without_nulls(plain_json(message)))
+
+
+def _json_size(message: Any) -> int:
+    return len(_as_json(message))
+
+
 def _moved_up(index: int, start: int, end: int) -> int:
     """Return where an index is after the items from `start` to before `end` were taken out."""
     return index if index <= start else max(start, index - (end - start))
@@ -237,6 +247,9 @@ class HistoryChange(NamedTuple):
     """First and last seq of known messages that a sliding window has left out; `start` counts without them."""
     is_unrelated: bool = False
     """Whether nothing that was said before is in the history: it belongs to another conversation."""
+    diverged: int = 0
+    """Recorded messages that the history leaves, if it does so before the newest of the user's: it may belong to
+    another conversation that began in the same way."""
 
 
 class Adopted(NamedTuple):
@@ -252,6 +265,8 @@ class Adopted(NamedTuple):
     """First and last seq of messages that a sliding window has left out since."""
     is_unrelated: bool = False
     """Whether nothing that was said before is in the history."""
+    is_diverged: bool = False
+    """Whether the history leaves the log before its newest user message."""
 
 
 class MessageHistory:
@@ -285,7 +300,7 @@ class MessageHistory:
                 left_out=(known.seq_before[start] + 1, known.seq_before[left_out])
             )
         return _change(wire, start, replaced, given)._replace(
-            is_unrelated=self._is_unrelated(given, start, log)
+            is_unrelated=self._is_unrelated(given, start, log), diverged=self._diverged(given, start, log)
         )
 
     def _left_out(self, given: list[Any], start: int, log: Sequence[Event]) -> int | None:
@@ -311,6 +326,13 @@ class MessageHistory:
         firsts = (log[seq + 1].fact for seq in known.seq_before[:start])
         return all(isinstance(fact, Instructed) for fact in firsts) and not known.has_any(given[start:])
 
+    def _diverged(self, given: list[Any], start: int, log: Sequence[Event]) -> int:
+        known = self.known
+        later = (event for index in range(start + 1, len(known)) for event in known.given_events(index, log))
+        if not any(isinstance(event.fact, UserSaid) for event in later) or known.has_any(given[start:]):
+            return 0
+        return len(known) - start
+
     def remove(self, change: HistoryChange) -> None:
         """Forget the messages that a sliding window has left out."""
         if change.left_out is None:
@@ -334,7 +356,9 @@ class MessageHistory:
         if not after_gap:
             rest = stored.events[taken:]
             last = stored.events[taken - 1].seq if taken else -1
-            return Adopted(marks, last, rest, is_unrelated=stored.is_unrelated(taken, chunks[matched:]))
+            new = chunks[matched:]
+            is_unrelated, is_diverged = stored.is_unrelated(taken, new), stored.is_diverged(taken, new)
+            return Adopted(marks, last, rest, is_unrelated=is_unrelated, is_diverged=is_diverged)
         left = stored.events[taken].seq, stored.events[after_gap].seq - 1
         gap = len(self.known)
         count = len(stored.events) - after_gap

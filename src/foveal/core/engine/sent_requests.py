@@ -15,7 +15,9 @@ from foveal.core.wire.overflow_errors import stop_reason
 from foveal.core.wire.usage import has_usage, read_usage
 
 
-class _SentSize(NamedTuple):
+class SentSize(NamedTuple):
+    """What is remembered of a request until its usage is reported."""
+
     units: int = 0
     tokens: int = 0
     """What the provider was expected to count."""
@@ -34,14 +36,10 @@ class SentRequests:
     def __init__(self) -> None:
         self.count: int = 0
         self.breaks: list[PrefixBreak] = []
-        self._last = _SentSize()
+        self.last: SentSize = SentSize()
+        """The newest request."""
         self._last_steps: list[Any] = []
         self._usage_was_missing = False
-
-    @property
-    def last_tokens(self) -> int:
-        """Tokens of the last request by Foveal's count; 0 before the first."""
-        return self._last.tokens
 
     def moment(self, engine: Engine) -> Moment:
         """Return what a policy may know of the next request."""
@@ -49,8 +47,8 @@ class SentRequests:
 
     def add(self, engine: Engine, steps: list[Any]) -> None:
         """Record that a request was made; `steps` holds what each step of the view was sent as."""
-        before = self._last
-        self._last = _SentSize(
+        before = self.last
+        self.last = SentSize(
             units=engine.total_units,
             tokens=engine.calibration.tokens(engine.total_units),
             unreduced_units=engine.unreduced_units + engine.fixed_units,
@@ -80,17 +78,16 @@ class SentRequests:
             why=why,
         )
 
-    def usage_facts(self, reported: object, engine: Engine) -> list[AnyFact]:
-        """Return what a provider reported for the last request, as facts; none if it reported no prompt tokens.
-        Raises `BadSetting` for a report that is not understood."""
-        last = self._last
+    def usage_facts(self, reported: object, engine: Engine, sent: SentSize) -> list[AnyFact]:
+        """Return what a provider reported for a request, as facts; none if it reported no prompt tokens. Raises
+        `BadSetting` for a report that is not understood."""
         fact = read_usage(
             reported,
             model=engine.model.name,
-            units=last.units,
-            predicted=last.tokens,
-            unreduced=last.unreduced_units,
-            until=last.until,
+            units=sent.units,
+            predicted=sent.tokens,
+            unreduced=sent.unreduced_units,
+            until=sent.until,
         )
         if fact is None:
             return []

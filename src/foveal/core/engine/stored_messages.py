@@ -70,12 +70,14 @@ class StoredMessages:
 
     def end_of_left_out(self, chunks: Sequence[MessageChunk], first: int) -> int:
         """Return the index of the event from which on all stored messages follow in these chunks, because a
-        sliding window has left out those from `first` on; 0 if there is none."""
+        sliding window has left out those from `first` on; 0 if there is none, or if they say too little to be
+        those of one conversation."""
         for start in range(first + 1, len(self.events) if chunks else 0):
             if isinstance(self.events[start - 1].fact, Instructed):
                 return 0
             if self.common_beginning(chunks, start)[0] == len(self.events):
-                return start
+                sizes = [_content_size(event.fact) for event in self.events[start:]]
+                return start if says_something(sizes) else 0
         return 0
 
     def is_unrelated(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
@@ -85,9 +87,18 @@ class StoredMessages:
             return False
         if not all(isinstance(event.fact, Instructed) for event in self.events[:taken]):
             return False
+        return not self._has_any_of(taken, chunks)
+
+    def is_diverged(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
+        """Return whether the history leaves the log, of which it has the first `taken` events, before its newest
+        user message, and has little of what follows there."""
+        later = self.events[taken + 1 :]
+        return any(isinstance(e.fact, UserSaid) for e in later) and not self._has_any_of(taken, chunks)
+
+    def _has_any_of(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
         said = {_content_key(event.fact) for event in self.events[taken:]}
         facts = (fact for chunk in chunks for fact in chunk.facts)
-        return not says_something([_content_size(fact) for fact in facts if _content_key(fact) in said])
+        return says_something([_content_size(fact) for fact in facts if _content_key(fact) in said])
 
     def returned(self, chunks: Sequence[MessageChunk]) -> Ranges:
         """Return the ranges of seq of the messages that a history has: its beginning, and all from some message on

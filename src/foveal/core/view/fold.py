@@ -82,6 +82,37 @@ def _takes_item_back(fact: AnyFact) -> bool:
     return isinstance(fact, Compacted) and fact.takes_item_back
 
 
+def left_behind(log: Sequence[Event]) -> frozenset[int]:
+    """Return the seqs of what is no part of the current branch: events that a rewind has taken back, and system
+    texts that newer ones have replaced. They may be words of another user whose history began in the same way."""
+    kept, rewinds = _walk_back(log)
+    effective = {event.seq for event in kept}
+    rewound = (seq for event in rewinds for seq in range(_rewind_start(event), event.seq))
+    behind = frozenset((*(seq for seq in rewound if seq not in effective), *_replaced_instructions(kept)))
+    # A client that compacts leaves out messages of its own: a record of them names them by their handles.
+    recorded = (event.fact.written_from for event in kept if isinstance(event.fact, Compacted))
+    return behind.difference(
+        seq for ranges in recorded for low, high in ranges for seq in range(low, high + 1)
+    )
+
+
+def _rewind_start(event: Event) -> int:
+    assert isinstance(event.fact, Rewound)
+    return event.fact.to + 1
+
+
+def _replaced_instructions(events: Sequence[Event]) -> Iterator[int]:
+    asides: dict[str, int] = {}
+    for event in events:
+        if isinstance(event.fact, Instructed):
+            if event.fact.replaces is not None:
+                yield event.fact.replaces
+            elif event.fact.aside:
+                if event.fact.source in asides:
+                    yield asides[event.fact.source]
+                asides[event.fact.source] = event.seq
+
+
 def _walk_back(log: Sequence[Event]) -> tuple[list[Event], list[Event]]:
     """Return the effective events and the effective rewinds. Later events decide about earlier ones, so the walk
     goes backwards: a revert that targets a rewind is met first, and the events after `to` then count again, each

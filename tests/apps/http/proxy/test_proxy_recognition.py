@@ -160,19 +160,32 @@ def test_a_regenerated_answer_replaces_the_first(proxy: ProxyServer) -> None:
     assert first["content"] in str(proxy.events(session))
 
 
-def test_an_edited_last_message_replaces_the_old_one(proxy: ProxyServer) -> None:
+def test_an_edited_last_message_starts_a_new_session(proxy: ProxyServer) -> None:
     client, messages = Client(proxy), [user("Before the edit.")]
     messages.append(client.ask(messages))
     client.ask([*messages, user("With a tpyo.")])
     session = client.session
     last = client.ask([*messages, user("Without a typo.")])
-    assert client.session == session
-    assert visible_texts(proxy, session) == [
+    assert client.session != session
+    assert visible_texts(proxy, client.session) == [
         "Before the edit.",
         messages[1]["content"],
         "Without a typo.",
         last["content"],
     ]
+
+
+@pytest.mark.parametrize("pair", range(5))
+def test_two_users_of_one_token_who_begin_alike_stay_apart(proxy: ProxyServer, pair: int) -> None:
+    users = {name: Client(proxy) for name in ("ANN", "BOB")}
+    said = {name: [user(f"Hi {pair}")] for name in users}
+    for turn in range(4):
+        for name, other in (("ANN", "BOB"), ("BOB", "ANN")):
+            users[name].ask(said[name])
+            assert f"SECRET-{other}" not in str(proxy.events(users[name].session))
+        for name in said:
+            text = f"my password is SECRET-{name}" if turn == 0 else "continue"
+            said[name] += [model("Fine."), user(text)]
 
 
 def test_an_edited_early_message_starts_a_new_session(proxy: ProxyServer) -> None:
@@ -357,8 +370,8 @@ def test_an_unindexed_message_is_not_recorded_twice(tmp_path: Path) -> None:
         with ProxyServer(tmp_path, openai=raw.openai) as proxy:
             client = Client(proxy)
             last = client.ask(messages)
-            assert client.session == session
-            assert visible_texts(proxy, session) == [*(one["content"] for one in messages), last["content"]]
+            expected = [*(one["content"] for one in messages), last["content"]]
+            assert visible_texts(proxy, client.session) == expected
 
 
 def test_tenants_have_separate_conversations(proxy: ProxyServer, tmp_path: Path) -> None:
