@@ -5,7 +5,9 @@ A stand-in of the provider's check remembers every request and refuses what the 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any, Final
 
@@ -406,3 +408,38 @@ def test_the_report_says_what_the_provider_left_out() -> None:
     loop.ctx.observe({"type": "message", "usage": usage, "input_transformations": [reason, reason]})
     assert loop.ctx.report().dropped_thinking == 2
     assert "left out of the last call: 2" in str(loop.ctx.report())
+
+
+def _edit_user(history: list[Json]) -> None:
+    history[2]["content"] = "edited"
+
+
+def _edit_answer(history: list[Json]) -> None:
+    history[3]["content"][1]["text"] = "edited"
+
+
+def _leave_out_a_block(history: list[Json]) -> None:
+    del history[3]["content"][0]
+
+
+def _insert(history: list[Json]) -> None:
+    history.insert(2, {"role": "user", "content": "inserted"})
+
+
+@pytest.mark.parametrize("edit", [_edit_user, _edit_answer, _leave_out_a_block, _insert])
+def test_thinking_behind_an_edit_of_the_caller_is_left_out(edit: Callable[[list[Json]], None]) -> None:
+    ctx, check = Context("claude-opus-5-5", dialect="anthropic"), ThinkingCheck()
+    history: list[Json] = [{"role": "user", "content": "Begin."}]
+    for turn in range(4):
+        sent = ctx.fit(history)
+        thought = {"type": "thinking", "thinking": f"Hm {turn}.", "signature": f"sig{turn}"}
+        answer = {"role": "assistant", "content": [thought, {"type": "text", "text": f"Answer {turn}."}]}
+        check.remember("anthropic", sent, [answer])
+        history += [answer, {"role": "user", "content": f"Question {turn}."}]
+    edited = deepcopy(history)
+    edit(edited)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an edit may be another conversation
+        sent = ctx.fit(edited)
+    assert check.faults("anthropic", sent) == []
+    assert request_faults("anthropic", sent, thinking=check) == []

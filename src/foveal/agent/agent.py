@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Final, Literal, Protocol
 
-from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.agent.agent_events import (
@@ -93,7 +92,8 @@ def summariser_for(provider: Provider) -> Summariser:
         chunks = wire.wire_for(provider.dialect).read(reply.messages)
         said = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ModelSaid)]
         text = "\n".join(text_of(fact.content) for fact in said)
-        return _draft(text, reply, stop=_stop(reply, has_calls=any(calls_of(fact.content) for fact in said)))
+        stop = _stop(reply, has_calls=any(calls_of(fact.content) for fact in said))
+        return Draft.of(text, usage_or_none(reply.usage), stop=stop)
 
     return Summariser(write, name=provider.name)
 
@@ -107,22 +107,9 @@ def native_summariser_for(provider: Provider) -> Summariser:
         reply = await _reply(provider, replace(prefix, compaction=request.instruction), request.max_tokens)
         chunks = wire.wire_for(provider.dialect).read(reply.messages)
         found = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ForeignSummary)]
-        return _draft("", reply, native=found[-1].native if found else None)
+        return Draft.of("", usage_or_none(reply.usage), native=found[-1].native if found else None)
 
     return Summariser(compact, name=provider.name, native=True, dialect=provider.dialect)
-
-
-def _draft(text: str, reply: Reply, *, stop: StopReason = "", native: Raw | None = None) -> Draft:
-    usage = usage_or_none(reply.usage)
-    return Draft(
-        text=text,
-        native=native,
-        stop=stop,
-        input=usage.input if usage else 0,
-        cache_read=usage.cache_read if usage else 0,
-        cache_write=usage.cache_write if usage else 0,
-        output=usage.output if usage else 0,
-    )
 
 
 def _stop(reply: Reply, *, has_calls: bool) -> StopReason:

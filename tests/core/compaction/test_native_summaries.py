@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -13,6 +14,7 @@ from foveal.core.log.events import Compacted, unraw
 from foveal.core.wire.legality import request_faults
 from foveal.core.wire.native_compaction import COMPACTION_BETA, COMPACTION_TRIGGER
 from foveal.core.wire.thinking_check import ThinkingCheck
+from foveal.errors import SummariserFailed
 
 Json = dict[str, Any]
 LONG: Final = "\n".join(f"line {number}: value {number * 7919 % 1000}" for number in range(120))
@@ -164,12 +166,41 @@ def test_an_empty_or_failed_compaction_falls_back_to_the_ledger(dialect: str) ->
             summarise=foveal.Summariser(write, native=True),
         )
         history = turns(dialect, 16) if dialect != "openai_chat" else _chat_turns(16)
-        run(ctx, history)
+        with pytest.warns(SummariserFailed):
+            run(ctx, history)
         fact = compactions(ctx)[0]
         assert (fact.by, bool(fact.native)) == ("ledger", False)
         summary = ctx.report().summaries[0]
         assert isinstance(summary.measures, CompactionMetrics)
         assert summary.measures.checks
+
+
+def test_all_that_a_compaction_takes_is_counted() -> None:
+    """The reply has its counts in `iterations`, and none or few around them."""
+    entry = {"type": "compaction", "input_tokens": 5_000, "output_tokens": 100}
+
+    def compact(request: SummaryRequest, around: int) -> Json:
+        block = {"type": "compaction", "content": "The user counts words.", "signature": "c2ln"}
+        usage = {"input_tokens": around, "output_tokens": around, "iterations": [entry]}
+        return {"role": "assistant", "content": [block], "stop_reason": "compaction", "usage": usage}
+
+    for around in (0, 5):
+        write = foveal.Summariser(partial(compact, around=around), native=True)
+        ctx = foveal.Context("claude-opus-5-5", policy="handoff", window=16_000, summarise=write)
+        run(ctx, turns("anthropic", 14))
+        (summary,) = ctx.report().summaries
+        assert (summary.measures.input, summary.measures.output) == (5_000 + around, 100 + around)
+        assert summary.measures.cost
+
+
+def test_another_vendors_model_gets_the_record() -> None:
+    provider, history = Provider(), turns("anthropic", 14)
+    ctx = context(provider, "anthropic")
+    assert is_native(run(ctx, history)[0])
+    ctx.use("gpt-4.1", window=16_000)
+    other = ctx.fit(history[:-1])
+    assert not any(map(is_native, other))
+    assert "[foveal: record of" in str(other)
 
 
 def _chat_turns(count: int) -> list[Json]:

@@ -334,3 +334,22 @@ async def _switched_session() -> None:
         assert "parser_7.py" in _text((await session.fit()).to_anthropic())
         assert "record of 30 messages" in (await session.report()).warnings[0]
         await session.close()
+
+
+@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "gemini"])
+def test_a_readable_summary_reaches_another_provider_as_a_text(dialect: Any) -> None:
+    block = {"type": "compaction", "content": "The bug is in parser.py, line 7.", "signature": "c2ln"}
+    history = [
+        {"role": "user", "content": "Why is CI red?"},
+        {"role": "assistant", "content": [block, {"type": "text", "text": "ok"}]},
+        {"role": "user", "content": "next"},
+    ]
+    ctx = foveal.Context("claude-opus-5-5", dialect="anthropic")
+    assert ctx.fit(history) == history
+    other = foveal.Context.load(ctx.save(), dialect=dialect)
+    other.use("gpt-4.1")
+    sent = str(other.fit())
+    assert "The bug is in parser.py, line 7." in sent
+    assert "Why is CI red?" in sent
+    (warning,) = other.report().warnings
+    assert "its text is shown as a message" in warning

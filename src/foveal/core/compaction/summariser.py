@@ -318,6 +318,7 @@ def _resolve_model(given: str | Model | None) -> Model | None:
     return model(given) if isinstance(given, str) else given
 
 
+EMPTY_COMPACTION: Final = "the provider's compaction is empty"
 NATIVE: Final = "native"
 """The setting of the agent and the server for summaries by the provider's own API."""
 Summarise: TypeAlias = Callable[[SummaryRequest], Any] | Summariser
@@ -377,6 +378,7 @@ class DialogueRun:
         self._dialogue, self._summarisers, self._build_request = dialogue, summarisers, build_request
         self._clock, self._progress = clock, progress
         self._asked, self._stage, self._started = 0, "", 0.0
+        self._form: SummaryForm = "cold"
         self._reply: Draft | DraftFailure = DraftFailure(problem="no reply")
         self.errors: list[Exception] = []
         """What the summarisers have raised."""
@@ -390,6 +392,7 @@ class DialogueRun:
             request = next(self._dialogue)
             while True:
                 self._asked, self._stage, self._started = self._asked + 1, request.stage, self._clock()
+                self._form = request.form
                 self._report(0)
                 yield request
                 request = self._dialogue.send(self._reply)
@@ -402,6 +405,8 @@ class DialogueRun:
 
     def accept(self, draft: Draft) -> None:
         """Take a draft as the reply to the current request."""
+        if self._form == "native" and draft.native is None:
+            self.errors.append(ProviderError(EMPTY_COMPACTION, code="refused"))
         self._reply = draft if draft.seconds else msgspec.structs.replace(draft, seconds=self._seconds)
 
     @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
-from foveal.core.log.events import Dialect, raw
+from foveal.core.log.events import Dialect, Used, raw
 from foveal.core.models.model import Model
 from foveal.core.wire import overflow_errors
 from foveal.core.wire.native_compaction import find_compaction
@@ -63,6 +63,29 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     cache_write: int = 0
     output: int = 0
     seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        usage: Used | None,
+        *,
+        native: Raw | None = None,
+        stop: StopReason = "",
+        seconds: float = 0.0,
+    ) -> Draft:
+        """Return a draft with all that it cost: a compaction by the provider is more than one call."""
+        billed = () if usage is None else usage.billed
+        return cls(
+            text=text,
+            native=native,
+            stop=stop,
+            input=sum(one.input for one in billed),
+            cache_read=sum(one.cache_read for one in billed),
+            cache_write=sum(one.cache_write for one in billed),
+            output=sum(one.output for one in billed),
+            seconds=seconds,
+        )
 
 
 class DraftFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,18 +171,7 @@ def read_reply(reply: object, *, seconds: float = 0.0) -> Draft | None:
     usage = None
     with suppress(Exception):  # malformed usage must not cost the text
         usage = usage_or_none(reply)
-    if usage is None:
-        return Draft(text=text, native=native, stop=stop, seconds=seconds)
-    return Draft(
-        text=text,
-        native=native,
-        stop=stop,
-        input=usage.input,
-        cache_read=usage.cache_read,
-        cache_write=usage.cache_write,
-        output=usage.output,
-        seconds=seconds,
-    )
+    return Draft.of(text, usage, native=native, stop=stop, seconds=seconds)
 
 
 def read_stream_chunk(chunk: object) -> str | None:

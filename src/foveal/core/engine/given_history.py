@@ -30,11 +30,13 @@ from foveal.core.log.events import (
     Instructed,
     Reverted,
     Rewound,
+    ThinkingLeftOut,
 )
 from foveal.core.log.ranges import intersect_ranges, is_within
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import ProviderMessage
 from foveal.core.wire import Wire
+from foveal.core.wire.bound_thinking import is_bound_utterance
 from foveal.errors import HistoryDiverged, UnrelatedConversation
 
 MAX_NEWEST_MESSAGES: Final = 64
@@ -91,12 +93,15 @@ class GivenHistory:
         if change.left_out is not None:
             self._record_left_out(change.left_out)
             messages.remove(change)
-        elif change.start < len(messages.known):
+        is_edited = change.left_out is None and change.start < len(messages.known)
+        if is_edited:
             to = messages.known.rewind_seq(change.start)
             self._begin_conversation(to) if change.is_unrelated else self._rewind(to)
             messages.truncate(change.start)
         with self._engine.recording(fact for chunk in change.chunks for fact in chunk.facts):
             self._record_messages(change)
+        if is_edited and self._engine.view.thinking.is_bound and _thinks(change):
+            self._record(ThinkingLeftOut())  # it was produced behind other messages
         if change.is_unrelated:  # one message was rather edited
             return UnrelatedConversation(self.messages_before) if self.messages_before > 1 else None
         return HistoryDiverged(change.start, change.diverged) if change.diverged else None
@@ -202,6 +207,10 @@ class GivenHistory:
         messages = ((event.seq, event.fact) for event in events if isinstance(event.fact, MESSAGE_FACTS))
         units = sum(engine.view.meter.message(seq, fact) for seq, fact in messages)
         return units < engine.budget().act // 2
+
+
+def _thinks(change: HistoryChange) -> bool:
+    return any(is_bound_utterance(fact) for chunk in change.chunks for fact in chunk.facts)
 
 
 def _is_aside(event: Event) -> bool:

@@ -279,11 +279,9 @@ def report(
     with_events: bool = True,
 ) -> Report:
     """Return the report of a conversation; `calls` and `breaks` are those of its `SentRequests`."""
-    budget = engine.budget()
-    calibration = engine.calibration
-    view = engine.view
+    budget, calibration = engine.budget(), engine.calibration
+    view, usage = engine.view, engine.usage_totals
     parts = _shown_parts(engine)
-    usage = engine.usage_totals
     limit, used = engine.available_tokens(budget), calibration.tokens(engine.total_units)
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:

@@ -44,6 +44,7 @@ from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import CountedFact
 from foveal.core.view.fold import effective_events
 from foveal.core.view.view import View
+from foveal.core.wire.common import FOREIGN_SUMMARY_TITLE
 
 FOREIGN_TOPIC: Final = "summary by another provider"
 NOTHING_KNOWN: Final = (
@@ -69,14 +70,13 @@ class Unreadable(NamedTuple):
 
 
 def unreadable_after_switch(view: View, opened: Opened, before: Opened) -> Unreadable:
-    """Return what another model cannot read: encrypted summaries, and those of Anthropic if the messages that they
-    stand for are there."""
+    """Return what another model cannot read: encrypted summaries, and Anthropic's blocks if it is no Claude."""
     if not before.model or opened.model == before.model:
         return Unreadable((), opened.model)
-    is_claude = "claude" in opened.model
-    has_passed = any(step.kind == "passed" for step in view.steps)
-    found = (seq for seq, fact in _summaries(view) if fact.is_opaque or (has_passed and not is_claude))
-    return Unreadable(tuple(found), opened.model)
+    is_claude = "claude" in opened.model.lower()
+    return Unreadable(
+        tuple(seq for seq, fact in _summaries(view) if fact.is_opaque or not is_claude), opened.model
+    )
 
 
 def unreadable_in_dialect(view: View, dialect: Dialect, *, model: str) -> Unreadable:
@@ -132,7 +132,10 @@ class RecordWriter(NamedTuple):
             is_new = bytes(item.native) not in natives
             natives.add(bytes(item.native))
             record = self._record(lost, log) if lost else self._notice(item, seq) if is_new else _NO_RECORD
-            facts.append(replace(record, first=seq, last=seq, rule=_rule(unreadable.model, seq)))
+            if item.text and is_new:  # another provider's model reads the text, as a message
+                text = f"{FOREIGN_SUMMARY_TITLE}\n{item.text}"
+                record = replace(record, summary=f"{text}\n\n{record.summary}".rstrip(), chunks=(text,))
+            facts.append(replace(record, first=seq, last=seq, rule=_rule(unreadable.model, seq, item)))
         if unreadable.leaves_out_thinking:
             facts.append(ThinkingLeftOut())
         return [*facts, *([Noted(text=_note(unreadable), topic=FOREIGN_TOPIC)] if facts else ())]
@@ -176,13 +179,15 @@ class RecordWriter(NamedTuple):
 _NO_RECORD: Final = Compacted(first=0, last=0, summary="", by=LEDGER_AUTHOR, reason=UNREADABLE)
 
 
-def _rule(model: str, seq: int) -> str:
-    return f"{model} cannot read {handle(seq)}"
+def _rule(model: str, seq: int, item: ForeignSummary) -> str:
+    return f"{model} cannot read {handle(seq)}{' as it is' if item.text else ''}"
 
 
 def instead_text(fact: Compacted) -> str:
     """Return what is shown in the place of a summary that the model cannot read."""
     messages = sum(last - first + 1 for first, last in fact.written_from)
+    if fact.summary.startswith(FOREIGN_SUMMARY_TITLE):
+        return "its text is shown as a message" + (", with a record from the log" if messages else "")
     if messages:
         return f"a record of {messages:,} message{'s' * (messages != 1)} from the log is shown instead"
     if fact.summary:

@@ -195,7 +195,10 @@ def _read_iterations(usage: object) -> Used:
     if answers:
         last = counts.pop(answers[-1])
         return replace(last, others=tuple(counts)) if last.prompt else _read_counts(usage)
-    return replace(_read_counts(usage), others=tuple(counts))
+    whole = _read_counts(usage)
+    if counts and not whole.prompt:  # the reply to a request for a compaction has no other counts
+        whole = counts.pop()
+    return replace(whole, others=tuple(counts))
 
 
 def _read_counts(usage: object) -> Used:

@@ -192,14 +192,12 @@ def _write_media(part: Media) -> Json | None:
 
 
 def merges_bound(before: Json, message: Json) -> bool:
-    """Return whether `join_bound` makes one message of two: only of a tool result and what follows it. Thinking is
-    bound to the messages before it, and the provider accepts neighbours of one role."""
+    """Return whether `join_bound` makes one message of two: of a tool result or a compaction block, and what
+    follows it. Thinking is bound to the messages before it, and the provider accepts neighbours of one role."""
     content = before.get("content")
-    return (
-        before["role"] == message["role"] == "user"
-        and type(content) is list
-        and content[-1].get("type") == "tool_result"
-    )
+    if before["role"] != message["role"] or type(content) is not list or not content:
+        return False
+    return content[-1].get("type") in ("tool_result", COMPACTION_TYPE)
 
 
 def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
