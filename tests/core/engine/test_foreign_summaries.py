@@ -15,6 +15,7 @@ from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoi
 from foveal.core.view.fold import fold
 from foveal.core.view.request import render_view
 from foveal.core.wire import wire_for
+from foveal.errors import NotDropped
 
 BLOCK: Final = {"type": "compaction", "content": "The user wants CI green.", "signature": "c2ln"}
 ITEM: Final = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA" * 40}
@@ -210,3 +211,10 @@ async def _switch_session() -> None:
         assert request.to_responses() == history[:-1]
         assert request.tokens > 1_000
         await session.close()
+
+
+def test_a_summary_of_the_provider_cannot_be_dropped() -> None:
+    ctx = _context("economy", "openai_responses")
+    ctx.fit([{"role": "user", "content": "a"}, ITEM, {"role": "user", "content": "c"}])
+    with pytest.raises(NotDropped, match="the provider made"):
+        ctx.drop("e2")

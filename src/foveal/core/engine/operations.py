@@ -273,6 +273,11 @@ def _drop_refusal(view: View, step: Step, name: str) -> str:
     """Return why a step must stay, "" if it may go."""
     if step.kind == "instructed":
         return f"{name} is an instruction, which every request contains: change its source"
+    if step.kind in ("foreign", "passed"):
+        return (
+            f"{name} is a summary that the provider made, or what it stands for: the provider reads it in every "
+            "request, so leave it out of the history that you send"
+        )
     if step.is_pinned:
         pin = handle(step.pin_seq)
         return f'{name} is kept in every request by {pin}: take that back first, with `undo("{pin}")`'
