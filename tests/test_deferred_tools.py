@@ -284,7 +284,7 @@ def test_another_model_without_the_form_gets_all_loaded_tools_in_the_list() -> N
 
 
 def test_a_conversation_that_begins_without_deferral_keeps_the_tools_that_it_used() -> None:
-    loop = Loop("openai_chat", defer_tools=False)
+    loop = Loop("openai_chat", defer_tools=False, core_tools=())
     loop.call(NAMES[70], {})
     loop.fit()
     assert len(loop.ctx.tools) == 100
