@@ -30,7 +30,8 @@ A mistake of a *model*, such as a call with broken arguments, is answered to the
 
 from __future__ import annotations
 
-from typing import Final
+import pickle
+from typing import Any, Final
 
 __all__ = [
     "TRANSIENT_CODES",
@@ -71,7 +72,33 @@ def shown_value(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
 
 
-class FovealError(Exception):
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """Return an exception without calling its `__init__`, whose arguments are not `args`."""
+    return kind.__new__(kind, *args)
+
+
+def _as_picklable(value: object) -> object:
+    """Return a value, or how a message shows it, if it cannot be pickled: the error must arrive in any case."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 (an object of the caller, or of a library, may raise anything)
+        return shown_value(value)
+    return value
+
+
+class PicklableError(BaseException):
+    """The base class of exceptions with fields: `pickle` and `copy` keep the message and the fields.
+
+    `multiprocessing` and `concurrent.futures` send exceptions between processes; one that cannot be read back ends
+    the whole pool.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: _as_picklable(value) for name, value in self.__dict__.items()}
+        return _rebuild, (type(self), tuple(map(_as_picklable, self.args))), fields
+
+
+class FovealError(PicklableError, Exception):
     """The base class of all errors that Foveal raises on purpose.
 
     Examples:
@@ -470,7 +497,7 @@ class ProviderError(FovealError):
         """The text that arrived before the connection was lost."""
 
 
-class SummariserFailed(UserWarning):
+class SummariserFailed(PicklableError, UserWarning):
     """A summariser of a `Context` raised an error.
 
     The next summariser is called, or the log alone is summarised.
@@ -489,7 +516,7 @@ class SummariserFailed(UserWarning):
         super().__init__(f"a summariser failed ({problem}); this is told once, see report().summaries")
 
 
-class UnrelatedConversation(UserWarning):
+class UnrelatedConversation(PicklableError, UserWarning):
     """A `Context` was given a history that shares no message with the one before.
 
     Examples:
@@ -516,7 +543,7 @@ class UnrelatedConversation(UserWarning):
         )
 
 
-class UsageMissing(UserWarning):
+class UsageMissing(PicklableError, UserWarning):
     """A reply without usage was observed, so token counts stay estimates.
 
     It is given once per conversation.

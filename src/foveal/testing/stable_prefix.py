@@ -22,7 +22,7 @@ from foveal.core.engine.prefix import PrefixBreak
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.log.events import Text, parts
 from foveal.core.wire.legality import request_faults
-from foveal.errors import FovealError
+from foveal.errors import FovealError, PicklableError
 from foveal.testing import http_capture
 from foveal.testing.captured_request import CapturedRequest, KnownPieces, read_request, strings
 from foveal.testing.moved_prefix import MovedPrefix, PieceTokens, explain, format_dollars
@@ -38,7 +38,7 @@ _CALLER_CAUSES: Final = frozenset({"", "instructed", "equipped", "opened", "rewo
 """Kinds of events that record a change made by the caller, which is no reduction."""
 
 
-class PrefixMoved(AssertionError):
+class PrefixMoved(PicklableError, AssertionError):
     """The beginning of a request changed without a recorded reduction.
 
     Examples:
