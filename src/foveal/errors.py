@@ -23,15 +23,15 @@
         ├── SessionExists   the id of a new session is or was in use
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
 
-`SummariserFailed`, `UnrelatedConversation` and `UsageMissing` are warnings, not errors.
+`SettingsChanged`, `SummariserFailed`, `UnrelatedConversation` and `UsageMissing` are warnings, not errors.
 
 A mistake of a *model*, such as a call with broken arguments, is answered to the model; it raises no exception.
 """
 
 from __future__ import annotations
 
-import pickle
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 __all__ = [
     "TRANSIENT_CODES",
@@ -49,6 +49,7 @@ __all__ = [
     "NothingToAsk",
     "ProviderError",
     "SessionExists",
+    "SettingsChanged",
     "StoreError",
     "StoreUnusable",
     "SummariserFailed",
@@ -61,6 +62,9 @@ __all__ = [
 
 MAX_SHOWN_CHARS: Final = 200
 """Characters of a wrong value that a message shows."""
+
+
+_PLAIN_TYPES: Final = (bool, int, float, str, bytes)
 
 
 def shown_value(value: object) -> str:
@@ -77,13 +81,17 @@ def _rebuild(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     return kind.__new__(kind, *args)
 
 
-def _as_picklable(value: object) -> object:
-    """Return a value, or how a message shows it, if it cannot be pickled: the error must arrive in any case."""
-    try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001 (an object of the caller, or of a library, may raise anything)
-        return shown_value(value)
-    return value
+def _as_plain(value: object) -> object:
+    """Return a value of plain data or of Foveal's own types; another one, such as a lock of the caller, as a
+    message shows it, because what cannot be pickled would replace the error by another."""
+    kind = type(value)
+    if value is None or kind in _PLAIN_TYPES or kind.__module__.partition(".")[0] == "foveal":
+        return value
+    if kind in (list, tuple):
+        return kind(map(_as_plain, cast(Sequence[object], value)))
+    if kind is dict:
+        return {_as_plain(key): _as_plain(inner) for key, inner in cast(dict[object, object], value).items()}
+    return shown_value(value)
 
 
 class PicklableError(BaseException):
@@ -94,8 +102,8 @@ class PicklableError(BaseException):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {name: _as_picklable(value) for name, value in self.__dict__.items()}
-        return _rebuild, (type(self), tuple(map(_as_picklable, self.args))), fields
+        fields = {name: _as_plain(value) for name, value in self.__dict__.items()}
+        return _rebuild, (type(self), tuple(map(_as_plain, self.args))), fields
 
 
 class FovealError(PicklableError, Exception):
@@ -495,6 +503,33 @@ class ProviderError(FovealError):
         """`key`, `rate`, `connection`, `interrupted`, `refused` or `server`."""
         self.partial = partial
         """The text that arrived before the connection was lost."""
+
+
+class SettingsChanged(PicklableError, UserWarning):
+    """A saved `Context` continues with other settings than it was saved with.
+
+    Examples:
+        ```python
+        import warnings
+
+        import foveal
+        from foveal.errors import SettingsChanged
+
+        saved = foveal.Context("gpt-4.1", window=32_000).save()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            foveal.Context.load(saved, window=16_000)
+        assert caught[0].category is SettingsChanged
+        ```
+    """
+
+    def __init__(self, changed: Sequence[str]) -> None:
+        super().__init__(
+            f"the context continues with other settings than it was saved with ({'; '.join(changed)}); leave them "
+            "out to keep the saved ones"
+        )
+        self.changed: tuple[str, ...] = tuple(changed)
+        """Each changed setting with its saved and its new value."""
 
 
 class SummariserFailed(PicklableError, UserWarning):
