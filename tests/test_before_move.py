@@ -79,6 +79,7 @@ NEW_FIELDS: Final = {
     "cache_write_12h",
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
     "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
+    "cause", "failures",
     "compaction.summarise", "server.forward_other_paths",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""

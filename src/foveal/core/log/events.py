@@ -742,6 +742,9 @@ class Compacted(Fact, frozen=True, tag="compacted"):
 class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
     """A summary of this range was attempted and failed. The view is unchanged.
 
+    With a `cause`, a summariser failed, and an event before it records the summary that another one, or the ledger,
+    has written instead.
+
     Examples:
         ```python
         from foveal import events
@@ -758,6 +761,8 @@ class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
     """What failed, in words."""
     by: str = ""
     """The summariser that failed last."""
+    cause: str = ""
+    """How a summariser failed: `error`, `refused` or `rejected` (its drafts); "" if there is no summary."""
     metrics: Raw | UnsetType = UNSET
     """Measurements of the attempt."""
     reason: str = ""
