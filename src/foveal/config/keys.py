@@ -410,6 +410,33 @@ KEYS: Final = (
 )
 
 
+class KeyAlias(NamedTuple):
+    """Another spelling of a key, for people who know it from other programs."""
+
+    path: KeyPath
+    target: KeyPath
+    values: Mapping[Any, Any]
+    """The value of the target for each value of the alias."""
+    kind: ValueKind
+
+    @property
+    def variable(self) -> str:
+        """Name of its environment variable."""
+        return f"FOVEAL_{'_'.join(self.path).upper()}"
+
+
+ALIASES: Final = (
+    KeyAlias(("compaction", "enabled"), ("compaction", "mode"), {True: "auto", False: "off"}, BOOLEAN),
+)
+
+
+def find_alias(path: KeyPath) -> KeyAlias | None:
+    """Return the alias for a path of names, also below `[agents.NAME]`; its paths are then below it too."""
+    above = path[:2] if path[:1] == ("agents",) else ()
+    found = next((alias for alias in ALIASES if alias.path == path[len(above) :]), None)
+    return found and found._replace(path=path, target=(*above, *found.target))
+
+
 def find_key(path: KeyPath) -> ConfigKey | None:
     """Return the key for a path of names, None if there is none."""
     return next((key for key in KEYS if len(key.path) == len(path) and _starts_with(key, path)), None)
