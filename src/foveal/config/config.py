@@ -108,6 +108,8 @@ _SESSION_KEYS = (
     "tokenizer",
     "binds_thinking",
 )
+_UNSURE = ("default", "server")
+"""Sources of a window that the model's server may replace by a larger one."""
 _CLIP_FIELDS = {"context.max_tool_result_tokens": "tokens", "context.tool_result_truncation": "strategy"}
 
 
@@ -249,7 +251,7 @@ class Config:
         if all(value is None for value in given.values()):  # without them, there is room in every window
             return
         window, name = self.get("window"), self.get("model") or ""
-        if window is None and (not name or model(name.partition("@")[0]).sources["window"] == "default"):
+        if window is None and (not name or model(name.partition("@")[0]).sources["window"] in _UNSURE):
             return  # the environment names the model, or its provider knows the window
         settings = {**given, "window": window, "tokenizer": "estimate"}
         resolve_settings(name.partition("@")[0] or "the model", **cast(SettingArguments, settings))
