@@ -384,6 +384,7 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
 
 
 NEW_KEYS = (
+    "prompt",
     "server.database",
     "server.forward_other_paths",
     "server.proxy_retention_days",

@@ -21,6 +21,7 @@ from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
 from foveal.instructions.rules import InstructionRules
 from foveal.project import ItemAnswer
+from foveal.project.prompt_file import prompt_text
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -204,6 +205,11 @@ class Config:
         name, address = self.get("model") or "", self.get("base_url")
         has_url = "@" in name or name.partition("/")[0].lower() == LOCAL_SERVICE
         return f"{name}@{address}" if name and address and not has_url else name
+
+    def system_text(self, default: str) -> str:
+        """Return the system text of a new session: the one of the program, and the user's own after it."""
+        own = prompt_text(self.get("prompt")).strip()
+        return f"{default}\n\n{own}" if own else default
 
     @property
     def summariser(self) -> str:

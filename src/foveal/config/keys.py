@@ -297,6 +297,13 @@ _AGENT_KEYS: Final = (
         BOOLEAN,
         "whether a provider refuses thinking once anything before it has changed; if not set, by the model's name",
     ),
+    config_key(
+        "prompt",
+        STRING,
+        "text, or file://… with one, that follows Foveal's system text in new sessions",
+        project=False,
+        default="",
+    ),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
     config_key(
         "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"

@@ -122,7 +122,7 @@ def _check_value(key: ConfigKey, path: KeyPath, value: Any, source: ValueSource,
         if problem := key.kind.explain(value):
             raise BadConfig(source, path, problem, value=None if key.secret else value)
         raise bad_value(source, path, value, key.kind.allowed, secret=key.secret)
-    if path[-1] == "prompt_template" and value.startswith("file://"):
+    if path[-1] in ("prompt", "prompt_template") and value.startswith("file://"):
         name = os.path.expanduser(value.removeprefix("file://"))
         return f"file://{folder / name}"  # relative to the folder of the configuration file
     if isinstance(value, dict):
