@@ -26,6 +26,7 @@ SOURCE: Final = Path(foveal.__file__).parent
 LAYERS: Final = (
     "errors",
     "core.log",
+    "events",
     "core.tokens core.redaction",
     "core.wire",
     "core.view core.models",

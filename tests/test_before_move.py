@@ -81,6 +81,7 @@ NEW_FIELDS: Final = {
     "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
     "unknown_calls", "unpriced", "answers",
     "tools", "deferred", "tools.defer", "tools.core",
+    "cause", "failures",
     "compaction.summarise", "server.forward_other_paths",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
@@ -385,6 +386,7 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
 
 
 NEW_KEYS = (
+    "prompt",
     "server.database",
     "server.forward_other_paths",
     "server.proxy_retention_days",

@@ -80,6 +80,16 @@ def test_attributes_work_after_a_plain_import() -> None:
     subprocess.run([sys.executable, "-c", "\n".join(["import foveal", *sorted(names)])], check=True)
 
 
+def test_every_module_that_is_an_attribute_can_be_imported_from() -> None:
+    lines = [
+        "from foveal.events import Compacted",
+        "import foveal",
+        "assert foveal.events.Compacted is Compacted",
+    ]
+    lines += [f"import foveal.{name}" for name in foveal._SUBMODULES]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+
+
 def imported_for_checkers() -> set[str]:
     """Return the names that `foveal/__init__.py` imports for type checkers only."""
     tree = ast.parse(Path(foveal.__file__).read_text(encoding="utf-8"))

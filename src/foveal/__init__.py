@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from foveal import adapters as adapters
     from foveal import errors as errors
+    from foveal import events as events
     from foveal import ports as ports
     from foveal import recall as recall
     from foveal import stores as stores
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from foveal.context import Context
     from foveal.core.compaction.summariser import Summariser, SummaryRequest
     from foveal.core.engine.report import Report
-    from foveal.core.log import events as events
     from foveal.core.log.events import Event, Instructed, ModelSaid, ToolReturned, UserSaid
     from foveal.core.models.model import Model, model
     from foveal.core.policies.presets import PRESETS, Policy, policy
@@ -73,7 +73,7 @@ _MODULE_OF = {name: f"foveal.{module}" for module, names in _MODULES.items() for
 _SUBMODULES = {
     "adapters": "foveal.adapters",
     "errors": "foveal.errors",
-    "events": "foveal.core.log.events",
+    "events": "foveal.events",
     "ports": "foveal.ports",
     "recall": "foveal.recall",
     "stores": "foveal.stores",

@@ -24,14 +24,16 @@
         ├── SessionExists   the id of a new session is or was in use
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
 
-`HistoryDiverged`, `SummariserFailed`, `UnrelatedConversation` and `UsageMissing` are warnings, not errors.
+`HistoryDiverged`, `SettingsChanged`, `SummariserFailed`, `UnrelatedConversation` and `UsageMissing` are warnings,
+not errors.
 
 A mistake of a *model*, such as a call with broken arguments, is answered to the model; it raises no exception.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 __all__ = [
     "TRANSIENT_CODES",
@@ -51,6 +53,7 @@ __all__ = [
     "NothingToAsk",
     "ProviderError",
     "SessionExists",
+    "SettingsChanged",
     "StoreError",
     "StoreUnusable",
     "SummariserFailed",
@@ -65,6 +68,9 @@ MAX_SHOWN_CHARS: Final = 200
 """Characters of a wrong value that a message shows."""
 
 
+_PLAIN_TYPES: Final = (bool, int, float, str, bytes)
+
+
 def shown_value(value: object) -> str:
     """Return a wrong value as a message shows it: on one line, and shortened."""
     try:
@@ -74,7 +80,37 @@ def shown_value(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
 
 
-class FovealError(Exception):
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """Return an exception without calling its `__init__`, whose arguments are not `args`."""
+    return kind.__new__(kind, *args)
+
+
+def _as_plain(value: object) -> object:
+    """Return a value of plain data or of Foveal's own types; another one, such as a lock of the caller, as a
+    message shows it, because what cannot be pickled would replace the error by another."""
+    kind = type(value)
+    if value is None or kind in _PLAIN_TYPES or kind.__module__.partition(".")[0] == "foveal":
+        return value
+    if kind in (list, tuple):
+        return kind(map(_as_plain, cast(Sequence[object], value)))
+    if kind is dict:
+        return {_as_plain(key): _as_plain(inner) for key, inner in cast(dict[object, object], value).items()}
+    return shown_value(value)
+
+
+class PicklableError(BaseException):
+    """The base class of exceptions with fields: `pickle` and `copy` keep the message and the fields.
+
+    `multiprocessing` and `concurrent.futures` send exceptions between processes; one that cannot be read back ends
+    the whole pool.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: _as_plain(value) for name, value in self.__dict__.items()}
+        return _rebuild, (type(self), tuple(map(_as_plain, self.args))), fields
+
+
+class FovealError(PicklableError, Exception):
     """The base class of all errors that Foveal raises on purpose.
 
     Examples:
@@ -496,7 +532,34 @@ class ProviderError(FovealError):
         """The text that arrived before the connection was lost."""
 
 
-class SummariserFailed(UserWarning):
+class SettingsChanged(PicklableError, UserWarning):
+    """A saved `Context` continues with other settings than it was saved with.
+
+    Examples:
+        ```python
+        import warnings
+
+        import foveal
+        from foveal.errors import SettingsChanged
+
+        saved = foveal.Context("gpt-4.1", window=32_000).save()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            foveal.Context.load(saved, window=16_000)
+        assert caught[0].category is SettingsChanged
+        ```
+    """
+
+    def __init__(self, changed: Sequence[str]) -> None:
+        super().__init__(
+            f"the context continues with other settings than it was saved with ({'; '.join(changed)}); leave them "
+            "out to keep the saved ones"
+        )
+        self.changed: tuple[str, ...] = tuple(changed)
+        """Each changed setting with its saved and its new value."""
+
+
+class SummariserFailed(PicklableError, UserWarning):
     """A summariser of a `Context` raised an error.
 
     The next summariser is called, or the log alone is summarised.
@@ -515,7 +578,7 @@ class SummariserFailed(UserWarning):
         super().__init__(f"a summariser failed ({problem}); this is told once, see report().summaries")
 
 
-class UnrelatedConversation(UserWarning):
+class UnrelatedConversation(PicklableError, UserWarning):
     """A `Context` was given a history that shares no message with the one before.
 
     Examples:
@@ -542,7 +605,7 @@ class UnrelatedConversation(UserWarning):
         )
 
 
-class HistoryDiverged(UserWarning):
+class HistoryDiverged(PicklableError, UserWarning):
     """A `Context` was given a history that parts from the recorded one early.
 
     It does so before the newest user message: the user has edited an older one, or it is the history of another
@@ -572,7 +635,7 @@ class HistoryDiverged(UserWarning):
         )
 
 
-class UsageMissing(UserWarning):
+class UsageMissing(PicklableError, UserWarning):
     """A reply without usage was observed, so token counts stay estimates.
 
     It is given once per conversation.

@@ -230,6 +230,38 @@ def test_an_error_contains_no_secret(folders: ConfigFolders) -> None:
         folders.load(user="api_key = 'sk-123'")
 
 
+@pytest.mark.parametrize("chosen", ["rolling", "recent", "off"])
+def test_turns_are_refused_under_a_policy_that_does_not_summarise(
+    folders: ConfigFolders, chosen: str
+) -> None:
+    given = f"[context]\npolicy = '{chosen}'\n[compaction]\ninvocation_threshold = 5\noverlap_size = 1"
+    told = rf":4: compaction.invocation_threshold = 5 .* {chosen}, .* choose another policy: sliding-summary"
+    with pytest.raises(BadConfig, match=told):
+        folders.load(user=given)
+
+
+@pytest.mark.parametrize(("value", "mode"), [("true", "auto"), ("false", "off")])
+def test_enabled_is_another_spelling_of_mode(folders: ConfigFolders, value: str, mode: str) -> None:
+    of_file = folders.load(user=f"[compaction]\nenabled = {value}\n[agents.x.compaction]\nenabled = true")
+    assert of_file.get("compaction.mode") == mode
+    assert str(of_file.source("compaction.mode")).endswith(":2")
+    assert of_file.policy().mode == mode
+    assert of_file.agent("x").get("compaction.mode") == "auto"
+    of_variable = folders.load(
+        user="[compaction]\nmode = 'confirm'", environ={"FOVEAL_COMPACTION_ENABLED": value}
+    )
+    assert of_variable.get("compaction.mode") == mode
+    assert of_variable.notes == ()
+    assert folders.load(compaction__enabled=value).get("compaction.mode") == mode
+
+
+def test_a_wrong_value_of_enabled_and_both_spellings_are_an_error(folders: ConfigFolders) -> None:
+    with pytest.raises(BadConfig, match=r":2: compaction.enabled = 'yes' is not allowed: true or false"):
+        folders.load(user="[compaction]\nenabled = 'yes'")
+    with pytest.raises(BadConfig, match=r":3: compaction.mode is set twice: also by .*:2"):
+        folders.load(user="[compaction]\nmode = 'auto'\nenabled = false")
+
+
 def test_conflicting_values_are_an_error_with_their_line(folders: ConfigFolders) -> None:
     with pytest.raises(
         BadConfig, match=r":3: compaction.overlap_size = 2 is not allowed: without compaction.inv"
@@ -397,7 +429,7 @@ max_output_tokens = 4_000
 tokenizer = "estimate"
 
 [context]
-policy = "rolling"
+policy = "handoff"
 max_history_tokens = 30_000
 max_tool_result_tokens = 5_000
 tool_result_truncation = "both"
@@ -450,7 +482,7 @@ invocation_threshold = 2
 def test_keys_set_the_fields_of_the_policy(folders: ConfigFolders) -> None:
     config = folders.load(user=FULL)
     assert config.policy(window=100_000) == policy(
-        "rolling",
+        "handoff",
         max_history_tokens=30_000,
         keep_first=1,
         keep_last=9,

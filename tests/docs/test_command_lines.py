@@ -27,6 +27,7 @@ from foveal.apps.__main__ import main
 from foveal.apps.cli.chat.commands import SLASH_COMMANDS_BY_NAME
 from foveal.apps.gateways.texts import BOT_COMMANDS
 from support.doc_pages import PAGES, fenced_blocks, inline_code, page_name
+from support.framework_environments import PACKAGES
 from support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tools/docs"))
@@ -203,6 +204,17 @@ def test_a_page_needs_no_container_and_names_no_registry(page: Path) -> None:
 
 
 # ── The page about the command line ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_page_of_a_framework_installs_what_its_tests_use(name: str) -> None:
+    page = (ROOT / "docs" / "frameworks" / f"{name.replace('_', '-')}.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^pip install \. (.*)$", page, re.MULTILINE)
+    installed = {word.partition("[")[0] for word in shlex.split(line)}
+    needed = {package.partition("[")[0] for package in PACKAGES[name]}
+    if "litellm" in needed:
+        needed.add("mcp")  # litellm imports it and does not require it; `litellm[proxy]` does
+    assert installed == needed
 
 
 def test_the_command_line_page_is_current() -> None:

@@ -43,7 +43,7 @@ from foveal.instructions import (
     instruction_set,
     paths_in,
 )
-from foveal.instructions.size_limit import USER_SHARE, fit_by_owner
+from foveal.instructions.size_limit import SHORT_FILES_SHARE, USER_SHARE, fit_by_owner
 from foveal.project import EveryItem, GivenItems, ItemTrust, Trust, UnusableFile, find_root, read_text_file
 from foveal.sessions import Session
 from foveal.stores import MemoryStore
@@ -449,7 +449,7 @@ def test_the_limit_holds_and_the_most_specific_file_is_cut_last(texts: list[str]
     assert sum(size(one.content) for one in shown if one is not None) <= room
     cut = [position for position, one in enumerate(shown) if one is None or not one.whole]
     for above in shown[: max(cut, default=0)]:
-        assert above is None or above.lines == 0
+        assert above is None or above.lines == 0 or above.whole
 
 
 @given(TEXTS, st.integers(0, 1_500))
@@ -520,6 +520,26 @@ def test_a_long_project_file_does_not_cut_the_user_s_own(folders: ProjectFolders
         (True, False),
     ]
     assert sum(size(one.content) for one in files.shown) <= limit
+
+
+def test_a_short_file_of_the_root_survives_a_long_nested_one(folders: ProjectFolders) -> None:
+    root = "Use tabs.\nNever push.\nRun make test.\nWrite plain words.\n"
+    folders.write("AGENTS.md", root)
+    folders.write("a/AGENTS.md", "a rule of the folder, which is long\n" * 2_000)
+    files = folders.files("a")
+    assert shown_texts(files)[0] == root
+    assert [(one.lines > 0, one.whole) for one in files.shown] == [(True, True), (True, False)]
+    assert sum(size(one.content) for one in files.shown) <= 32 * 1024
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=6), st.integers(2_000, 20_000))
+def test_every_short_file_is_shown_whole(lines: list[int], room: int) -> None:
+    files = [InstructionFile(f"/p/{at}/AGENTS.md", "rule\n" * count) for at, count in enumerate(lines)]
+    for count, one in zip(lines, fit_files(files, room), strict=True):
+        heading = 100
+        if heading + 5 * count <= room * SHORT_FILES_SHARE / len(files):
+            assert one is not None
+            assert one.whole
 
 
 @given(st.integers(0, 60), st.integers(0, 3_000), st.integers(0, 3_000), st.integers(400, 40_000))

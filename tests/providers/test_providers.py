@@ -704,6 +704,9 @@ def test_a_base_url_counts_as_a_key_and_ollama_gets_its_default_window() -> None
     own = selection.provider(None, environment={"OPENAI_BASE_URL": "http://h:1/v1", "OPENAI_MODEL": "qwen"})
     assert own.name == "openai/qwen"
     assert selection.provider("ollama/qwen3", environment={}).model.window == 4_096
+    assert (
+        selection.provider("ollama/qwen3", environment={}).model.window == foveal.model("ollama/qwen3").window
+    )
     larger = {"OLLAMA_CONTEXT_LENGTH": "32768"}
     assert selection.provider("ollama/qwen3", environment=larger).model.window == 32_768
     assert selection.provider("ollama/qwen3", environment=larger, window=8_000).model.window == 8_000

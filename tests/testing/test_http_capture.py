@@ -18,7 +18,7 @@ import requests
 import foveal
 from foveal import Context
 from foveal.stores.memory import MemoryStore
-from foveal.testing import CapturedRequests, capture
+from foveal.testing import CapturedRequests, PrefixNotCached, capture
 from support.provider_stand_in import Answer, StandIn, looping
 
 Json = dict[str, Any]
@@ -83,7 +83,9 @@ def run_chat(
                 break
 
 
-async def run_claude(client: anthropic.AsyncAnthropic, turns: int, *, window: int = 0) -> None:
+async def run_claude(
+    client: anthropic.AsyncAnthropic, turns: int, *, window: int = 0, is_marked: bool = True
+) -> None:
     """A streaming agent on Anthropic messages; with a window, it sends only the newest messages."""
     history: list[Any] = []
     for turn in range(turns):
@@ -96,6 +98,7 @@ async def run_claude(client: anthropic.AsyncAnthropic, turns: int, *, window: in
                 system=SYSTEM,
                 messages=history[:1] + history[1:][cut:],
                 tools=[{"name": "search", "input_schema": SCHEMA}],
+                extra_body={"cache_control": {"type": "ephemeral"}} if is_marked else None,
             ) as stream:
                 reply = await stream.get_final_message()
             history.append({"role": "assistant", "content": [one.model_dump() for one in reply.content]})
@@ -131,11 +134,11 @@ def test_a_time_in_the_system_prompt_of_an_agent_is_found(client: openai.OpenAI)
     assert len(captured.breaks()) == len(captured) - 1 == 5
 
 
-def captured_claude(provider: StandIn, *, window: int = 0) -> CapturedRequests:
+def captured_claude(provider: StandIn, *, window: int = 0, is_marked: bool = True) -> CapturedRequests:
     async def run() -> CapturedRequests:
         async with anthropic.AsyncAnthropic(base_url=provider.anthropic, api_key="none") as claude:
             with capture() as captured:
-                await run_claude(claude, 3, window=window)
+                await run_claude(claude, 3, window=window, is_marked=is_marked)
             return captured
 
     return asyncio.run(run())
@@ -146,6 +149,15 @@ def test_a_stream_of_an_async_anthropic_client_is_captured(provider: StandIn) ->
     captured.check(min_requests=9)
     captured.check_legal()
     assert {request.dialect for request in captured} == {"anthropic"}
+
+
+def test_an_agent_on_claude_without_cache_marks_is_found(provider: StandIn) -> None:
+    captured = captured_claude(provider, is_marked=False)
+    with pytest.raises(PrefixNotCached, match="has no cache mark"):
+        captured.check()
+    (cost,) = captured.costs()
+    assert cost.cached_tokens == 0
+    assert cost.lost_dollars
 
 
 def test_an_agent_with_a_sliding_window_is_found(provider: StandIn) -> None:

@@ -255,7 +255,7 @@ def test_the_error_shows_each_cause_once() -> None:
         "request 2 differs from request 1 at messages[0] (system): a date or time changes in the text",
         "    - It is 14:00:00. You are a careful agent. Never delete anything.",
         "    + It is 14:00:01. You are a careful agent. Never delete anything.",
-        "    N tokens before it stay cached, N are read again",
+        "    N tokens before it are the same, N are read again",
         "    remedy: put text that changes into the newest message, or leave it out",
         "    again in: 3, 4",
         "",
@@ -357,8 +357,9 @@ def test_an_illegal_request_is_found() -> None:
 
 
 def test_the_table_adds_up() -> None:
-    requests = captured([body(history(steps)) for steps in range(3)])
-    first, second, third = (sum(captured([body(history(steps))]).costs()[0][2:3]) for steps in range(3))
+    bodies = [body(history(steps, task=f"{TASK} " * 300)) for steps in range(3)]
+    requests = captured(bodies)
+    first, second, third = (captured([one]).costs()[0].tokens for one in bodies)
     (cost,) = requests.costs()
     assert (cost.requests, cost.tokens, cost.cached_tokens) == (3, first + second + third, first + second)
     assert requests.table().splitlines()[0].split("  ")[0] == "conversation"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_type
 
 import foveal
+from foveal.events import Compacted, Known
 
 economy = foveal.policy("economy", keep_last=5, target=0.3, exempt_tools=["read_plan"], mode="confirm")
 assert_type(economy, foveal.Policy)
@@ -23,3 +24,6 @@ assert_type(
 )
 assert_type(ctx.report().used, int)
 foveal.errors.BadSetting("window", -1, "a whole number")
+summary = Compacted(first=1, last=4, summary="Parts 1 and 2 fail.")
+known: Known = summary
+assert_type(summary, foveal.events.Compacted)

@@ -328,9 +328,12 @@ class StoreThread:
     def load(self, session: str, model: str | Model, arguments: ContextArguments) -> Context | None:
         """Return the context of a stored session; None if there is none."""
         try:
-            return self._run(Context.load_from(self._store, session, model or None, **arguments))
+            log = self._run(self._store.read(session))
         except UnknownSession:
             return None
+        return Context(
+            model or model_of(log), log=log, **arguments
+        )  # the adapter's arguments are all settings
 
     def save(self, context: Context, session: str) -> None:
         """Store the new events of a context. A session that another program has continued is left as it is."""

@@ -41,7 +41,7 @@ from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model as KnownModel
 from foveal.core.wire.usage import usage_or_none
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, PicklableError
 from foveal.recall.recall_tools import tools as recall_schemas
 
 _HOW: Final = "pass `session=` to `Runner.run`, or set `conversation`"
@@ -446,7 +446,7 @@ class _BegunStream:
             await close()
 
 
-class _StreamFailed(Exception):
+class _StreamFailed(PicklableError, Exception):
     """A stream that reports an error in place of an answer."""
 
     def __init__(self, event: Any, opened: _BegunStream) -> None:

@@ -21,6 +21,7 @@ from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
 from foveal.instructions.rules import InstructionRules
 from foveal.project import ItemAnswer
+from foveal.project.prompt_file import prompt_text
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -108,6 +109,8 @@ _SESSION_KEYS = (
     "tokenizer",
     "binds_thinking",
 )
+_UNSURE = ("default", "server")
+"""Sources of a window that the model's server may replace by a larger one."""
 _CLIP_FIELDS = {"context.max_tool_result_tokens": "tokens", "context.tool_result_truncation": "strategy"}
 
 
@@ -203,6 +206,11 @@ class Config:
         has_url = "@" in name or name.partition("/")[0].lower() == LOCAL_SERVICE
         return f"{name}@{address}" if name and address and not has_url else name
 
+    def system_text(self, default: str) -> str:
+        """Return the system text of a new session: the one of the program, and the user's own after it."""
+        own = prompt_text(self.get("prompt")).strip()
+        return f"{default}\n\n{own}" if own else default
+
     @property
     def summariser(self) -> str:
         """Name of the model that writes summaries; "" for the session's model."""
@@ -249,7 +257,7 @@ class Config:
         if all(value is None for value in given.values()):  # without them, there is room in every window
             return
         window, name = self.get("window"), self.get("model") or ""
-        if window is None and (not name or model(name.partition("@")[0]).sources["window"] == "default"):
+        if window is None and (not name or model(name.partition("@")[0]).sources["window"] in _UNSURE):
             return  # the environment names the model, or its provider knows the window
         settings = {**given, "window": window, "tokenizer": "estimate"}
         resolve_settings(name.partition("@")[0] or "the model", **cast(SettingArguments, settings))

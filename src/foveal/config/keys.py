@@ -297,6 +297,13 @@ _AGENT_KEYS: Final = (
         BOOLEAN,
         "whether a provider refuses thinking once anything before it has changed; if not set, by the model's name",
     ),
+    config_key(
+        "prompt",
+        STRING,
+        "text, or file://… with one, that follows Foveal's system text in new sessions",
+        project=False,
+        default="",
+    ),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
     config_key(
         "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"
@@ -418,6 +425,33 @@ KEYS: Final = (
     *SERVER_KEYS,
     *(key._replace(path=("agents", "*", *key.path), default=None) for key in _AGENT_KEYS),
 )
+
+
+class KeyAlias(NamedTuple):
+    """Another spelling of a key, for people who know it from other programs."""
+
+    path: KeyPath
+    target: KeyPath
+    values: Mapping[Any, Any]
+    """The value of the target for each value of the alias."""
+    kind: ValueKind
+
+    @property
+    def variable(self) -> str:
+        """Name of its environment variable."""
+        return f"FOVEAL_{'_'.join(self.path).upper()}"
+
+
+ALIASES: Final = (
+    KeyAlias(("compaction", "enabled"), ("compaction", "mode"), {True: "auto", False: "off"}, BOOLEAN),
+)
+
+
+def find_alias(path: KeyPath) -> KeyAlias | None:
+    """Return the alias for a path of names, also below `[agents.NAME]`; its paths are then below it too."""
+    above = path[:2] if path[:1] == ("agents",) else ()
+    found = next((alias for alias in ALIASES if alias.path == path[len(above) :]), None)
+    return found and found._replace(path=path, target=(*above, *found.target))
 
 
 def find_key(path: KeyPath) -> ConfigKey | None:

@@ -14,7 +14,17 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from foveal.config.config_errors import BadConfig, _list_names, _unknown_key, bad_value
-from foveal.config.keys import KEYS, ConfigKey, KeyPath, find_key, names_below
+from foveal.config.keys import (
+    ALIASES,
+    KEYS,
+    ConfigKey,
+    KeyAlias,
+    KeyPath,
+    dotted_name,
+    find_alias,
+    find_key,
+    names_below,
+)
 from foveal.config.value_source import ValueSource, key_lines, line_of
 from foveal.errors import BadSetting
 from foveal.project import UnusableFile, read_text_file
@@ -61,7 +71,14 @@ def read_file(path: pathlib.Path, *, kind: Literal["user", "project"]) -> Config
         line = int(at[1]) if at else text.rstrip().count("\n") + 1  # "at end of document"
         raise BadConfig(source._replace(line=line), (), f"invalid TOML: {problem}") from None
     where = key_lines(text)
-    return dict(_flatten(table, (), lambda key: source._replace(line=line_of(where, key)), path.parent))
+    values: ConfigValues = {}
+    for key, value in _flatten(table, (), lambda key: source._replace(line=line_of(where, key)), path.parent):
+        if key in values:
+            raise BadConfig(
+                value.source, key, f"{dotted_name(key)} is set twice: also by {values[key].source}"
+            )
+        values[key] = value
+    return values
 
 
 def _flatten(
@@ -69,6 +86,9 @@ def _flatten(
 ) -> Iterator[tuple[KeyPath, ConfigValue]]:
     for name, value in table.items():
         here = (*path, name)
+        if (alias := find_alias(here)) is not None:
+            yield alias.target, _alias_value(alias, value, source_of(here))
+            continue
         key, inner, source = find_key(here), names_below(here), source_of(here)
         if key is not None:
             yield here, ConfigValue(_check_value(key, here, value, source, folder), source)
@@ -80,6 +100,21 @@ def _flatten(
             yield from _flatten(value, here, source_of, folder)
 
 
+def _alias_value(alias: KeyAlias, value: Any, source: ValueSource) -> ConfigValue:
+    """Return the value of the key that an alias stands for."""
+    if not alias.kind.is_valid(value):
+        raise bad_value(source, alias.path, value, alias.kind.allowed)
+    return ConfigValue(alias.values[value], source)
+
+
+def _parse_alias(alias: KeyAlias, text: str, source: ValueSource) -> ConfigValue:
+    try:
+        value = alias.kind.parse(text)
+    except ValueError:
+        raise bad_value(source, alias.path, text, alias.kind.allowed) from None
+    return _alias_value(alias, value, source)
+
+
 def _check_value(key: ConfigKey, path: KeyPath, value: Any, source: ValueSource, folder: pathlib.Path) -> Any:
     if source.kind == "project" and not key.project:
         return value
@@ -87,7 +122,7 @@ def _check_value(key: ConfigKey, path: KeyPath, value: Any, source: ValueSource,
         if problem := key.kind.explain(value):
             raise BadConfig(source, path, problem, value=None if key.secret else value)
         raise bad_value(source, path, value, key.kind.allowed, secret=key.secret)
-    if path[-1] == "prompt_template" and value.startswith("file://"):
+    if path[-1] in ("prompt", "prompt_template") and value.startswith("file://"):
         name = os.path.expanduser(value.removeprefix("file://"))
         return f"file://{folder / name}"  # relative to the folder of the configuration file
     if isinstance(value, dict):
@@ -108,9 +143,12 @@ def read_environment(environ: Mapping[str, str], folder: pathlib.Path) -> tuple[
         for name, text in sorted(environ.items())
         if name in keys and text
     }
-    unknown = sorted(
-        n for n in environ if n.startswith("FOVEAL_") and n not in keys and n not in OTHER_VARIABLES
-    )
+    aliases = {alias.variable: alias for alias in ALIASES}
+    for name, alias in aliases.items():
+        if text := environ.get(name):
+            values.setdefault(alias.target, _parse_alias(alias, text, ValueSource("environment", name)))
+    known = {*keys, *aliases, *OTHER_VARIABLES}
+    unknown = sorted(name for name in environ if name.startswith("FOVEAL_") and name not in known)
     return values, unknown
 
 
@@ -122,6 +160,10 @@ def read_flags(flags: Mapping[str, Any], folder: pathlib.Path) -> ConfigValues:
         source = ValueSource("flag", f"flag {name}")
         key = find_key(path)
         if given is None:
+            continue
+        if (alias := find_alias(path)) is not None:
+            read = _parse_alias if isinstance(given, str) else _alias_value
+            values[alias.target] = read(alias, given, source)
             continue
         if key is None:
             raise _unknown_key(source, path)

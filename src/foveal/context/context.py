@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -51,6 +51,7 @@ from foveal.core.engine.context_arguments import (
     checked_dialect,
     checked_list,
     checked_log,
+    continued_arguments,
     dialect_of,
     model_of,
     recall_arguments,
@@ -80,9 +81,12 @@ from foveal.core.engine.sent_requests import SentRequests, SentSize
 from foveal.core.engine.settings import (
     SettingArguments,
     check_room,
+    has_other_settings,
     opened_fact,
     opens_anew,
     resolve_settings,
+    settings_to_save,
+    without_model_settings,
 )
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.engine.tool_deferral import DeferTools, tool_deferral
@@ -113,7 +117,13 @@ from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events, left_behind
 from foveal.core.view.request_writer import RequestWriter
 from foveal.core.wire.typed_messages import Beside, MessageT
-from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, UsageMissing
+from foveal.errors import (
+    BadSetting,
+    ContextOverflow,
+    MalformedMessage,
+    SettingsChanged,
+    UsageMissing,
+)
 from foveal.ports import Store
 from foveal.project.prompt_file import prompt_text
 
@@ -175,7 +185,10 @@ class Context:
         check_extras(prompt=prompt, progress=progress, clock=clock)
         self._deferral = tool_deferral(defer_tools, core_tools)
         dialect, log = checked_dialect(dialect), checked_log(log)
-        self._engine = engine = Engine(*resolve_settings(model, **settings), log=log)
+        resolved = resolve_settings(model, **settings)
+        self._engine = engine = Engine(*resolved, log=log)
+        self._settings = settings_to_save(resolved, settings)
+        """What the log records of the caller's settings, for `load`."""
         self._clock = clock or time.time
         self._lock = ContextLock()
         self._requests = SentRequests()
@@ -196,9 +209,26 @@ class Context:
         """A change of model that the next `fit` records, after the answers of the model before it."""
         self._wait: Callable[[Awaitable[Any]], Any] | None = None
         """Waits for what an async summariser returns; set while `afit` runs."""
-        opened = opened_fact(engine.model, engine.policy)
-        if not log or opens_anew(opened, engine.opened):
+        opened = opened_fact(resolved.model, resolved.policy, settings=self._settings)
+        if not log or opens_anew(opened, engine.opened) or has_other_settings(opened, engine.opened):
             self._record(opened)
+
+    def __repr__(self) -> str:
+        engine = self._engine
+        if not self._lock.enter_now():  # a debugger shows a context while another thread uses it
+            return f"<Context {engine.model.name}: in use>"
+        try:
+            used = engine.calibration.tokens(engine.total_units)
+            filled = f"{len(engine.log):,} events, {used:,} of {engine.model.window:,} tokens"
+            return f"<Context {engine.model.name}: {filled}, policy {engine.policy.name}>"
+        finally:
+            self._lock.leave()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Context cannot be pickled or copied: `save()` returns its log as bytes, and `Context.load(saved)` "
+            "continues it, with the same settings"
+        )
 
     @classmethod
     def load(
@@ -206,7 +236,9 @@ class Context:
     ) -> Self:
         """Continue a context from what `save` returned.
 
-        Settings are not saved: pass them again.
+        The settings that are not given stay as they were saved: `policy`, `window`, `reserve` and the others that
+        are plain values. A warning (`SettingsChanged`) names those that differ. A window is not kept for another
+        model. Callables, `prompt` and what `set_reserve` has set are not saved.
 
         Args:
             saved: The bytes that `save` returned.
@@ -226,11 +258,11 @@ class Context:
 
             ctx = foveal.Context("gpt-4.1", window=32_000)
             ctx.fit([{"role": "user", "content": "Why is CI red?"}])
-            ctx = foveal.Context.load(ctx.save(), window=32_000)
+            ctx = foveal.Context.load(ctx.save())
+            assert ctx.report().window == 32_000
             ```
         """
-        log = saved_events(saved)
-        return cls(model_of(log) if model is None else model, log=log, **arguments)
+        return cls._continue(saved_events(saved), model, arguments)
 
     def save(self) -> bytes:
         """Return the whole log, one event per line of JSON.
@@ -258,7 +290,7 @@ class Context:
         model: str | Model | None = None,
         **arguments: Unpack[ContextArguments],
     ) -> Self:
-        """Continue a context from a session in a store.
+        """Continue a context from a session in a store, with its settings as in `load`.
 
         Args:
             store: The store that has the session.
@@ -283,8 +315,15 @@ class Context:
             ```
         """
         check_store(store, session)
-        log = await store.read(session)
-        return cls(model_of(log) if model is None else model, log=log, **arguments)
+        return cls._continue(await store.read(session), model, arguments)
+
+    @classmethod
+    def _continue(cls, log: Sequence[Event], model: str | Model | None, arguments: ContextArguments) -> Self:
+        arguments, changed = continued_arguments(log, model, arguments)
+        context = cls(model_of(log) if model is None else model, log=log, **arguments)
+        if changed:
+            warnings.warn(SettingsChanged(changed), stacklevel=3)
+        return context
 
     async def save_to(self, store: Store, session: str) -> None:
         """Append the events that a session in a store does not have yet.
@@ -1079,8 +1118,10 @@ class Context:
         """
         with self._lock:
             engine = self._engine
-            engine.switch_model(resolve_settings(model, window=window).model)
-            self._opened = opened_fact(engine.model, engine.policy)
+            chosen = resolve_settings(model, window=window).model
+            engine.switch_model(chosen)
+            self._settings = without_model_settings(self._settings)
+            self._opened = opened_fact(chosen, engine.policy, settings=self._settings)
 
     def limit(self, call_id: str, limits: Limits) -> None:
         """Clip the coming result of one call by its own limits.

@@ -37,6 +37,14 @@ class ContextLock:
             self._lock.acquire()
 
     def __exit__(self, *error: object) -> None:
+        self.leave()
+
+    def enter_now(self) -> bool:
+        """Take the lock if no other thread has it; return whether it was taken. `leave` releases it."""
+        return self._lock.acquire(blocking=False)
+
+    def leave(self) -> None:
+        """Release the lock."""
         self._lock.release()
 
     def begin_to_need(self, thread: int) -> None:

@@ -140,11 +140,15 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
             by = f" by {one_line(fact.by)}" if fact.by else ""
             done = f"summarised {handle(fact.first)} to {handle(fact.last)}{by}"
         case CompactionFailed():
-            return one_line(
-                f"no summary of {handle(fact.first)} to {handle(fact.last)}: {fact.problem}", width=200
-            )
+            return one_line(f"{failure_subject(fact)}: {fact.problem}", width=200)
     reason = "" if isinstance(fact, Clipped) else reason_text(fact.reason)
     return f"{done}: {reason}" if reason else done
+
+
+def failure_subject(fact: CompactionFailed) -> str:
+    """Return what was not written: a summary at all, or one by a summariser that failed."""
+    by = f"{fact.by} wrote " if fact.cause and fact.by else ""
+    return f"{by}no summary of {handle(fact.first)} to {handle(fact.last)}"
 
 
 def _ranges_text(ranges: tuple[tuple[int, int], ...]) -> str:

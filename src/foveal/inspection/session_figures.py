@@ -143,7 +143,7 @@ def _failure(fact: AnyFact) -> str:
         case ThinkingLeftOut():
             text = fact.problem
         case CompactionFailed():
-            text = f"no summary was written: {fact.problem}"
+            text = f"{'a summariser failed' if fact.cause else 'no summary was written'}: {fact.problem}"
         case Noted(topic=topic) if topic in (_TURN_TOPIC, API_ERROR_TOPIC):
             text = fact.text
         case _:

@@ -1,7 +1,8 @@
 """Size limits of instructions: shares of the user and of the project, and cuts.
 
 1. The files of the user have a share of the limit that files of a project cannot take.
-2. Among the files of a project, general ones are cut before specific ones.
+2. Among the files of a project, general ones are cut before specific ones. A short file is shown whole: half of the
+   limit is divided among the files, and one that fits into its part cannot lose it to a longer one.
 3. `cut_line` names what is cut, for the start of the instructions.
 """
 
@@ -14,6 +15,8 @@ from foveal.instructions.rules import InstructionFile, ShownFile, _safe_path
 
 USER_SHARE: Final = 0.75
 """Share of a limit that the user's own files can take, however long those of the project are."""
+SHORT_FILES_SHARE: Final = 0.5
+"""Share of a limit that is divided among the files, so that short ones are shown whole."""
 MAX_CUT_FILES_NAMED: Final = 8
 """Files that the line about cut files names."""
 
@@ -52,13 +55,20 @@ def fit_files(files: Sequence[InstructionFile], room: int) -> list[ShownFile | N
     None for a file that has no room even for a notice."""
     shown: list[ShownFile | None] = []
     lines = [_split_lines(file.text) for file in files]
-    notices = [_utf8_size(_notice(file, len(parts))) for file, parts in zip(files, lines, strict=True)]
+    part_of_each = int(room * SHORT_FILES_SHARE) // max(1, len(files))
+    sizes = [_utf8_size(_heading(file)) + _utf8_size(file.text) for file in files]
+    are_short = [size <= part_of_each and not file.unread for file, size in zip(files, sizes, strict=True)]
+    kept = [
+        size if is_short else _utf8_size(_notice(file, len(parts)))
+        for file, parts, size, is_short in zip(files, lines, sizes, are_short, strict=True)
+    ]
     full = False
-    for file in reversed(files):
-        own, parts = notices.pop(), lines.pop()
-        # Leave room for the notices of the files above it.
-        allowed = max(room - sum(notices), min(room, own))
-        visible = _notice_only(file, parts, allowed) if full else _cut_file(file, parts, allowed)
+    for file, is_short in zip(reversed(files), reversed(are_short), strict=True):
+        own, parts = kept.pop(), lines.pop()
+        # Leave room for the short files above it, and for the notices of the others.
+        allowed = max(room - sum(kept), min(room, own))
+        is_left_out = full and not is_short
+        visible = _notice_only(file, parts, allowed) if is_left_out else _cut_file(file, parts, allowed)
         full = full or visible is None or not visible.whole
         room -= _utf8_size(visible.content) if visible is not None else 0
         shown.append(visible)

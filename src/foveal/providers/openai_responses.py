@@ -11,6 +11,7 @@ from typing import Any, Final
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
 from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
+from foveal.errors import PicklableError
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, openai_client, responses_tools
 
@@ -23,7 +24,7 @@ _DIAGNOSTICS_FIELD: Final = "prompt_cache_diagnostics"
 _ERROR_EVENTS: Final = frozenset({"response.failed", "error"})
 
 
-class ResponseFailed(Exception):
+class ResponseFailed(PicklableError, Exception):
     """An error that the stream reports as an event, in the shape of the library's own errors."""
 
     def __init__(self, body: JsonObject) -> None:

@@ -37,8 +37,6 @@ from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress,
 
 LOCAL_ENGINE: Final = "dasllama"
 """The package with the server of local models."""
-OLLAMA_DEFAULT_WINDOW: Final = 4_096
-"""Tokens."""
 FACTORY_VARIABLE: Final = "FOVEAL_PROVIDER"
 """Variable with `module:function`, a function that is called in place of `provider`, with the same arguments."""
 
@@ -165,7 +163,7 @@ def provider(
     endpoint = _endpoint(service, address, environment)
     if service == "ollama" and window is None:
         given = environment.get("OLLAMA_CONTEXT_LENGTH", "")
-        window = int(given) if given.isdecimal() and int(given) else OLLAMA_DEFAULT_WINDOW
+        window = int(given) if given.isdecimal() and int(given) else None
     return _remote_provider(service, model_id, endpoint, window)
 
 

@@ -167,7 +167,8 @@ class Tenant:
 
     def _system_prompt(self, id: str) -> str:
         """Return the system prompt of a new session: that of a chat is the same whatever creates it."""
-        return DEFAULT_SYSTEM_PROMPT if find_place(self.name, id) is None else CHAT_SYSTEM_PROMPT
+        default = DEFAULT_SYSTEM_PROMPT if find_place(self.name, id) is None else CHAT_SYSTEM_PROMPT
+        return self._runtime.config.system_text(default)
 
     async def _end(self, id: str) -> SessionEnd | None:
         try:

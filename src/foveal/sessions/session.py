@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, NoReturn, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -243,6 +243,14 @@ class Session:
                 instead = await session._facts_instead(engine, unreadable)
                 await session._writer.commit([opened, *instead, *(() if engine.next_seq else begin)])
         return session
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Session cannot be pickled or copied: its events are in its store; `Session.open` opens it again"
+        )
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from foveal.testing.captured_request import CapturedRequest as CapturedRequest
     from foveal.testing.moved_prefix import MovedPrefix as MovedPrefix
+    from foveal.testing.provider_cache import UncachedPrefix as UncachedPrefix
     from foveal.testing.scripted_provider import Answer as Answer
     from foveal.testing.scripted_provider import Calls as Calls
     from foveal.testing.scripted_provider import PromptTooLong as PromptTooLong
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from foveal.testing.stable_prefix import IllegalRequest as IllegalRequest
     from foveal.testing.stable_prefix import NothingCaptured as NothingCaptured
     from foveal.testing.stable_prefix import PrefixMoved as PrefixMoved
+    from foveal.testing.stable_prefix import PrefixNotCached as PrefixNotCached
     from foveal.testing.stable_prefix import assert_stable_prefix as assert_stable_prefix
     from foveal.testing.stable_prefix import capture as capture
 else:
@@ -37,8 +39,10 @@ else:
         "MovedPrefix": "moved_prefix",
         "NothingCaptured": "stable_prefix",
         "PrefixMoved": "stable_prefix",
+        "PrefixNotCached": "stable_prefix",
         "PromptTooLong": "scripted_provider",
         "Scripted": "scripted_provider",
+        "UncachedPrefix": "provider_cache",
         "assert_stable_prefix": "stable_prefix",
         "capture": "stable_prefix",
     }

@@ -25,6 +25,7 @@ import msgspec
 
 from foveal.core.log.events import Dialect
 from foveal.core.wire import detect_dialect, plain_json, strip_cache_marks
+from foveal.core.wire.cache_marks import CACHE_MARK
 
 Body = dict[str, Any]
 
@@ -167,6 +168,8 @@ class CapturedRequest:
         """The messages as they were sent."""
         self.has_stored_history: bool = any(body.get(name) is not None for name in _STORED_HISTORY_FIELDS)
         """Whether the provider holds a part of the history, which cannot be compared."""
+        self.cache_mark: Any = body.get(CACHE_MARK)
+        """Anthropic's cache mark of the whole request, if it has one."""
         self.keys: tuple[bytes, ...] = tuple(piece.key for piece in self.pieces)
         """For each piece, the bytes that are compared."""
         self.said: list[PromptPiece] = [piece for piece in self.pieces[3:] if not piece.is_instruction]
@@ -175,7 +178,7 @@ class CapturedRequest:
     @cached_property
     def chain(self) -> list[bytes]:
         """For each piece, a digest of all pieces up to it."""
-        digests = accumulate(self.keys, _next_digest, initial=self.dialect.encode())
+        digests = accumulate(self.keys, next_digest, initial=self.dialect.encode())
         return list(digests)[1:]
 
     @cached_property
@@ -199,7 +202,8 @@ class CapturedRequest:
         return frozenset(text for piece in self.pieces[3:] for text in piece.texts)
 
 
-def _next_digest(last: bytes, key: bytes) -> bytes:
+def next_digest(last: bytes, key: bytes) -> bytes:
+    """Return the digest of a prefix that has one more piece."""
     return blake2b(key, digest_size=16, key=last).digest()
 
 

@@ -94,7 +94,7 @@ class MovedPrefix(msgspec.Struct, frozen=True, kw_only=True):
     after: str
     """The same part, as it is now."""
     kept_tokens: int
-    """Tokens before that place, which the cache still has."""
+    """Tokens before that place."""
     lost_tokens: int
     """Tokens from that place on that were sent before and are read again, and those of the edited piece."""
     lost_dollars: float | None = None
@@ -114,7 +114,7 @@ class MovedPrefix(msgspec.Struct, frozen=True, kw_only=True):
         lines = (
             f"request {self.request} differs from request {self.previous} at {at}: {self.cause}",
             *shown,
-            f"    {self.kept_tokens:,} tokens before it stay cached, {self.lost_tokens:,} are read again{dollars}",
+            f"    {self.kept_tokens:,} tokens before it are the same, {self.lost_tokens:,} are read again{dollars}",
             f"    recorded by Foveal: {self.event}" if self.event else f"    remedy: {self.remedy}",
         )
         return "\n".join(lines)
@@ -373,14 +373,16 @@ class PieceTokens:
             return counter().count(_json(piece))
 
 
-def lost_dollars(tokens: int, name: str) -> float | None:
-    """Return what tokens cost more without the cache; None if the model or a price is unknown."""
+def lost_dollars(tokens: int, name: str, *, is_written: bool = True) -> float | None:
+    """Return what tokens cost more without the cache; None if the model or a price is unknown. `is_written`: they
+    are written to the cache, for which some providers ask more."""
     if not name:
         return None
     known: Model = model(name)
     if known.input_price is None:
         return None
-    return tokens * known.input_price * max(0.0, known.write_ratio - known.read_ratio) / MILLION
+    paid = known.write_ratio if is_written else 1.0
+    return tokens * known.input_price * max(0.0, paid - known.read_ratio) / MILLION
 
 
 def format_dollars(dollars: float) -> str:

@@ -52,7 +52,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     marker = item.get_closest_marker(_MARKER)
     if marker is None and not item.config.getoption("--stable-prefix"):
         return (yield)
-    from foveal.testing.stable_prefix import NothingCaptured, PrefixMoved, capture
+    from foveal.testing.stable_prefix import NothingCaptured, PrefixMoved, PrefixNotCached, capture
 
     if marker is not None:
         _check_mark(marker)
@@ -64,7 +64,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             requests.check(min_requests=0)
         else:
             requests.check(**marker.kwargs)
-    except (PrefixMoved, NothingCaptured) as found:
+    except (PrefixMoved, PrefixNotCached, NothingCaptured) as found:
         problem = str(found)
     if problem:  # outside the `except`, or pytest shows both errors
         pytest.fail(problem, pytrace=False)

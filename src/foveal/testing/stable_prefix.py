@@ -7,8 +7,10 @@
 
 1. `check` raises `PrefixMoved` if a request does not begin like the request that it continues. A break for which
    Foveal recorded a reduction is allowed. One that the caller caused (other instructions, tools, messages) is not.
-2. Repeated requests, branches and separate conversations are not breaks (`request_chains`).
-3. All errors are `AssertionError`s.
+2. It raises `PrefixNotCached` if a request begins like that one, and missing or misplaced cache marks keep the
+   provider from reading it from its cache (`provider_cache`).
+3. Repeated requests, branches and separate conversations are not breaks (`request_chains`).
+4. All errors are `AssertionError`s.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from foveal.core.engine.prefix import PrefixBreak
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.log.events import Text, parts
 from foveal.core.wire.legality import request_faults
-from foveal.errors import FovealError
+from foveal.errors import FovealError, PicklableError
 from foveal.testing import http_capture
 from foveal.testing.captured_request import CapturedRequest, KnownPieces, read_request, strings
 from foveal.testing.moved_prefix import MovedPrefix, PieceTokens, explain, format_dollars
+from foveal.testing.provider_cache import CacheRead, ProviderCache, UncachedPrefix
 from foveal.testing.request_chains import Link, RequestChains, first_difference
 
 MAX_SHOWN_BREAKS: Final = 5
@@ -38,7 +41,7 @@ _CALLER_CAUSES: Final = frozenset({"", "instructed", "equipped", "opened", "rewo
 """Kinds of events that record a change made by the caller, which is no reduction."""
 
 
-class PrefixMoved(AssertionError):
+class PrefixMoved(PicklableError, AssertionError):
     """The beginning of a request changed without a recorded reduction.
 
     Examples:
@@ -58,6 +61,28 @@ class PrefixMoved(AssertionError):
         super().__init__(message)
         self.breaks: tuple[MovedPrefix, ...] = tuple(breaks)
         """The requests whose beginning changed."""
+
+
+class PrefixNotCached(PicklableError, AssertionError):
+    """The unchanged beginning of a request is not read from the cache.
+
+    Examples:
+        ```python
+        from foveal.testing import PrefixNotCached, assert_stable_prefix
+
+        manual = {"role": "user", "content": "Read this. " * 2_000}
+        bodies = [{"model": "claude-sonnet-4-5", "system": "Be brief.", "messages": [manual]}] * 2
+        try:
+            assert_stable_prefix(bodies)
+        except PrefixNotCached as error:
+            assert error.faults[0].code == "no_marks"
+        ```
+    """
+
+    def __init__(self, message: str, faults: Sequence[UncachedPrefix]) -> None:
+        super().__init__(message)
+        self.faults: tuple[UncachedPrefix, ...] = tuple(faults)
+        """The requests that could have read more from the cache."""
 
 
 class IllegalRequest(AssertionError):
@@ -96,16 +121,25 @@ class NothingCaptured(AssertionError):
 
 
 class ConversationCost(NamedTuple):
-    """What the requests of a conversation cost, with the part that moved prefixes cost."""
+    """What the requests of a conversation cost, with the part that moved and uncached prefixes cost."""
 
     conversation: int
     requests: int
     tokens: int
     cached_tokens: int
-    """Tokens of the pieces with which a request begins like the one before."""
+    """Tokens that the provider reads from its cache: by itself, or up to cache marks where it needs them."""
     moved: int
     lost_tokens: int
     lost_dollars: float | None
+
+
+class _Compared(NamedTuple):
+    """A request beside the one that it continues."""
+
+    request: CapturedRequest
+    link: Link
+    moved: MovedPrefix | None
+    read: CacheRead
 
 
 class _RecordedBreak(NamedTuple):
@@ -198,13 +232,16 @@ class CapturedRequests(Sequence[CapturedRequest]):
     def check(self, *, max_breaks: int = 0, min_lost_tokens: int = 1, min_requests: int = 1) -> None:
         """Raise `PrefixMoved` if requests do not begin like those that they continue.
 
+        Raise `PrefixNotCached` if they do, and the provider still does not read their beginning from its cache.
+
         Args:
-            max_breaks: Requests that may break the prefix.
+            max_breaks: Requests that may break the prefix, and requests that may miss the cache.
             min_lost_tokens: A break that makes the provider read fewer tokens again does not count.
             min_requests: Requests that are expected at least.
 
         Raises:
             PrefixMoved: More than `max_breaks` requests break the prefix.
+            PrefixNotCached: More than `max_breaks` requests miss the cache because of their cache marks.
             NothingCaptured: There are fewer than `min_requests` requests.
         """
         __tracebackhide__ = True
@@ -217,6 +254,9 @@ class CapturedRequests(Sequence[CapturedRequest]):
         found = [one for one in self.breaks() if not one.event and one.lost_tokens >= min_lost_tokens]
         if len(found) > max_breaks:
             raise PrefixMoved(self._breaks_text(found, max_breaks), found)
+        faults = [one for one in self.uncached() if one.lost_tokens >= min_lost_tokens]
+        if len(faults) > max_breaks:
+            raise PrefixNotCached(self._faults_text(faults, max_breaks), faults)
 
     def check_legal(self) -> None:
         """Raise `IllegalRequest` if a provider would refuse the form of a request.
@@ -238,23 +278,30 @@ class CapturedRequests(Sequence[CapturedRequest]):
 
         Recorded reductions are included.
         """
-        tokens = PieceTokens()
-        return [one for _, _, one in self._compared(tokens) if one is not None]
+        return [one.moved for one in self._compared(PieceTokens()) if one.moved is not None]
+
+    def uncached(self) -> list[UncachedPrefix]:
+        """Return every request that could read more of its beginning from the cache.
+
+        Claude, and Nova on Bedrock, cache only up to cache marks: a missing mark, one at the wrong place, another
+        ttl, too few tokens before a mark or too many blocks between two marks make them read everything again.
+        """
+        return [one.read.fault for one in self._compared(PieceTokens()) if one.read.fault is not None]
 
     def costs(self) -> list[ConversationCost]:
-        """Return what each conversation sent, and what its moved prefixes cost."""
+        """Return what each conversation sent, and what its moved and uncached prefixes cost."""
         tokens, costs = PieceTokens(), dict[int, ConversationCost]()
-        for request, link, moved in self._compared(tokens):
+        for request, link, moved, read in self._compared(tokens):
             old = costs.get(link.conversation, ConversationCost(link.conversation, 0, 0, 0, 0, 0, 0.0))
-            shared = first_difference(link.previous, request) if link.previous else 0
-            lost = moved.lost_dollars if moved else 0.0
+            missed = moved or read.fault
+            lost = missed.lost_dollars if missed else 0.0
             costs[link.conversation] = ConversationCost(
                 old.conversation,
                 old.requests + 1,
                 old.tokens + tokens.total(request.pieces, request.dialect),
-                old.cached_tokens + tokens.total(request.pieces[:shared], request.dialect),
+                old.cached_tokens + read.tokens,
                 old.moved + (moved is not None),
-                old.lost_tokens + (moved.lost_tokens if moved else 0),
+                old.lost_tokens + (missed.lost_tokens if missed else 0),
                 None if old.lost_dollars is None or lost is None else old.lost_dollars + lost,
             )
         return list(costs.values())
@@ -280,17 +327,17 @@ class CapturedRequests(Sequence[CapturedRequest]):
 
     # ── Comparison ───────────────────────────────────────────────────────────────────────────────────
 
-    def _compared(self, tokens: PieceTokens) -> Iterator[tuple[CapturedRequest, Link, MovedPrefix | None]]:
+    def _compared(self, tokens: PieceTokens) -> Iterator[_Compared]:
         with self._lock:
             requests, recorded = list(self._requests), list(self._recorded)
-        chains = RequestChains()
+        chains, cache = RequestChains(), ProviderCache(tokens)
         for request in requests:
             link = chains.add(request)
             moved = None
             if link.is_moved and link.previous is not None:
                 event = _recorded_event(link.previous, request, recorded)
                 moved = explain(link.previous, request, tokens, event)
-            yield request, link, moved
+            yield _Compared(request, link, moved, cache.send(request, link))
 
     def _breaks_text(self, found: list[MovedPrefix], allowed: int) -> str:
         limit = f" ({allowed} allowed)" if allowed else ""
@@ -298,12 +345,19 @@ class CapturedRequests(Sequence[CapturedRequest]):
         head = f"the prompt prefix moved in {count} without a recorded reduction{limit}"
         return "\n\n".join((head, *_grouped(found), self.table()))
 
+    def _faults_text(self, faults: list[UncachedPrefix], allowed: int) -> str:
+        limit = f" ({allowed} allowed)" if allowed else ""
+        count = f"{len(faults)} of {len(self)} requests"
+        head = f"the prompt prefix does not move, but the cache is not used for it in {count}{limit}"
+        return "\n\n".join((head, *_grouped(faults), self.table()))
 
-def _grouped(found: list[MovedPrefix]) -> Iterator[str]:
+
+def _grouped(found: Sequence[MovedPrefix | UncachedPrefix]) -> Iterator[str]:
     """Yield the first break of each cause in full, with the numbers of the requests in which it happens again."""
-    groups: dict[tuple[str, str], list[MovedPrefix]] = {}
+    groups: dict[tuple[str, str], list[MovedPrefix | UncachedPrefix]] = {}
     for one in found:
-        groups.setdefault((one.code, one.role or one.place), []).append(one)
+        place = (one.role or one.place) if isinstance(one, MovedPrefix) else ""
+        groups.setdefault((one.code, place), []).append(one)
     for first, *later in list(groups.values())[:MAX_SHOWN_BREAKS]:
         numbers = ", ".join(str(one.request) for one in later[:MAX_LISTED_REQUESTS])
         more = ", …" if len(later) > MAX_LISTED_REQUESTS else ""
@@ -387,6 +441,8 @@ def assert_stable_prefix(
 ) -> None:
     """Raise `PrefixMoved` if the beginning of a request changes.
 
+    Raise `PrefixNotCached` if it does not change, and the provider still does not read it from its cache.
+
     Args:
         requests: Captured requests, or request bodies in the order in which they were sent.
         max_breaks: Requests that may break the prefix.
@@ -394,6 +450,7 @@ def assert_stable_prefix(
 
     Raises:
         PrefixMoved: More than `max_breaks` requests break the prefix.
+        PrefixNotCached: More than `max_breaks` requests miss the cache because of their cache marks.
         NothingCaptured: There is no request.
 
     Examples:

@@ -26,7 +26,7 @@ from foveal.core.log.events import AnyPart, Content, Dialect, Media, Text, raw, 
 from foveal.core.reduction.truncation import Limits
 from foveal.core.wire.media import measure_media, mime_type
 from foveal.core.wire.safe_print import one_line
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, PicklableError
 from foveal.tools.tool_arguments import InvalidArguments, check_arguments, parse_arguments
 
 MAX_OUTPUT_CHARS: Final = 100 * 1024 * 1024
@@ -54,7 +54,7 @@ def error_output(problem: str) -> ToolOutput:
     return ToolOutput(content=problem, error=True)
 
 
-class ToolInterrupted(asyncio.CancelledError):
+class ToolInterrupted(PicklableError, asyncio.CancelledError):
     """A call was cancelled; `output` is the tool's answer until then."""
 
     def __init__(self, output: ToolOutput) -> None:

@@ -25,6 +25,7 @@ from foveal.errors import (
     NotCompacted,
     NotDropped,
     NothingToAsk,
+    PicklableError,
     ProviderError,
     SessionExists,
     StoreError,
@@ -74,7 +75,7 @@ _OPENAI_CODES: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 
-class HttpError(Exception):
+class HttpError(PicklableError, Exception):
     """A request that the server refuses; the client sees `detail`."""
 
     def __init__(

@@ -24,6 +24,7 @@ _LABEL: Final = re.compile(r'([a-z_]+)="([^"\\\n]*)"')
 COUNTERS: Final = {
     "foveal_compactions_total": {"reason", "by"},
     "foveal_compaction_failures_total": {"reason"},
+    "foveal_summariser_failures_total": {"cause"},
     "foveal_compaction_rejected_total": set(),
     "foveal_compaction_tokens_total": {"kind"},
     "foveal_overflows_total": {"kind"},

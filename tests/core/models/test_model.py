@@ -88,7 +88,15 @@ def test_an_unknown_name_gets_128_000_tokens_marked_as_a_default() -> None:
 def test_every_value_names_its_source(name: str) -> None:
     known = model(name)
     assert set(known.sources) == set(Model.__struct_fields__) - {"name", "sources"}
-    assert set(known.sources.values()) <= {"yours", "learned", "snapshot", "pattern", "default", "family"}
+    assert set(known.sources.values()) <= {
+        "yours",
+        "learned",
+        "snapshot",
+        "pattern",
+        "default",
+        "family",
+        "server",
+    }
 
 
 def test_equal_lookups_are_cached() -> None:
@@ -471,3 +479,25 @@ def test_import_does_not_read_the_table_or_optional_packages() -> None:
         "assert c.catalogue_snapshot.cache_info().currsize == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "source"),
+    [
+        ("ollama/qwen3", 4_096, "server"),
+        ("ollama_chat/llama3.1:8b", 4_096, "server"),
+        ("ollama/llama3.2:1b", 4_096, "server"),
+        ("llama3.2:1b", 8_192, "server"),
+        ("llama3.2:3b-instruct-q4_K_M", 8_192, "server"),
+        ("vllm/Qwen3-8B", 131_072, "snapshot"),
+        ("openrouter/meta-llama/llama-3.2-1b-instruct", 60_000, "snapshot"),
+    ],
+)
+def test_a_window_is_that_of_the_server_where_it_is_smaller(name: str, window: int, source: str) -> None:
+    found = model(name)
+    assert (found.window, found.sources["window"]) == (window, source)
+    assert model(name, window=32_000).window == 32_000
+
+
+def test_a_window_that_was_learned_from_the_server_counts() -> None:
+    assert model("ollama/qwen3", learned_window=16_384).window == 16_384

@@ -501,3 +501,22 @@ def test_an_overflow_names_the_cap_that_leaves_less_than_the_window() -> None:
     problem = caught.value
     assert (problem.reserve, problem.margin, problem.capped, problem.available) == (800, 800, 5_900, 500)
     assert "window 8,000 − reserve 800 − margin 800 − 5,900 for `max_history_tokens`" in str(problem)
+
+
+@pytest.mark.parametrize("name", ["economy", "handoff", "recent-summary", "sliding-summary"])
+def test_turns_trigger_a_summary_under_every_policy_that_summarises(name: str) -> None:
+    ctx = context(60_000, {"preset": name, "every_turns": 3, "overlap_turns": 1})
+    said: list[Any] = []
+    for turn in range(6):
+        said += [user(f"Ask {turn}. " * 40)]
+        ctx.fit(said)
+        said += [{"role": "assistant", "content": f"Answer {turn}. " * 400}]
+    made = [event.fact for event in ctx.log if isinstance(event.fact, Compacted)]
+    assert [fact.reason for fact in made][:1] == ["turns"]
+
+
+@pytest.mark.parametrize("name", ["rolling", "recent", "off"])
+@pytest.mark.parametrize("field", ["every_turns", "overlap_turns"])
+def test_turns_are_refused_where_nothing_is_summarised(name: str, field: str) -> None:
+    with pytest.raises(BadSetting, match=rf"{field} = 2 .*0 with {name}, .*sliding-summary, handoff"):
+        policy({"preset": name, field: 2})

@@ -167,6 +167,7 @@ def _model_findings(config: Config | None) -> Iterator[tuple[str, str]]:
         yield "model", f"{model.name} ({source}){problem}"
         setting = str(config.source("window")) if config is not None else ""
         words = {"yours": setting, "snapshot": "the table of models", "pattern": "its name"}
+        words["server"] = "the default of its server; OLLAMA_CONTEXT_LENGTH or `window` sets more"
         yield "window", f"{model.window:,} tokens ({words.get(source := model.sources['window'], source)})"
     try:
         chosen = counter(config.get("tokenizer") if config is not None else "auto", model=name)

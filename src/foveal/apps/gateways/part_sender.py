@@ -10,12 +10,13 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from foveal.apps.gateways.channel import Button, ChannelMessage
+from foveal.errors import PicklableError
 from foveal.server.chats import ChatPlace
 
 PartT = TypeVar("PartT")
 
 
-class PlaceClosed(Exception):
+class PlaceClosed(PicklableError, Exception):
     """The bot cannot write in a place; the text says why, as a clause."""
 
     def __init__(self, cause: str, *, is_gone: bool = False, may_reopen: bool = True) -> None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from foveal.core.compaction import validation
-from foveal.core.compaction.health import CompactionMetrics
+from foveal.core.compaction.health import CompactionMetrics, FailureCause, WriterFailure
 from foveal.core.compaction.summariser_protocol import (
     Dialogue,
     Draft,
@@ -73,10 +73,17 @@ class DraftTally:
         self.cost: float | None = 0.0
         self.form: str = ""
         self.checks: list[str] = []
+        self.failures: dict[str, WriterFailure] = {}
+        """The last failure of each writer, by its label."""
 
     def note(self, writer: SummaryWriter, problem: str) -> None:
         """Record a problem of a writer for the metrics."""
         self.checks.append(f"{writer.label}: {problem[:300]}")
+
+    def note_failure(self, writer: SummaryWriter, cause: FailureCause, problem: str) -> None:
+        """Record that a request brought no usable text; a later one of the same writer may still bring one."""
+        self.note(writer, problem)
+        self.failures[writer.label] = WriterFailure(by=writer.label, cause=cause, problem=problem[:300])
 
     def note_small_room(self, room: int) -> None:
         """Record that no writer was asked, because the room is too small."""
@@ -87,7 +94,7 @@ class DraftTally:
         self.asked += 1
         self.seconds += reply.seconds
         if isinstance(reply, DraftFailure):
-            self.note(writer, reply.problem)
+            self.note_failure(writer, "error", reply.problem)
             return
         self.form = request.form
         kinds = {"input": reply.input, "cache_read": reply.cache_read, "cache_write": reply.cache_write}
@@ -210,7 +217,7 @@ class DraftRequester:
             if isinstance(reply, Draft) or reply.overflow or not reply.transient:
                 break
         if isinstance(reply, Draft) and reply.stop == "refused":
-            self.tally.note(self.writer, "It was refused.")
+            self.tally.note_failure(self.writer, "refused", "It was refused.")
             return DraftFailure(problem="it was refused")
         return reply
 
@@ -231,7 +238,7 @@ class DraftRequester:
                 self.tally.note(self.writer, f"sentences about the user, removed: {draft.removed}")
             if not faults:
                 return draft
-            self.tally.note(self.writer, " ".join(faults))
+            self.tally.note_failure(self.writer, "rejected", " ".join(faults))
             drafts.append(draft)
             if request.form == "shared" and draft.unusable:
                 break  # it cannot tell where the conversation ends; a quoted conversation has a marked end

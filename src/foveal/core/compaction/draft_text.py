@@ -99,7 +99,7 @@ def has_content(text: str) -> bool:
 _MARKUP: Final = " \t#*_`|\"'"
 _EARLIER_HEADINGS: Final = (
     "Requests, newest first:", "Said last, newest first:", "Unresolved errors, newest first:",
-    "Files, latest state first:", "Commands, latest first:",
+    "Files, latest state first:", "Commands, latest first:", "Files only read:",
 )  # fmt: skip
 """Headings of ledgers that earlier versions wrote: they stand in older summaries beside a new one."""
 _LEADS: Final = tuple(

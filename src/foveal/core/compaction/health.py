@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -33,7 +33,28 @@ from foveal.core.log.events import (
 CompactionOutcome: TypeAlias = Compacted | CompactionFailed
 """What a compaction records: the summary, or that there is none."""
 
+FailureCause: TypeAlias = Literal["error", "refused", "rejected"]
+
 # ── Metrics ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WriterFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """How a summariser failed whose text is not part of the summary.
+
+    Examples:
+        ```python
+        from foveal.core.compaction.health import WriterFailure
+
+        failure = WriterFailure(by="gpt-4.1-mini", cause="error", problem="no connection")
+        ```
+    """
+
+    by: str
+    """The name of the summariser."""
+    cause: FailureCause
+    """As in `CompactionFailed`."""
+    problem: str
+    """What failed, in words."""
 
 
 class CompactionMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,6 +97,9 @@ class CompactionMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     score: float | None = None
     """Share of the source's rare names that occur in the summary; None when no model wrote it."""
 
+    failures: tuple[WriterFailure, ...] = ()
+    """The summarisers that failed, and have written no part of the summary."""
+
     @property
     def ratio(self) -> float:
         """Size of the summary as a share of the range."""
@@ -90,6 +114,23 @@ def read_metrics(fact: CompactionOutcome) -> CompactionMetrics:
         return msgspec.json.decode(fact.metrics, type=CompactionMetrics)
     except msgspec.DecodeError:
         return CompactionMetrics()
+
+
+def summariser_failures(fact: Compacted) -> list[CompactionFailed]:
+    """Return what to record of summarisers that failed before another one, or the ledger, wrote a summary."""
+    if fact.metrics is UNSET or b'"failures"' not in bytes(fact.metrics):  # nearly always
+        return []
+    return [
+        CompactionFailed(
+            first=fact.first,
+            last=fact.last,
+            problem=failure.problem,
+            by=failure.by,
+            cause=failure.cause,
+            reason=fact.reason,
+        )
+        for failure in read_metrics(fact).failures
+    ]
 
 
 def is_by_model(fact: Compacted) -> bool:

@@ -451,6 +451,7 @@ class _SummaryInProgress:
         after = self.counter.count(summary) + PER_MESSAGE if summary else 0
         return replace(
             self.tally.metrics(),
+            failures=tuple(one for one in self.tally.failures.values() if one.by not in by.split(", ")),
             turns=plan.turns,
             events=plan.events,
             before=round(plan.before * ratio),

@@ -7,7 +7,13 @@ from typing import Any, Final, cast, get_args
 
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
-from foveal.core.engine.settings import SettingArguments, resolve_settings
+from foveal.core.engine.settings import (
+    SettingArguments,
+    changed_settings,
+    resolve_settings,
+    saved_settings,
+    without_model_settings,
+)
 from foveal.core.engine.stored_messages import MESSAGE_FACTS
 from foveal.core.engine.tool_deferral import DeferTools
 from foveal.core.log.codec import decode
@@ -198,15 +204,35 @@ def recall_arguments(given: object) -> str | Mapping[str, Any]:
     return "" if given is None else bytes(wire.raw_setting(given, "arguments")).decode()
 
 
+def last_opened(log: Sequence[Event]) -> Opened | None:
+    """Return with which model, policy and settings a log was recorded last."""
+    return next((event.fact for event in reversed(log) if isinstance(event.fact, Opened)), None)
+
+
 def model_of(log: Sequence[Event]) -> str:
     """Return the model that a log was recorded with last."""
-    opened = (event.fact.model for event in reversed(log) if isinstance(event.fact, Opened))
-    model = next(opened, "")
-    if not model:
+    opened = last_opened(log)
+    if opened is None or not opened.model:
         raise BadSetting(
             "log", f"{len(log):,} events", "the log of a context, which names its model; or pass `model`"
         )
-    return model
+    return opened.model
+
+
+def continued_arguments(
+    log: Sequence[Event], model: str | Model | None, given: ContextArguments
+) -> tuple[ContextArguments, list[str]]:
+    """Return the arguments of a context that continues a log, and in words what the caller has changed: what the
+    caller does not give stays as it was saved. A window is not kept for another model."""
+    opened = last_opened(log)
+    saved = {} if opened is None else saved_settings(opened)
+    if opened is not None and model is not None and model != opened.model:
+        saved = without_model_settings(saved)
+    changed = changed_settings(saved, given)
+    if given.get("max_output_tokens") is not None and saved.get("reserve") == saved.get("max_output_tokens"):
+        saved.pop("reserve", None)  # it was not given: the reserve follows the new number
+    arguments = saved | {name: value for name, value in given.items() if value is not None}
+    return cast(ContextArguments, arguments), changed
 
 
 def saved_events(saved: object) -> list[Event]:

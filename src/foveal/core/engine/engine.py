@@ -19,7 +19,13 @@ from typing import Final, Self, cast
 import msgspec
 from msgspec.structs import replace
 
-from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, CompactionOutcome, read_metrics
+from foveal.core.compaction.health import (
+    COMPACTION_TOPIC,
+    CompactionHealth,
+    CompactionOutcome,
+    read_metrics,
+    summariser_failures,
+)
 from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range
@@ -219,8 +225,9 @@ class Engine:
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, fact: AnyFact, *, at: float | None = None, limits: Limits | None = None) -> Event:
-        """Record one fact. A tool result that exceeds its limits is recorded whole, followed by a `Clipped` fact.
-        `limits` apply to this call only and take precedence over those of the tool and the policy."""
+        """Record one fact. A tool result that exceeds its limits is recorded whole, followed by a `Clipped` fact; a
+        summary is followed by the failures of summarisers that should have written it. `limits` apply to this call
+        only and take precedence over those of the tool and the policy."""
         event = Event(self.next_seq, fact, at)
         self.next_seq += 1
         self.log.append(event)
@@ -240,6 +247,9 @@ class Engine:
                 self._clip(event, fact, limits)
                 if self.view.late_results[-1:] == [event.seq]:
                     self.prefix_mover = self.prefix_mover or event
+        if isinstance(fact, Compacted):
+            for failure in summariser_failures(fact):
+                self.append(failure, at=at)
         thinking = self.view.thinking
         if self._answer.is_outdated_by(fact) and thinking.is_bound and event.seq in thinking.seqs:
             self.append(ThinkingLeftOut(), at=at)
@@ -497,10 +507,10 @@ class Engine:
         return plan_range(self.view, self.budget(), terms, reason=reason, focus=focus)
 
     def paid_facts(self, first: int) -> list[AnyFact]:
-        """Return the facts from `first` up to the last summary that a model was paid for. They are kept even when
-        the request that they were recorded for is not sent."""
+        """Return the facts from `first` up to the last summary that a model was paid for, with its failures. They
+        are kept even when the request that they were recorded for is not sent."""
         facts = [event.fact for event in self.events_from(first)]
-        while facts and not (isinstance(last := facts[-1], Compacted) and read_metrics(last).asked):
+        while facts and not _is_paid(facts[-1]):
             facts.pop()
         return facts
 
@@ -572,3 +582,10 @@ class Engine:
 
     def _apply_learned_limits(self) -> None:
         self.model = self.provider_limits.limit_model(self.model)
+
+
+def _is_paid(fact: AnyFact) -> bool:
+    """Return whether a fact records what a model was paid for, or the failure of one."""
+    if isinstance(fact, CompactionFailed):
+        return bool(fact.cause)
+    return isinstance(fact, Compacted) and read_metrics(fact).asked > 0

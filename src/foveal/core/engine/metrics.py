@@ -12,9 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, get_args
 
-from foveal.core.compaction.health import is_by_model, read_metrics
+from foveal.core.compaction.health import FailureCause, is_by_model, read_metrics
 from foveal.core.log.events import UNREADABLE, Compacted, CompactionFailed, Event, Overflowed
 
 DURATION_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -63,6 +63,8 @@ class Metrics:
         """By trigger, and by author (`model` or `ledger`)."""
         self.failures: Counter[str] = Counter()
         """Summaries that were not recorded, by trigger."""
+        self.summariser_failures: Counter[str] = Counter()
+        """Summarisers that failed, so that another one or the ledger wrote the summary, by cause."""
         self.rejected: int = 0
         """Drafts that validation rejected, and calls that a provider failed."""
         self.overflows: Counter[str] = Counter()
@@ -83,6 +85,9 @@ class Metrics:
             self._add_outcome(fact)
 
     def _add_outcome(self, fact: Compacted | CompactionFailed) -> None:
+        if isinstance(fact, CompactionFailed) and fact.cause:
+            self.summariser_failures[fact.cause if fact.cause in get_args(FailureCause) else "other"] += 1
+            return
         metrics = read_metrics(fact)
         reason = fact.reason if fact.reason in COMPACTION_REASONS else "other"
         self.rejected += len(metrics.checks)
@@ -107,6 +112,9 @@ class Metrics:
         yield from _header_lines("foveal_compaction_failures_total", "counter", "Summaries not recorded.")
         for reason, count in sorted(self.failures.items()):
             yield f'foveal_compaction_failures_total{{reason="{reason}"}} {count}'
+        yield from _header_lines("foveal_summariser_failures_total", "counter", "Summarisers that failed.")
+        for cause, count in sorted(self.summariser_failures.items()):
+            yield f'foveal_summariser_failures_total{{cause="{cause}"}} {count}'
         yield from _header_lines(
             "foveal_compaction_rejected_total", "counter", "Drafts rejected and calls failed."
         )

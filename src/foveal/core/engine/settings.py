@@ -8,8 +8,10 @@ combines the limits of a call, a tool and the policy, and `clips_within` returns
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict, Unpack, cast
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -18,7 +20,7 @@ from foveal.core.models.budget import Caps, check_whole_number, reserve_for
 from foveal.core.models.model import Model, model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies import Policy, policy
-from foveal.core.policies.presets import PresetName
+from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.reduction import truncation
 from foveal.core.reduction.truncation import UNLIMITED, Limits, clip_parts
 from foveal.core.tokens.counter import Counter
@@ -214,14 +216,22 @@ def _with_binding(given: Model, binds: object) -> Model:
 # ── Settings in the log ───────────────────────────────────────────────────────────────────────────
 
 
-def opened_fact(model: Model, rules: Policy, *, origin: str = "", folder: str = "") -> Opened:
+def opened_fact(
+    model: Model,
+    rules: Policy,
+    *,
+    origin: str = "",
+    folder: str = "",
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Opened:
     """Return the fact that a session starts, or continues, with a model and a policy. What the caller has set is
     recorded too: without a window, nothing but the caller knows how large a request could be, and what is shown of
-    the model's thinking depends on whether it is bound."""
+    the model's thinking depends on whether it is bound. `settings` are others to record."""
     window = model.window if model.sources.get("window") == "yours" else None
     about: dict[str, Any] = {name: value for name, value in (("folder", folder), ("window", window)) if value}
     if model.sources.get(BINDING_SETTING) == "yours":
         about[BINDING_SETTING] = model.binds_thinking
+    about |= settings
     return Opened(model=model.name, policy=rules.name, settings=raw(about) if about else UNSET, origin=origin)
 
 
@@ -232,7 +242,83 @@ def opens_anew(opened: Opened, before: Opened) -> bool:
     return (opened.model, opened.policy) != (before.model, before.policy) or len(set(bindings)) > 1
 
 
+def has_other_settings(opened: Opened, before: Opened) -> bool:
+    """Return whether a context continues with other settings than its log records; the folder is of a session."""
+    given, recorded = (dict(extras(fact.settings)) for fact in (opened, before))
+    recorded.pop("folder", None)
+    return given != recorded
+
+
 def recorded_window(opened: Opened) -> int | None:
     """Return the window that the caller had set; None if it is the known one of the model, or in older logs."""
     window = extras(opened.settings).get("window")
     return window if isinstance(window, int) and window > 0 else None
+
+
+# ── Settings of a saved context ───────────────────────────────────────────────────────────────────
+
+_MODEL_SETTINGS: Final = frozenset({"window", "max_output_tokens", "tokenizer", BINDING_SETTING})
+"""Settings that are about one model, and do not hold for another."""
+
+
+def settings_to_save(resolved: EngineSettings, given: SettingArguments) -> dict[str, Any]:
+    """Return what `opened_fact` records of a context's settings beside those of its model, so that `Context.load`
+    has them: those that differ from the defaults, and that JSON can hold."""
+    caps: dict[str, Any] = msgspec.to_builtins(resolved.caps)
+    saved = {name: value for name, value in caps.items() if name in SettingArguments.__annotations__}
+    if resolved.policy != PRESETS.get(cast(PresetName, resolved.policy.name)):
+        saved["policy"] = resolved.policy.values()
+    if (output := given.get("max_output_tokens")) is not None:
+        saved["max_output_tokens"] = output
+    if isinstance(tokenizer := given.get("tokenizer"), str) and tokenizer != "auto":
+        saved["tokenizer"] = tokenizer
+    return saved
+
+
+def without_model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the saved settings that also hold for another model."""
+    return {name: value for name, value in saved.items() if name not in _MODEL_SETTINGS}
+
+
+def saved_settings(opened: Opened) -> dict[str, Any]:
+    """Return the settings that a log was recorded with. A policy of the application's own is missing in logs of
+    older versions, which recorded its name alone."""
+    saved = {
+        name: value
+        for name, value in extras(opened.settings).items()
+        if name in SettingArguments.__annotations__
+    }
+    if opened.policy in PRESETS:
+        saved.setdefault("policy", opened.policy)
+    return saved
+
+
+def changed_settings(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return, in words, which saved settings the caller has replaced by other values."""
+    changed: list[str] = []
+    for name, before in saved.items():
+        if (value := given.get(name)) is None:
+            continue
+        if name == "policy":
+            old, new = policy(before), policy(value)
+            if old != new:
+                names = (
+                    (old.name, new.name)
+                    if old.name != new.name
+                    else (old.name, f"{new.name} with other values")
+                )
+                changed.append(f"policy: {names[0]} → {names[1]}")
+        elif value != before:
+            changed.append(f"{name}: {_in_words(before)} → {_in_words(value)}")
+    return changed
+
+
+def _in_words(value: object) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return (
+        f"{value:,}"
+        if is_number
+        else str(value)
+        if isinstance(value, str | float | bool)
+        else type(value).__name__
+    )

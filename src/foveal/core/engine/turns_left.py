@@ -16,7 +16,6 @@ from foveal.core.view.view import View
 def turns_until_reduction(view: View, budget: Budget, policy: Policy, *, turn: int) -> int:
     """Return how many turns of this many units fit before the one in which the policy must reduce or ask."""
     left = max(0, budget.act - view.units) // max(1, turn)
-    summarises_by_turns = policy.mode == "auto" and policy.compact and policy.ladder == "summary"
-    if summarises_by_turns and policy.every_turns:
+    if policy.mode == "auto" and policy.every_turns:
         return min(left, max(0, policy.every_turns - turns_since_summary(view)))
     return left

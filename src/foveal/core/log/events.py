@@ -19,6 +19,63 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+__all__ = [
+    "DIALOGUE_TYPES",
+    "FORMAT",
+    "LEFT_OUT_BY_CALLER",
+    "REDUCTIONS",
+    "AnyFact",
+    "AnyPart",
+    "Call",
+    "Clipped",
+    "Compacted",
+    "CompactionFailed",
+    "Content",
+    "Dialect",
+    "Dropped",
+    "Equipped",
+    "Erased",
+    "Event",
+    "Expanded",
+    "Fact",
+    "ForeignSummary",
+    "Instructed",
+    "Known",
+    "Mark",
+    "Marked",
+    "Mask",
+    "Masked",
+    "Media",
+    "ModelSaid",
+    "Noted",
+    "Opaque",
+    "Opened",
+    "Overflowed",
+    "Part",
+    "Pinned",
+    "Reduction",
+    "Reverted",
+    "Rewound",
+    "SnapshotTaken",
+    "Superseded",
+    "Text",
+    "Thinking",
+    "ThinkingLeftOut",
+    "ToolReturned",
+    "Unknown",
+    "Used",
+    "UserSaid",
+    "calls_of",
+    "extras",
+    "handle",
+    "kind",
+    "parse_handle",
+    "parts",
+    "raw",
+    "text_of",
+    "unraw",
+]
+
 _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
@@ -727,6 +784,9 @@ class Compacted(Fact, frozen=True, tag="compacted"):
 class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
     """A summary of this range was attempted and failed. The view is unchanged.
 
+    With a `cause`, a summariser failed, and an event before it records the summary that another one, or the ledger,
+    has written instead.
+
     Examples:
         ```python
         from foveal import events
@@ -743,6 +803,8 @@ class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
     """What failed, in words."""
     by: str = ""
     """The summariser that failed last."""
+    cause: str = ""
+    """How a summariser failed: `error`, `refused` or `rejected` (its drafts); "" if there is no summary."""
     metrics: Raw | UnsetType = UNSET
     """Measurements of the attempt."""
     reason: str = ""

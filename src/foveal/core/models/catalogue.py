@@ -53,6 +53,15 @@ LOCAL_PROVIDERS = frozenset(
 """Providers on the user's machine: prefixes are reused while they are in memory, tokens are free."""
 
 
+OLLAMA_PROVIDERS = frozenset({"ollama", "ollama-chat"})
+OLLAMA_WINDOW = 4_096
+"""Tokens that an Ollama server reads unless it is told otherwise, whatever the model could; it cuts longer requests
+silently."""
+_SMALL_TAG = re.compile(r"(?:^|/)llama-?3[.-]2:[13]b")
+"""Tags of the quantised Llama 3.2, whose window is smaller than that of the model with all bits."""
+SMALL_LLAMA_WINDOW = 8_192
+
+
 class CacheRule(NamedTuple):
     """Prompt-cache rules of a provider family. `read` and `write` are relative to the input price."""
 
@@ -88,6 +97,13 @@ def cache_rule(name: str) -> CacheRule:
         paid = version is not None and (int(version[1]), int(version[2])) >= (5, 6)
         return OPENAI_PAID_WRITES if paid else OPENAI
     return UNKNOWN_FAMILY
+
+
+def server_window(name: str) -> int | None:
+    """Return the window that limits a model because of how it is served; None if only the model limits it."""
+    if canonical_name(name).partition("/")[0] in OLLAMA_PROVIDERS:
+        return OLLAMA_WINDOW
+    return SMALL_LLAMA_WINDOW if _SMALL_TAG.search(name.lower()) else None
 
 
 def window_pattern(name: str) -> int | None:

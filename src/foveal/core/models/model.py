@@ -33,6 +33,7 @@ from foveal.core.models.catalogue import (
     canonical_name,
     find_row,
     model_rows,
+    server_window,
     window_pattern,
 )
 from foveal.core.wire.bound_thinking import BINDING_SETTING
@@ -91,8 +92,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     binds_thinking: bool = False
     """Whether its provider refuses thinking once anything before it has changed."""
     sources: dict[str, str]
-    """The source of each value, such as `yours`, `learned`, `snapshot` or `default`. Equal lookups share the dict:
-    do not change it.
+    """The source of each value, such as `yours`, `learned`, `server`, `snapshot` or `default`. Equal lookups share
+    the dict: do not change it.
     """
 
     def input_limit(self, reserve: int) -> int:
@@ -328,6 +329,7 @@ def _limits(name: str, given: _ModelOverrides, known: ModelLimits) -> _SourcedVa
     window, source = _first(
         (given.window, "yours"),
         (given.learned_window, "learned"),
+        (server_window(name), "server"),
         (known.window, "snapshot"),
         (window_pattern(name), "pattern"),
         default=DEFAULT_WINDOW,

@@ -13,7 +13,8 @@ price.
    with every call. It also needs something to gain: the request is larger than `early_tokens` and than three
    fifths of all that was said, and the cut removes a third of it. It hides nothing but results, and each of them
    leaves a line of what it held, or half of the request stays. `early = false` turns these cuts off.
-4. Above `act`, a cut is made at any price. When the request does not fit, new results that exceed `clip_share` of
+4. With `every_turns`, a summary is made after that many turns, as by the summarising policies.
+5. Above `act`, a cut is made at any price. When the request does not fit, new results that exceed `clip_share` of
    the room are clipped to it first.
 
 Which old results will be needed again is hard to foresee. On recorded conversations their age alone chose as well
@@ -53,6 +54,10 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
     if view.units > budget.hard:
         return _forced_cut(view, budget, moment, policy)
     is_due = view.units > budget.act
+    if policy.every_turns and not is_due and not moment.cutting:
+        summary = ladder.plan_compaction(view, budget, moment, policy)  # after a number of turns
+        if summary is not None:
+            return summary
     if not (is_due or policy.early) or moment.cutting:
         return None
     if not (is_due or view.units + budget.fixed > _worthwhile(budget, moment, policy)):

@@ -121,6 +121,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_whole_number(field, getattr(self, field))
         for field in ("mask_every", "summary_tokens", "max_summaries"):
             check_whole_number(field, getattr(self, field), least=1)
+        for field in ("every_turns", "overlap_turns"):
+            if getattr(self, field) and not self.compact:
+                names = ", ".join(name for name in _BY_TURNS if name != self.name)
+                allowed = (
+                    f"0 with {self.name}, which summarises only on request; choose another policy: {names}"
+                )
+                raise BadSetting(field, getattr(self, field), allowed)
         if self.warn > self.act:
             raise BadSetting("warn", self.warn, f"at most act = {self.act}")
         if self.target > self.act:
@@ -210,6 +217,8 @@ _COUNTS: Final = (
     "keep_messages", "retain_user_tokens", "every_turns", "overlap_turns",
 )  # fmt: skip
 
+_BY_TURNS: Final[tuple[PresetName, ...]] = ("sliding-summary", "handoff", "recent-summary", "economy")
+"""Presets that summarise after a number of turns, if they are told so."""
 CONFIRM_SHARE: Final = 0.9
 """Share of the window above which mode `confirm` asks the user, unless `act` is set."""
 

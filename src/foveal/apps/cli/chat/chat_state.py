@@ -299,7 +299,7 @@ class ChatState:
             await self.session.append(Instructed(content=self._system_text()))
 
     def _system_text(self) -> str:
-        return factory.system_text(is_bundled=self._is_simple_chat)
+        return self.config.loaded.system_text(factory.system_text(is_bundled=self._is_simple_chat))
 
     def message_room(self) -> int:
         """Return the tokens that a request has for messages."""

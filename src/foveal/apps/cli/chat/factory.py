@@ -147,10 +147,13 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Decides which items of the project are used."""
     project: bool = True
     """Whether anything of the project is used."""
+    agent: str = ""
+    """The agent of the configuration whose settings are used."""
 
     @classmethod
     def from_options(cls, options: ChatOptions, *, trust: ItemTrust) -> ChatConfig:
-        return cls._load(options.folder, cls.flags_of(options), trust, project=options.project)
+        flags = cls.flags_of(options)
+        return cls._load(options.folder, flags, trust, project=options.project, agent=options.agent)
 
     @staticmethod
     def flags_of(options: ChatOptions) -> dict[str, Any]:
@@ -166,16 +169,19 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         return {**options.settings, **given}
 
     @classmethod
-    def _load(cls, folder: Path, flags: dict[str, Any], trust: ItemTrust, *, project: bool) -> ChatConfig:
+    def _load(
+        cls, folder: Path, flags: dict[str, Any], trust: ItemTrust, *, project: bool, agent: str
+    ) -> ChatConfig:
         config = load(folder, flags=flags, trust=trust, project=project)
-        return cls(folder=folder, flags=flags, loaded=config, trust=trust, project=project)
+        loaded = config.agent(agent) if agent else config
+        return cls(folder=folder, flags=flags, loaded=loaded, trust=trust, project=project, agent=agent)
 
     def reload(self) -> ChatConfig:
         """Return the configuration with the files as they are now."""
         return self._with_flags(self.flags)
 
     def _with_flags(self, flags: dict[str, Any]) -> ChatConfig:
-        return self._load(self.folder, flags, self.trust, project=self.project)
+        return self._load(self.folder, flags, self.trust, project=self.project, agent=self.agent)
 
     def with_model(self, name: str) -> ChatConfig:
         # The window flag describes the old model.

@@ -44,6 +44,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Every tool runs without asking."""
     tools: bool | None = None
     """Offer tools to the model; None: to every model but the bundled ones."""
+    agent: str = ""
+    """The agent of the configuration whose settings are used, `[agents.NAME]`."""
     settings: dict[str, str] = {}
     """Values of `--set` by dotted name."""
     project: bool = True
@@ -75,6 +77,7 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
             allow=allow,
             yes=args.yes,
             tools=args.tools,
+            agent=args.agent,
             settings=setting_flags(args.set),
             project=not args.no_project,
             sandbox=not args.no_sandbox,
@@ -114,6 +117,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--policy", metavar="NAME", help="a preset: economy, handoff, confirm, …; default: economy")
     add("--window", type=int, metavar="TOKENS", help="the context window, if the known value is wrong")
     add("--mode", choices=COMPACTION_MODES, help="summarise automatically, only when you agree, or never")
+    add("--agent", metavar="NAME", default="", help="use the settings of the agent [agents.NAME]")
     about = "override a setting, such as context.policy=rolling; may be repeated"
     add("--set", action="append", default=[], metavar="KEY=VALUE", help=about)
 

@@ -41,7 +41,7 @@ from foveal.apps.gateways.telegram.telegram_send import (
     TelegramSender,
 )
 from foveal.apps.gateways.telegram.updates import ButtonPressed, GroupMoved, ParsedUpdate
-from foveal.errors import FovealError
+from foveal.errors import FovealError, PicklableError
 from foveal.server.gateway_health import GatewayHealth
 from foveal.server.live_session import LiveSession
 from foveal.server.rate_limit import RateLimiter
@@ -56,7 +56,7 @@ PENDING_POLL_S: Final = 0.25
 """How often new updates are asked for while an earlier one is not stored yet."""
 
 
-class WebhookSet(Exception):
+class WebhookSet(PicklableError, Exception):
     """Telegram sends the bot's messages to a webhook that another program has set."""
 
     def __init__(self, host: str) -> None:

@@ -17,6 +17,7 @@ import foveal
 from foveal.apps.http.api import schemas as api_schemas
 from foveal.apps.http.api.operation import Operation, OperationResult
 from foveal.apps.http.api.schemas import EmptyBody
+from foveal.core.compaction import health
 from foveal.core.engine import report
 from foveal.core.wire.common import Json
 from foveal.web.http_errors import TITLES
@@ -118,7 +119,12 @@ def _class_field_docs(node: ast.ClassDef) -> dict[str, str]:
 
 
 def _add_field_docs(schemas: Mapping[str, Json], structs: Sequence[Any]) -> None:
-    known = {**vars(report), **vars(api_schemas), **{struct.__name__: struct for struct in structs}}
+    known = {
+        **vars(health),
+        **vars(report),
+        **vars(api_schemas),
+        **{struct.__name__: struct for struct in structs},
+    }
     for name, schema in schemas.items():
         for field, text in field_docs(known[name]).items():
             schema["properties"][field]["description"] = text

@@ -24,7 +24,7 @@ from foveal.core.compaction.ledger.sections import (
 from foveal.core.log.events import handle, text_of
 
 MAX_READ_FILES_TRACKED: Final = 400
-"""Files that were only read, newest first; files that were changed are all tracked."""
+"""Files that were only named, newest first; files that were changed are all tracked."""
 MAX_PATHS_KEPT: Final = 1_024
 """Paths that are kept as they are shown: each ledger names most files of the one before again."""
 _MAX_PATH_CHARS: Final = 300
@@ -144,7 +144,7 @@ class FileHistory:
             file.add(path, verb, change, action)
 
     def newest_first(self) -> list[TouchedFile]:
-        """Return all files that were changed, and those that were only read up to a limit."""
+        """Return all files that were changed, and those that were only named up to a limit."""
         files = list(reversed(self._files.values()))
         if len(files) <= MAX_READ_FILES_TRACKED:
             return files
@@ -165,7 +165,7 @@ class FileHistory:
 def file_sections(
     files: Sequence[TouchedFile], *, elsewhere: Container[str], room: int
 ) -> tuple[Section, Section]:
-    """Return the sections of the files that were changed and of those that were only read."""
+    """Return the sections of the files that were changed, and of those that were only named."""
     changed = [file for file in files if file.is_changed]
     read = [file for file in files if not file.is_changed]
     read.sort(key=lambda file: (not file.is_instructions, file.path in elsewhere))

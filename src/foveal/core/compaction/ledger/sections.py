@@ -28,7 +28,7 @@ MAX_CUT_WORD_CHARS: Final = 24
 
 REQUESTS_HEADING: Final = "The user said, in this order (the later counts):"
 FILES_HEADING: Final = "Files changed, newest first:"
-FILES_READ_HEADING: Final = "Files only read:"
+FILES_READ_HEADING: Final = "Files only named:"
 CALLS_HEADING: Final = "Calls made, newest first:"
 ERRORS_HEADING: Final = "Unresolved errors, with tool output quoted:"
 PLAN_HEADING: Final = "The agent's latest plan:"

@@ -149,15 +149,19 @@ def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
             yield f"{fact.rule}: {instead_text(fact)} · /undo {event.handle}", "fair"
         case Compacted():
             yield f"{_compaction_text(fact)} · /expand {event.handle} · /undo {event.handle}", "accent"
-            if fact.by == "ledger" and (metrics := read_metrics(fact)).asked:
+            metrics = read_metrics(fact)
+            if fact.by == "ledger" and metrics.asked:
                 why = f": {one_line(metrics.checks[-1], width=200)}" if metrics.checks else ""
                 yield f"no draft of a model could be used{why}{summary_cost(metrics)}", "fair"
+            elif metrics.failures:
+                last = metrics.failures[-1]
+                yield one_line(f"{last.by} wrote no summary: {last.problem}", width=200), "fair"
         case Dropped():
             ranges = ", ".join(
                 f"{handle(low)}–{handle(high)}" for low, high in fact.ranges[:MAX_NAMED_HANDLES]
             )
             yield f"dropped {ranges} from view, a notice says so · /undo {event.handle}", "fair"
-        case CompactionFailed():
+        case CompactionFailed() if not fact.cause:  # a cause is shown with the summary
             problem, cost = one_line(fact.problem, width=160), summary_cost(read_metrics(fact))
             yield f"no summary of {handle(fact.first)}–{handle(fact.last)}: {problem}{cost}", "fair"
         case Noted():
