@@ -8,6 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+import foveal.events
 from foveal.core.log import (
     Call,
     Clipped,
@@ -291,3 +292,8 @@ def test_opaque_bytes_are_decoded_anew_each_time() -> None:
 
 def test_a_handle_is_derived_from_seq() -> None:
     assert [handle(0), handle(12), Event(7, Noted(text="")).handle] == ["e0", "e12", "e7"]
+
+
+def test_every_kind_of_fact_has_its_public_name() -> None:
+    public = vars(foveal.events)
+    assert [known.__name__ for known in get_args(Known) if known.__name__ not in public] == []

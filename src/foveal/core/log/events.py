@@ -62,6 +62,7 @@ __all__ = [
     "Thinking",
     "ThinkingLeftOut",
     "ToolReturned",
+    "ToolsLoaded",
     "Unknown",
     "Used",
     "UserSaid",
