@@ -60,7 +60,7 @@ export function formatDollars(amount) {
  * @param {{ spent: number | null, unpriced: number, requests: { used: number }[] }} timeline
  * @returns {string}
  */
-export function costText({ spent, unpriced, requests }) {
+export function sessionCost({ spent, unpriced, requests }) {
   const unknown = unpriced + requests.filter((request) => request.used < 0).length;
   if (requests.length === 0) return "";
   if (unknown === 0) return spent === null ? "" : `spent ${formatDollars(spent)}`;

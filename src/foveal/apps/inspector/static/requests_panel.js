@@ -6,7 +6,7 @@
 
 import { CACHE_PARTS, CacheMap, MISS_CAUSES, lostText } from "./cache_map.js";
 import { clear, el } from "./dom.js";
-import { costText, formatCount, formatDollars, formatNumber, formatPercent, formatTime } from "./format.js";
+import { formatCount, formatDollars, formatNumber, formatPercent, formatTime, sessionCost } from "./format.js";
 import { actionButton, calmRender, eventLink, factList, linkEvents, messageLink, stateNote } from "./panel_parts.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -71,7 +71,7 @@ function totalsContent(timeline) {
   const share = all > 0 ? `${formatPercent(sum.read / all)} of ${formatNumber(all)} input tokens came from the cache` : "";
   const lead = [formatCount(requests.length, "request"), share || "the provider reported no usage"].join("; ");
   const missing = reported < requests.length && all > 0 ? ` Usage is known for ${formatNumber(reported)} of them.` : "";
-  const cost = costText(timeline);
+  const cost = sessionCost(timeline);
   const spent = cost ? ` ${cost[0].toUpperCase()}${cost.slice(1)}.` : "";
   return [el("p", { class: "lead" }, `${lead}.${missing}${spent}`), lossTable(requests)];
 }

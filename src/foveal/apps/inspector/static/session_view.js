@@ -9,7 +9,7 @@ import { problemText } from "./data_source.js";
 import { clear, el, on } from "./dom.js";
 import { createExportButton } from "./export_button.js";
 import { FilterBar } from "./filters.js";
-import { costText, formatDollars, formatNumber, oneLine } from "./format.js";
+import { formatDollars, formatNumber, oneLine, sessionCost } from "./format.js";
 import { createHelp } from "./help.js";
 import { connectKeys } from "./keyboard.js";
 import { appendLive, createLiveControl } from "./live.js";
@@ -248,7 +248,7 @@ function addHeadTools(head, tools) {
 function addHeadFacts({ timeline }, head) {
   const facts = [
     timeline.window ? `window ${formatNumber(timeline.window)}` : "",
-    costText(timeline),
+    sessionCost(timeline),
     timeline.saved === null ? "" : `saved about ${formatDollars(timeline.saved)}`,
   ];
   const about = head.querySelector(".about");
