@@ -33,6 +33,9 @@ from support.provider_objects import (
 )
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer
 
+pytestmark = pytest.mark.filterwarnings("ignore::foveal.errors.SettingsChanged")
+"""A log is loaded in a larger window, to take all reductions back."""
+
 Json = dict[str, Any]
 PRESETS: Final = ("economy", "handoff", "recent", "rolling", "sliding-summary")
 TURNS: Final = 14

@@ -104,6 +104,7 @@ def play(ctx: Context, dialect: Dialect, seed: int, **beside: Any) -> list[tuple
     return sent
 
 
+@pytest.mark.filterwarnings("ignore::foveal.errors.HistoryDiverged")
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("window", [1_500, 4_000])

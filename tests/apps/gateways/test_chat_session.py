@@ -552,8 +552,9 @@ async def test_a_saving_is_shown_only_if_there_is_one(tmp_path: Path) -> None:
         await send(open_chats(service), "Hello.")
         session = await service.tenant("telegram").session("telegram-42")
         report, usage = await session.report(), await session.usage()
-    for saved, expected in ((None, ""), (-0.0008, ""), (0.0, ""), (0.0008, ", saved $0.0008")):
-        card = texts.tokens(replace(report, spent=0.03, saved=saved), usage)
+    shown = "; saved about $0.0008 against sending everything"
+    for saved, expected in ((None, ""), (-0.0008, ""), (0.0, ""), (0.0008, shown)):
+        card = texts.tokens(replace(report, spent=0.03, unknown_calls=0, saved=saved), usage)
         assert card.endswith(f"Cost: $0.03{expected}")
 
 

@@ -1166,6 +1166,7 @@ def test_a_compaction_leaves_an_expanded_range_shown() -> None:
     assert CHECKS["openai_chat"](request) == []
 
 
+@pytest.mark.filterwarnings("ignore::foveal.errors.HistoryDiverged")
 def test_a_rewind_past_a_compaction_shows_the_originals() -> None:
     ctx = context(60_000, "recent-summary")
     messages = grown(ctx, 6)
@@ -1195,6 +1196,7 @@ def test_rewound_messages_never_enter_a_summary() -> None:
     assert "hunter2" not in "".join(seen)
 
 
+@pytest.mark.filterwarnings("ignore::foveal.errors.HistoryDiverged")
 def test_a_summary_of_edited_messages_is_not_shown() -> None:
     ctx = context(6_000, "recent-summary")
     messages = grown(ctx, 16)
