@@ -19,12 +19,13 @@ from foveal.core.log.events import (
     Event,
     ForeignSummary,
     Instructed,
+    ModelSaid,
     Rewound,
     UserSaid,
 )
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
-from foveal.core.wire import MessageChunk
+from foveal.core.wire import MessageChunk, original_text
 from foveal.core.wire.thinking_check import ThinkingCheck
 from foveal.interception.client_request import ClientRequest, RequestTemplate
 from foveal.interception.digests import summary_digest
@@ -69,8 +70,8 @@ class ProxiedConversation(RecognisedMessages):
         """The side state that the index contains."""
         self._new_summaries: list[IndexedMessage] = []
         """Summaries that the provider made and that the index does not contain yet."""
-        self.has_unindexed_messages: bool = False
-        """The log has messages that the index does not contain."""
+        self._unindexed: list[AnyFact] = []
+        """Messages of the session that the index does not contain yet: another server has stored them."""
         self.is_outdated: bool = False
         """Another process or request changed the session since it was loaded."""
         self.exchange: object = None
@@ -112,7 +113,7 @@ class ProxiedConversation(RecognisedMessages):
         """Set the state from the index; `newer` are the events after the last indexed message."""
         self.set_messages(messages, side_state)
         self.forget_indexed_side_state()
-        self.has_unindexed_messages = any(is_message(event.fact) for event in newer)
+        self._unindexed = [event.fact for event in newer if is_message(event.fact)]
         self.is_outdated = False
 
     def begin_exchange(self, exchange: object) -> None:
@@ -143,13 +144,34 @@ class ProxiedConversation(RecognisedMessages):
         """Count the whole side state as not contained in the index: a write of it failed."""
         self._indexed_side_state = {}
 
+    @property
+    def has_unindexed_messages(self) -> bool:
+        """Whether another server has stored messages that the index does not contain yet."""
+        return bool(self._unindexed)
+
     def continuation(self, request: ClientRequest, found: KnownSession) -> Continuation:
         """Return how a request continues the conversation after `found.end`."""
         if self.exchange is not None or not self.has(found.end.digest):
             return "fork"
         if self.find(found.end.digest).seq != found.end.seq:
             return "fork"
-        return self.continuation_after(request, found.end.digest, has_more=self.has_unindexed_messages)
+        if self._unindexed and self._has_unindexed(request, found.end.digest):
+            return "rewind"
+        return self.continuation_after(request, found.end.digest, has_more=bool(self._unindexed))
+
+    def _has_unindexed(self, request: ClientRequest, digest: bytes) -> bool:
+        """Return whether a request has the messages that another server has stored, and not yet indexed, behind the
+        history with this digest. The model's last answer may be missing: it is requested again."""
+        if self.messages[-1].digest != digest:
+            return False
+        chunks = request.chunks(request.digests.index(digest) + 1)
+        sent = [fact for chunk in chunks for fact in chunk.facts if is_message(fact)]
+        pairs = zip(sent, self._unindexed, strict=False)
+        more = self._unindexed[len(sent) :]
+        is_same = all(
+            type(one) is type(other) and original_text(one) == original_text(other) for one, other in pairs
+        )
+        return is_same and (not more or (len(more) == 1 and isinstance(more[0], ModelSaid)))
 
     # ── Recording a request ──────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +180,7 @@ class ProxiedConversation(RecognisedMessages):
         to = self.messages[count - 1].seq if count else 0
         await self.session.append(Rewound(to=to, keep_state=True, keep_reductions=True))
         self.truncate(count)
-        self.has_unindexed_messages = False
+        self._unindexed = []
         return to
 
     async def append_new(
