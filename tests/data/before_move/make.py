@@ -39,8 +39,16 @@ import httpx  # noqa: E402
 import observed  # noqa: E402
 import serving  # noqa: E402
 import upstream  # noqa: E402
+from observed import Clock, Json  # noqa: E402
+from standin import Answer, StandIn  # noqa: E402
+
+import foveal  # noqa: E402
+from foveal import context as context_module  # noqa: E402
+from foveal import session as session_module  # noqa: E402
 from foveal.codec import encode  # noqa: E402
 from foveal.compaction.asking import Draft  # noqa: E402
+from foveal.config import load  # noqa: E402
+from foveal.config.keys import KEYS, find  # noqa: E402
 from foveal.events import (  # noqa: E402
     Call,
     Instructed,
@@ -63,14 +71,6 @@ from foveal.service.schedules import Schedule  # noqa: E402
 from foveal.service.timetable import Timetable  # noqa: E402
 from foveal.service.tokens import Tokens  # noqa: E402
 from foveal.service.work import Pace, Work  # noqa: E402
-from observed import Clock, Json  # noqa: E402
-from standin import Answer, StandIn  # noqa: E402
-
-import foveal  # noqa: E402
-from foveal import context as context_module  # noqa: E402
-from foveal import session as session_module  # noqa: E402
-from foveal.config import load  # noqa: E402
-from foveal.config.keys import KEYS, find  # noqa: E402
 from foveal.stores import SqliteStore, open_store  # noqa: E402
 
 
