@@ -47,6 +47,7 @@ from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.core.view.text_facts import find_names
 from foveal.core.wire import wire_for
+from foveal.core.wire.request_text import RequestText
 from foveal.replay import ReplaySetting, Trace, common_names, find_needs, load, recorded_conversation, select
 from foveal.replay.play import (
     PolicyPlayer,
@@ -55,7 +56,6 @@ from foveal.replay.play import (
     loss_without_cause,
     replay_everything,
 )
-from foveal.replay.recorded_calls import RequestText
 from foveal.replay.run import Half
 from foveal.replay.strata import by_pressure
 from foveal.transcripts import Transcript

@@ -24,7 +24,6 @@ from foveal.agent import (
     RequestRefused,
     TextStreamed,
     TurnFinished,
-    summariser_for,
 )
 from foveal.agent.agent import DENIED_RESULT
 from foveal.agent.agent_events import ContextReduced
@@ -33,6 +32,7 @@ from foveal.core.compaction.summariser_protocol import DraftRequest
 from foveal.core.log import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
 from foveal.core.view.request import Fitted
 from foveal.ports import Reply
+from foveal.providers.provider_summariser import summariser_for
 from foveal.testing import Scripted
 from foveal.tools import Tool, Toolbox, ToolOutput
 from support.legality import check_chat

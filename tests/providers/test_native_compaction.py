@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal.agent import native_summariser_for
 from foveal.config import load
 from foveal.core.log.events import Compacted, ModelSaid, UserSaid, unraw
 from foveal.core.wire.native_compaction import COMPACTION_BETA
@@ -20,6 +19,7 @@ from foveal.providers.base import BaseProvider
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.openai_chat import OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
+from foveal.providers.provider_summariser import native_summariser_for
 from support.raw_upstream import Piece, RawUpstream, ReceivedRequest, stream_head
 
 Json = dict[str, Any]

@@ -1,6 +1,6 @@
 """The agent: a loop of model and tools on a session."""
 
-from foveal.agent.agent import INTERRUPTED_RESULT, Agent, native_summariser_for, summariser_for
+from foveal.agent.agent import INTERRUPTED_RESULT, Agent
 from foveal.agent.agent_events import (
     AgentEvent,
     HookFailed,
@@ -26,6 +26,4 @@ __all__ = [
     "TextStreamed",
     "TurnFinished",
     "UserMessageStored",
-    "native_summariser_for",
-    "summariser_for",
 ]

@@ -8,7 +8,6 @@
 4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
    The output so far of a running call is its result, which is reported before the turn ends.
 5. The agent reports its work as `AgentEvent`s; the caller decides what to show of them.
-6. `summariser_for` lets the agent's own provider write the summaries of its session.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Literal, Protocol
-
-from msgspec.structs import replace
 
 from foveal.agent.agent_events import (
     AgentEvent,
@@ -40,9 +37,6 @@ from foveal.agent.agent_events import (
 from foveal.agent.agent_hooks import Hook, HookOccasion, HookVerdict
 from foveal.agent.refused_media import RefusedMedia
 from foveal.agent.running_call import RunningCall, cancel_and_wait
-from foveal.core import wire
-from foveal.core.compaction.summariser import Summariser, SummaryRequest
-from foveal.core.compaction.summariser_protocol import Draft, StopReason
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log.events import (
     REDUCTIONS,
@@ -51,8 +45,6 @@ from foveal.core.log.events import (
     CompactionFailed,
     Content,
     Dialect,
-    ForeignSummary,
-    Instructed,
     ModelSaid,
     Noted,
     Overflowed,
@@ -61,11 +53,10 @@ from foveal.core.log.events import (
     calls_of,
     text_of,
 )
-from foveal.core.view.request import Fitted
-from foveal.core.wire.usage import usage_or_none
 from foveal.errors import BadSetting, FovealError, ProviderError, StoreUnusable
 from foveal.instructions.touched_paths import paths_in
 from foveal.ports import PromptProgress, Provider, Reply, RetryWait
+from foveal.providers.provider_summariser import TRUNCATED_STOPS
 from foveal.sessions.session import Session
 from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput, media_dialect
 
@@ -76,70 +67,6 @@ INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no 
 _LIVE_INTERVAL_S: Final = 0.1
 """Seconds between two looks at the output of a running tool."""
 DENIED_RESULT: Final = "The user did not allow this call. Ask before trying it in another way."
-
-# ── The agent's model as summariser ────────────────────────────────────────────────────────────────────
-# With the conversation's own model, a summary can read the conversation from the provider's prompt cache.
-
-TRUNCATED_STOPS: Final = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete"})
-"""Providers' stop reasons for a reply that reached its maximum length."""
-
-
-def summariser_for(provider: Provider) -> Summariser:
-    """Return a summariser that asks a provider."""
-
-    async def write(request: SummaryRequest) -> Draft:
-        reply = await _reply(provider, _fitted(request), request.max_tokens)
-        chunks = wire.wire_for(provider.dialect).read(reply.messages)
-        said = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ModelSaid)]
-        text = "\n".join(text_of(fact.content) for fact in said)
-        stop = _stop(reply, has_calls=any(calls_of(fact.content) for fact in said))
-        return Draft.of(text, usage_or_none(reply.usage), stop=stop)
-
-    return Summariser(write, name=provider.name)
-
-
-def native_summariser_for(provider: Provider) -> Summariser:
-    """Return a summariser that has a provider compact the conversation with its own API."""
-
-    async def compact(request: SummaryRequest) -> Draft:
-        prefix = request.prefix
-        assert prefix is not None  # a request of the form `native` has one
-        reply = await _reply(provider, replace(prefix, compaction=request.instruction), request.max_tokens)
-        chunks = wire.wire_for(provider.dialect).read(reply.messages)
-        found = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ForeignSummary)]
-        return Draft.of("", usage_or_none(reply.usage), native=found[-1].native if found else None)
-
-    return Summariser(compact, name=provider.name, native=True, dialect=provider.dialect)
-
-
-def _stop(reply: Reply, *, has_calls: bool) -> StopReason:
-    if has_calls:
-        return "tools"
-    if reply.stop in TRUNCATED_STOPS:
-        return "length"
-    return "end" if reply.stop else ""
-
-
-async def _reply(provider: Provider, request: Fitted, max_tokens: int) -> Reply:
-    async for piece in provider.send(request, max_tokens=max_tokens):
-        if isinstance(piece, Reply):
-            return piece
-    raise ProviderError(f"{provider.name} ended without an answer", code="interrupted")
-
-
-def _fitted(request: SummaryRequest) -> Fitted:
-    """Return the request in the form that providers take; its sizes are not used."""
-    chunks = wire.wire_for(request.dialect).read(request.messages)
-    aside = (Instructed(content=request.system, aside=True),) if request.system else ()
-    return Fitted(
-        facts=tuple(fact for chunk in chunks for fact in chunk.facts),
-        aside=aside,
-        tools=request.tools,
-        tokens=0,
-        limit=0,
-        binds_thinking=request.prefix is not None and request.prefix.binds_thinking,
-    )
-
 
 # ── Approval and guidance ─────────────────────────────────────────────────────────────────────────
 

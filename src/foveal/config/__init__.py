@@ -13,7 +13,7 @@
    which are ignored. Some keys, such as `base_url`, a project can never set.
 """
 
-from foveal.config.config import LOCAL_SERVICE, Config, ConfigEntry, McpServerSettings, strip_url_secrets
+from foveal.config.config import Config, ConfigEntry, McpServerSettings, strip_url_secrets
 from foveal.config.config_errors import BadConfig
 from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
@@ -21,7 +21,6 @@ from foveal.config.sources import setting_flags
 from foveal.config.value_source import ValueSource, key_lines, line_of
 
 __all__ = [
-    "LOCAL_SERVICE",
     "BadConfig",
     "Config",
     "ConfigEntry",

@@ -22,14 +22,13 @@ from foveal.errors import BadSetting
 from foveal.instructions.rules import InstructionRules
 from foveal.project import ItemAnswer
 from foveal.project.prompt_file import prompt_text
+from foveal.providers import LOCAL_SERVICE
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────
 
 GetValue = Callable[[str], Any]
 """Returns the value of a key by its dotted name."""
 
-LOCAL_SERVICE: Final = "local"
-"""The service, in the name of a model, of models that run on this machine."""
 POLICY_FIELDS: Final = {
     "context.max_history_tokens": "max_history_tokens",
     "context.tool_result_keep_first": "keep_first",

@@ -32,11 +32,11 @@ from foveal.core.log.events import (
     raw,
 )
 from foveal.core.wire.cache_marks import strip_cache_marks
+from foveal.core.wire.request_text import common_prefix_chars
 from foveal.inspection.event_sentences import event_sentence
 from foveal.inspection.log_views import LogViews
 from foveal.inspection.message_text import log_until
 from foveal.inspection.request_content import RequestContent, request_content
-from foveal.replay.cache_cost import common_prefix_chars
 
 MAX_DIFFED_CHARS: Final = 200_000
 """Longest text that is compared whole; of a longer one the beginning and the end, half of this each."""

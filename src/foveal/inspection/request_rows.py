@@ -25,6 +25,7 @@ from foveal.core.log.events import (
     UserSaid,
     handle,
 )
+from foveal.core.models.cost import usage_cost
 from foveal.core.models.model import Model
 from foveal.core.wire.safe_print import one_line
 from foveal.inspection.event_sentences import event_sentence
@@ -332,17 +333,6 @@ def _item(change: ViewChange) -> _SentItem:
 def key_seq(key: str) -> int:
     """Return the event that a key names: `e12`, `n40` and `m12.0`."""
     return int(key[1:].partition(".")[0])
-
-
-def usage_cost(used: Used, model: Model) -> float | None:
-    """Return the dollars of one call by reported usage; None if a price is unknown."""
-    return model.cost(
-        input=sum(one.input for one in used.billed),
-        cache_read=sum(one.cache_read for one in used.billed),
-        cache_write=sum(one.cache_write for one in used.billed),
-        cache_write_1h=sum(one.cache_write_1h for one in used.billed),
-        output=sum(one.output for one in used.billed),
-    )
 
 
 def _lost(tokens: int, model: Model, *, is_written: bool) -> float | None:

@@ -38,17 +38,13 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import advance, effective_events
 from foveal.core.view.view import View
 from foveal.core.wire import wire_for
+from foveal.core.wire.request_text import RequestText, fact_text
 from foveal.errors import BadSetting, FovealError
 from foveal.inspection.timeline import Timeline
 from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
 from foveal.replay.play import Loss, PolicyPlayer, ReplayCase, ReplaySetting, RequestScorer, Trace
 from foveal.replay.recall_score import Need, find_needs
-from foveal.replay.recorded_calls import (
-    RecordedConversation,
-    RequestText,
-    fact_text,
-    recorded_conversation,
-)
+from foveal.replay.recorded_calls import RecordedConversation, recorded_conversation
 from foveal.transcripts import Transcript
 
 DEFAULT_WHAT_IF_POLICY: Final = "economy"

@@ -17,12 +17,6 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     return _folder("XDG_STATE_HOME", ".local/state", environ)
 
 
-def store_path() -> Path:
-    """Return the default path of the session store: `FOVEAL_STORE`, else the user's data folder."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
-
-
 def _folder(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
     given = (os.environ if environ is None else environ).get(variable, "")
     # The XDG specification says to ignore relative paths.

@@ -27,10 +27,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from foveal.config import LOCAL_SERVICE, Config
 from foveal.core.models.model import model
 from foveal.errors import BadSetting, ProviderError
 from foveal.ports import Provider
+from foveal.providers import LOCAL_SERVICE
 from foveal.providers.base import require_library
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress, cache_folder
@@ -126,23 +126,6 @@ MODEL_NAME_PATTERNS: Final = (
     (re.compile(r"gemini|gemma-"), "gemini"),
 )
 """Services of models that are named without a service."""
-
-
-def provider_from_config(
-    config: Config, name: str | None, *, environment: Mapping[str, str], progress: Callable[[Any], None]
-) -> Provider:
-    """Return the provider of a model, by default of the configured model, as `provider` does."""
-    variables = dict(environment)
-    if base_url := config.get("base_url"):
-        variables["OPENAI_BASE_URL"] = base_url
-    found: Provider = _provider_factory(variables)(
-        name or config.model or None,
-        environment=variables,
-        # A configured window belongs to the configured model only.
-        window=config.get("window") if not name else None,
-        progress=progress,
-    )
-    return found
 
 
 def provider(
@@ -308,7 +291,8 @@ def _checked_gguf(given: str) -> Path:
     return path
 
 
-def _provider_factory(environment: Mapping[str, str]) -> Callable[..., Any]:
+def provider_factory(environment: Mapping[str, str]) -> Callable[..., Any]:
+    """Return the function that makes providers: the one that the environment names, else `provider`."""
     given = environment.get(FACTORY_VARIABLE, "")
     if not given:
         return provider

@@ -21,17 +21,18 @@ table.py html.py plots.py   the results as text, JSON, a page and plots
 why.py             whether and why a text was not in a request
 """
 
-from foveal.replay.cache_cost import PromptCache, RelativePrices, common_prefix_chars
-from foveal.replay.html import html_page
-from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
-from foveal.replay.recall_score import Need, common_names, contains_word, find_needs, to_facts
-from foveal.replay.recorded_calls import (
+from foveal.core.wire.request_text import (
     MessageText,
     RequestReader,
     argument_texts,
+    common_prefix_chars,
     make_request,
-    recorded_conversation,
 )
+from foveal.replay.cache_cost import PromptCache, RelativePrices
+from foveal.replay.html import html_page
+from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
+from foveal.replay.recall_score import Need, common_names, contains_word, find_needs, to_facts
+from foveal.replay.recorded_calls import recorded_conversation
 from foveal.replay.run import (
     PolicyChoice,
     count_tokens,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from foveal.core.models.model import Model
-from foveal.replay.recorded_calls import MessageText, RequestReader, RequestText
+from foveal.core.wire.request_text import MessageText, RequestReader, RequestText, common_prefix_chars
 
 
 class RelativePrices(NamedTuple):
@@ -120,27 +120,3 @@ def _shared_pieces(old: tuple[MessageText, ...], new: tuple[MessageText, ...]) -
         count += 1
         tokens += one.tokens
     return count, tokens
-
-
-def common_prefix_chars(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts.
-
-    Args:
-        one: A text.
-        other: Another text.
-
-    Examples:
-        ```python
-        from foveal.replay import common_prefix_chars
-
-        assert common_prefix_chars("drawer 7", "drawer 8") == 7
-        ```
-    """
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -22,17 +22,11 @@ from foveal.core.models.budget import Caps, reserve_for
 from foveal.core.models.model import Model, model
 from foveal.core.policies import Policy, policy
 from foveal.core.tokens.counter import counter
+from foveal.core.wire.request_text import RequestReader, RequestText, fact_text
 from foveal.errors import BadSetting, ContextOverflow
 from foveal.replay.cache_cost import BilledRequest, PromptCache
 from foveal.replay.recall_score import Need, RecallScorer, contains_word
-from foveal.replay.recorded_calls import (
-    MessageFact,
-    RecordedCall,
-    RecordedConversation,
-    RequestReader,
-    RequestText,
-    fact_text,
-)
+from foveal.replay.recorded_calls import MessageFact, RecordedCall, RecordedConversation
 from foveal.replay.surprise import (
     CallSurprise,
     CountBits,

@@ -41,13 +41,8 @@ from foveal.core.log.events import (
     text_of,
 )
 from foveal.core.wire import detect_dialect, wire_for
-from foveal.replay.recorded_calls import (
-    MessageText,
-    RecordedConversation,
-    RequestReader,
-    RequestText,
-    argument_texts,
-)
+from foveal.core.wire.request_text import MessageText, RequestReader, RequestText, argument_texts
+from foveal.replay.recorded_calls import RecordedConversation
 from foveal.transcripts import Transcript
 
 NeedKind: TypeAlias = Literal["ident", "line"]

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from foveal.core.log.events import Instructed, ModelSaid, ToolReturned, UserSaid
 from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.tokens.counter import counter
+from foveal.core.wire.request_text import fact_text
 from foveal.errors import BadSetting
 from foveal.ports import Store
 from foveal.replay.play import (
@@ -45,7 +46,7 @@ from foveal.replay.play import (
     replay_model,
 )
 from foveal.replay.recall_score import common_names, find_needs
-from foveal.replay.recorded_calls import fact_text, recorded_conversation
+from foveal.replay.recorded_calls import recorded_conversation
 from foveal.replay.statistics import PolicyStatistics, policy_statistics
 from foveal.replay.surprise import DEFAULT_SAMPLES
 from foveal.replay.upper_bound import replay_oracle

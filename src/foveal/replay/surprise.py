@@ -34,16 +34,16 @@ from foveal.core.log.events import (
     UserSaid,
     parts,
 )
-from foveal.replay.recall_score import NeedKind, find_quotables, request_contains
-from foveal.replay.recorded_calls import (
+from foveal.core.wire.request_text import (
     MessageText,
-    RecordedConversation,
     RequestReader,
     RequestText,
     fact_text,
     make_request,
     part_texts,
 )
+from foveal.replay.recall_score import NeedKind, find_quotables, request_contains
+from foveal.replay.recorded_calls import RecordedConversation
 
 DEFAULT_SAMPLES: Final = 8
 """Calls of each conversation at which surprise is measured."""

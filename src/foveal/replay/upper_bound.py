@@ -15,9 +15,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.log.events import Call, Instructed, ModelSaid, ToolReturned, UserSaid
+from foveal.core.wire.request_text import MessageText, RequestText, make_request
 from foveal.replay.play import ReplayCase, RequestScorer, Trace, loss_without_cause
 from foveal.replay.recall_score import Need
-from foveal.replay.recorded_calls import MessageFact, MessageText, RequestText, make_request
+from foveal.replay.recorded_calls import MessageFact
 
 ORACLE: Final = "knows the future: results"
 """The label of the upper bound that knows which results later calls need."""

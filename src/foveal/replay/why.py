@@ -30,9 +30,10 @@ from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
+from foveal.core.wire.request_text import fact_text
 from foveal.errors import FovealError
 from foveal.replay.play import PolicyPlayer, ReplayCase, ReplaySetting, describe_reduction
-from foveal.replay.recorded_calls import fact_text, recorded_conversation
+from foveal.replay.recorded_calls import recorded_conversation
 from foveal.transcripts import Transcript
 
 

@@ -18,11 +18,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from foveal.config import Config
+from foveal.config.configured_provider import provider_from_config
 from foveal.core.log.events import AnyFact, Event
 from foveal.core.redaction import redact_fact, scrub
 from foveal.errors import StoreError
 from foveal.ports import Provider
-from foveal.providers.selection import provider_from_config
 from foveal.server.databases import Database
 from foveal.server.inbox import Inbox
 from foveal.server.recently_used import RecentlyUsed

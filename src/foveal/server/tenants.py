@@ -12,13 +12,14 @@ from typing import Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from foveal.agent.agent import Agent, native_summariser_for, summariser_for
+from foveal.agent.agent import Agent
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.core.models.model import Model
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
+from foveal.providers.provider_summariser import native_summariser_for, summariser_for
 from foveal.server.chats import find_place
 from foveal.server.inbox import InboxEntry
 from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider

@@ -15,9 +15,8 @@ import msgspec
 from foveal.core.models.model import MILLION, Model, model
 from foveal.core.tokens.counter import counter
 from foveal.core.wire import exact_line
+from foveal.core.wire.request_text import RequestReader, common_prefix_chars
 from foveal.errors import FovealError
-from foveal.replay.cache_cost import common_prefix_chars
-from foveal.replay.recorded_calls import RequestReader
 from foveal.testing.captured_request import CHANGING_TEXT, CapturedRequest, PromptPiece, tool_list
 from foveal.testing.request_chains import first_difference
 

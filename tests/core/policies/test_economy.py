@@ -38,8 +38,8 @@ from foveal.core.view import View, line_index
 from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.line_index import indexed_lines
 from foveal.core.view.text_facts import strip_line_number
+from foveal.core.wire.request_text import RequestReader
 from foveal.replay.cache_cost import DEFAULT_PRICES, PromptCache
-from foveal.replay.recorded_calls import RequestReader
 from support.effort import examples
 from support.histories import (
     ESTIMATE,

@@ -13,7 +13,7 @@ from foveal import __version__
 from foveal.apps.cli import chat, config_commands, database_commands, replay_commands
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
-from foveal.project.paths import store_path
+from foveal.stores import store_path
 
 DIALECT_NAMES = ("openai", "responses", "anthropic", "gemini")
 

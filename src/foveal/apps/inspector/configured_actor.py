@@ -52,7 +52,7 @@ class ConfiguredActor:
         provider = await _chosen_provider(action.writer) if action.action == "compact" else None
         if provider is None:
             return await StoreActor(**self._settings).act(source, session, action)
-        from foveal.agent.agent import summariser_for
+        from foveal.providers.provider_summariser import summariser_for
 
         try:
             actor = StoreActor(summarise=summariser_for(provider), **self._settings)
@@ -77,7 +77,7 @@ async def _chosen_provider(writer: str) -> Provider | None:
 
 
 def _is_local(provider: Provider) -> bool:
-    from foveal.config import LOCAL_SERVICE
+    from foveal.providers import LOCAL_SERVICE
 
     return provider.name.startswith(f"{LOCAL_SERVICE}/")
 
@@ -85,7 +85,7 @@ def _is_local(provider: Provider) -> bool:
 def _summary_provider() -> Provider | None:
     """Return the provider that writes summaries; None if none is configured, or its model must be downloaded."""
     from foveal.config import load  # these take as long to load as the whole inspector
-    from foveal.providers.selection import provider_from_config
+    from foveal.config.configured_provider import provider_from_config
 
     with suppress(FovealError):
         config = load(project=False)  # a project's file must not choose where a session's text is sent

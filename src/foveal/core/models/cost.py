@@ -138,6 +138,17 @@ def _prompt_cost(used: Used, model: Model) -> float | None:
     )
 
 
+def usage_cost(used: Used, model: Model) -> float | None:
+    """Return the dollars of one call by reported usage; None if a price is unknown."""
+    return model.cost(
+        input=sum(one.input for one in used.billed),
+        cache_read=sum(one.cache_read for one in used.billed),
+        cache_write=sum(one.cache_write for one in used.billed),
+        cache_write_1h=sum(one.cache_write_1h for one in used.billed),
+        output=sum(one.output for one in used.billed),
+    )
+
+
 def cost_text(spent: float | None, unknown_calls: int, saved: float | None) -> str:
     """Return a cost as a sentence: what is known, of how many calls it is not known, and an estimate of what was
     saved."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from foveal.errors import FovealError, StoreUnusable
-from foveal.project.paths import store_path
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, TranscriptSource
-from foveal.stores import is_postgres_url, other_url_error
+from foveal.stores import is_postgres_url, other_url_error, store_path
 from foveal.stores.sqlite.schema import check_header
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"

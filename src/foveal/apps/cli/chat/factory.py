@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from foveal.agent.agent import native_summariser_for, summariser_for
 from foveal.apps.cli.chat.options import ChatOptions
-from foveal.config import LOCAL_SERVICE, Config, McpServerSettings, load
+from foveal.config import Config, McpServerSettings, load
+from foveal.config.configured_provider import provider_from_config
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.engine.settings import EngineSettings, resolve_settings
@@ -32,8 +32,10 @@ from foveal.permissions.command_rules import ToolRule, parse_deny_entries
 from foveal.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.ports import Provider, ReplyItem
 from foveal.project import ItemTrust
+from foveal.providers import LOCAL_SERVICE
 from foveal.providers.local.download import KNOWN_WEIGHTS
-from foveal.providers.selection import FACTORY_VARIABLE, provider_from_config
+from foveal.providers.provider_summariser import native_summariser_for, summariser_for
+from foveal.providers.selection import FACTORY_VARIABLE
 from foveal.recall import Library
 from foveal.recall import tools as recall_tools
 from foveal.tools import Tool, log_recall

@@ -35,12 +35,11 @@ from foveal.apps.http.api.schemas import (
     SupersedeBody,
     UndoBody,
 )
-from foveal.config import LOCAL_SERVICE
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Compacted, Dialect, UserSaid, kind, parse_handle
 from foveal.errors import ProviderError, UnknownHandle
 from foveal.ports import SessionInfo
-from foveal.providers import selection
+from foveal.providers import LOCAL_SERVICE, selection
 from foveal.providers.local import download
 from foveal.providers.selection import FACTORY_VARIABLE
 from foveal.server import LiveSession

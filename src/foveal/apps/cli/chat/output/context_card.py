@@ -25,10 +25,10 @@ from foveal.core.engine.overflow import LEARNED_FROM_REFUSAL, LEARNED_FROM_USAGE
 from foveal.core.engine.report import Report, breaks_text, reduced_texts, tools_line
 from foveal.core.engine.user_statements import statement_lines
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
+from foveal.core.models.cost import usage_cost
 from foveal.core.models.model import Model
 from foveal.core.policies.presets import Policy
 from foveal.core.view.fold import effective_events
-from foveal.inspection.request_rows import usage_cost
 from foveal.sessions.session import Session
 
 MAX_LISTED_STATEMENTS: Final = 12
