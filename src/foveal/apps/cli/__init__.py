@@ -13,7 +13,6 @@ from foveal import __version__
 from foveal.apps.cli import chat, config_commands, database_commands, replay_commands
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
-from foveal.stores import store_path
 
 DIALECT_NAMES = ("openai", "responses", "anthropic", "gemini")
 
@@ -46,6 +45,10 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = 
         return 0
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if getattr(args, "store", args) is None:
+        from foveal.stores import store_path  # loads the stores, which not every command needs
+
+        args.store = store_path()
     try:
         code = _run(_find_command(args.command, others)(args))
         sys.stdout.flush()  # so that a closed pipe is noticed here and not when the interpreter exits
@@ -133,8 +136,8 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
         "--to", default="openai", choices=DIALECT_NAMES, help="dialect of the messages; default: openai"
     )
     show.add_argument("--json", action="store_true", help="the exact messages as JSON")
-    replay_commands.add_commands(commands, store_path())
-    config_commands.add_commands(commands, store_path())
+    replay_commands.add_commands(commands)
+    config_commands.add_commands(commands)
     database_commands.add_commands(commands)
     chat.add_commands(commands, _store_option())
     for other in others:
@@ -147,9 +150,7 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
 
 def _store_option() -> argparse.ArgumentParser:
     part = argparse.ArgumentParser(add_help=False)
-    part.add_argument(
-        "--store", type=Path, default=store_path(), help="the file with the sessions (FOVEAL_STORE)"
-    )
+    part.add_argument("--store", type=Path, help="the file with the sessions (FOVEAL_STORE)")
     return part
 
 

@@ -40,8 +40,8 @@ DISTRIBUTIONS: Final = {
 API_KEYS: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY")
 
 
-def add_commands(commands: Any, store: Path) -> None:
-    """Add both commands to the parser; `store` is the path of the session store."""
+def add_commands(commands: Any) -> None:
+    """Add both commands to the parser."""
     about = "print every setting, its value and its source"
     config = commands.add_parser("config", help=about, description=about, parents=[_common_options()])
     config.add_argument("--agent", metavar="NAME", help="the settings of the agent [agents.NAME]")
@@ -53,7 +53,7 @@ def add_commands(commands: Any, store: Path) -> None:
     config.add_argument("--forget", action="store_true", help=about)
     about = "print what is installed and set up: model, window, tokenizer, store, packages"
     doctor = commands.add_parser("doctor", help=about, description=about, parents=[_common_options()])
-    doctor.set_defaults(store=store)
+    doctor.set_defaults(store=None)
 
 
 def _common_options() -> ArgumentParser:

@@ -22,11 +22,11 @@ COMPARED_POLICIES = ("economy", "rolling", "recent")
 PROGRESS_BAR_CELLS = 30
 
 
-def add_commands(commands: Any, store: Path) -> None:
-    """Add both commands to the parser; `store` is the path of the session store."""
+def add_commands(commands: Any) -> None:
+    """Add both commands to the parser."""
     about = "measure what policies cost and lose on recorded conversations; calls no model"
     replay = commands.add_parser("replay", help=about, description=about, parents=[_setting()])
-    replay.set_defaults(store=store)
+    replay.set_defaults(store=None)
     logs = "files, folders or stores of sessions; default: the sessions of FOVEAL_STORE"
     replay.add_argument("logs", nargs="*", type=Path, metavar="LOGS", help=logs)
     about = f"a preset or a TOML file; may be repeated (default: {', '.join(COMPARED_POLICIES)})"
@@ -43,7 +43,7 @@ def add_commands(commands: Any, store: Path) -> None:
     about = "a session id, or the beginning of it; or a file: a recording, or a store of sessions"
     why.add_argument("recording", metavar="SESSION|FILE", help=about)
     about = "the file in which a session is looked up (FOVEAL_STORE)"
-    why.add_argument("--store", type=Path, default=store, metavar="STORE", help=about)
+    why.add_argument("--store", type=Path, metavar="STORE", help=about)
     about = "which request, counted from 1 (default: the last one)"
     why.add_argument("--call", type=int, metavar="N", help=about)
     why.add_argument(
