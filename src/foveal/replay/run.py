@@ -445,7 +445,10 @@ def run(
     found = _traces(task, recordings, processes, progress or _ignore_progress)
     by_window = zip(*found, strict=True)
     rows = zip(*chain.from_iterable(by_window), strict=True)
-    return [policy_statistics(row[0].policy, row, replay_model(setting)) for row in rows]
+    rules = dict(task.policies)
+    return [
+        policy_statistics(row[0].policy, row, replay_model(setting), rules.get(row[0].policy)) for row in rows
+    ]
 
 
 def _check_number(field: str, value: float, *, least: int) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from foveal.transcripts import Transcript, UnreadableTranscript
 
 COMMANDS = ("replay", "why")
-COMPARED_POLICIES = ("economy", "rolling", "recent")
-"""Policies that are compared when none is named."""
 PROGRESS_BAR_CELLS = 30
 
 
@@ -29,7 +27,7 @@ def add_commands(commands: Any, store: Path) -> None:
     replay.set_defaults(store=store)
     logs = "files, folders or stores of sessions; default: the sessions of FOVEAL_STORE"
     replay.add_argument("logs", nargs="*", type=Path, metavar="LOGS", help=logs)
-    about = f"a preset or a TOML file; may be repeated (default: {', '.join(COMPARED_POLICIES)})"
+    about = "a preset or a TOML file; may be repeated (default: every preset)"
     replay.add_argument("--policy", action="append", metavar="NAME", help=about)
     about = "run every policy with each of these values; may be repeated for another setting"
     replay.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=about)
@@ -134,13 +132,14 @@ def _add_output_options(parser: ArgumentParser) -> None:
 async def replay(args: Namespace) -> int:
     """Replay recorded conversations under several policies and print a table of costs and losses."""
     from foveal import replay as lab
+    from foveal.core.policies import PRESETS
 
     if args.html is not None and not args.html.parent.is_dir():
         raise FovealError(f"--html: there is no folder {visible(str(args.html.parent))}")
     if args.losses < 0:
         raise BadSetting("losses", args.losses, "a number from 0")
     _say_unknown_window(args)
-    policies = lab.policy_choices(args.policy or COMPARED_POLICIES, sweeps=args.sweep)
+    policies = lab.policy_choices(args.policy or PRESETS, sweeps=args.sweep)
     recordings, is_whole = _load_logs(args)
     chosen = lab.select(
         [recording for recording in recordings if _matches(recording, args.only)],
@@ -164,14 +163,15 @@ async def replay(args: Namespace) -> int:
         progress=_progress(args),
         **_settings(args),
     )
+    setting = lab.ReplaySetting(**{**_settings(args), "window": None})  # the rows have their windows
     if args.html is not None:
-        page = lab.html_page(rows, setting=lab.ReplaySetting(model=args.model), sources=args.by_source)
+        page = lab.html_page(rows, setting=setting, sources=args.by_source)
         args.html.write_text(page, encoding="utf-8")
         print(f"wrote {visible(str(args.html))}", file=sys.stderr)
     if args.json:
-        print(lab.as_json(rows, losses=args.losses))
+        print(lab.as_json(rows, losses=args.losses, setting=setting))
     else:
-        print(lab.table(rows, losses=args.losses, sources=args.by_source))
+        print(lab.table(rows, losses=args.losses, sources=args.by_source, setting=setting))
     return 0 if is_whole else 1
 
 
