@@ -73,14 +73,14 @@ def chosen(*rows: PolicyStatistics, **given: Any) -> replay.Conclusion:
 
 def test_the_cheapest_policy_of_those_that_lose_little_is_chosen() -> None:
     found = chosen(
-        row("economy", bill=0.6, recall=0.99, surprise=0.01),
+        row("economy", bill=0.6, recall=0.99, surprise=1 / 64),
         row("recent-summary", bill=0.7),
         row("sliding-summary", bill=0.4, recall=0.9, surprise=0.2),
     )
     assert (found.policy, found.verdict, found.agreement, found.window) == ("economy", "clear", 1.0, 32_000)
     assert (found.bill, found.surprise) == (
         replay.FigureRange(value=0.6, low=0.6, high=0.6),
-        replay.FigureRange(value=0.01, low=0.01, high=0.01),
+        replay.FigureRange(value=1 / 64, low=1 / 64, high=1 / 64),
     )
     assert found.recall is not None
     assert found.recall.value == pytest.approx(0.99)

@@ -39,7 +39,7 @@ SAMPLES: Final = 100
 
 
 class FigureRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure, and the range in which it is in 90 of 100 random samples of the conversations.
+    """A figure, and its range in random samples of the conversations.
 
     Examples:
         ```python
