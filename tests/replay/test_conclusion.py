@@ -84,12 +84,18 @@ def test_the_cheapest_policy_of_those_that_lose_little_is_chosen() -> None:
     )
     assert found.recall is not None
     assert found.recall.value == pytest.approx(0.99)
+    assert found.cheaper is not None
+    assert found.more_faithful is not None
+    assert (found.cheaper.policy, found.cheaper.bill) == ("sliding-summary", 0.4)
+    assert (found.more_faithful.policy, found.more_faithful.bill) == ("recent-summary", 0.7)
 
 
 def test_a_policy_that_costs_more_than_sending_everything_is_not_chosen_for_a_little_recall() -> None:
     rows = (row("economy", bill=0.64, recall=0.95, surprise=0.04), row("recent", bill=1.84, recall=0.99))
     found = chosen(*rows)
-    assert (found.policy, found.costs_more) == ("economy", False)
+    assert (found.policy, found.costs_more, found.cheaper) == ("economy", False, None)
+    text = replay.table([everything(), *rows], setting=SETTING)
+    assert "Loses least: recent in 32,000 tokens (bill 184.0 %, surprise 0.000, recall 99.0 %)." in text
 
 
 def test_it_is_chosen_if_all_others_lose_far_more_and_the_conclusion_says_so() -> None:

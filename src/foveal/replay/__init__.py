@@ -24,7 +24,7 @@ why.py             whether and why a text was not in a request
 """
 
 from foveal.replay.cache_cost import PromptCache, RelativePrices, common_prefix_chars
-from foveal.replay.conclusion import Conclusion, FigureRange, conclude
+from foveal.replay.conclusion import Conclusion, FigureRange, OtherChoice, conclude
 from foveal.replay.html import html_page
 from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
 from foveal.replay.recall_score import Need, common_names, contains_word, find_needs, to_facts
@@ -73,6 +73,7 @@ __all__ = [
     "Loss",
     "MessageText",
     "Need",
+    "OtherChoice",
     "PolicyChoice",
     "PolicyStatistics",
     "PromptCache",

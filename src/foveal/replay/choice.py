@@ -85,13 +85,29 @@ def choosable_rows(rows: Sequence[PolicyStatistics]) -> list[PolicyStatistics]:
 
 def choose(candidates: Sequence[ChoiceFigures], everything: ChoiceFigures) -> int:
     """Return the place of the best candidate; `everything` is sending everything."""
-    most = min(each.over for each in candidates) + MAX_EXTRA_OVER
-    fitting = [place for place, each in enumerate(candidates) if each.over <= most]
+    fitting = _fitting(candidates)
     affordable = [place for place in fitting if not costs_more(candidates[place], everything)]
     chosen = _cheapest_of_best(candidates, affordable or fitting)
     if _steps_behind(candidates[chosen], [candidates[place] for place in fitting]) > MAX_STEPS_BEHIND:
         return _cheapest_of_best(candidates, fitting)
     return chosen
+
+
+def cheapest(candidates: Sequence[ChoiceFigures]) -> int:
+    """Return the place of the candidate with the lowest bill, whatever it loses."""
+    return min(_fitting(candidates), key=lambda place: candidates[place].bill)
+
+
+def most_faithful(candidates: Sequence[ChoiceFigures]) -> int:
+    """Return the place of the candidate that loses least, whatever it costs; of equal ones the cheapest."""
+    places = _fitting(candidates)
+    among = [candidates[place] for place in places]
+    return min(places, key=lambda at: (_steps_behind(candidates[at], among), candidates[at].bill))
+
+
+def _fitting(candidates: Sequence[ChoiceFigures]) -> list[int]:
+    most = min(each.over for each in candidates) + MAX_EXTRA_OVER
+    return [place for place, each in enumerate(candidates) if each.over <= most]
 
 
 def costs_more(one: ChoiceFigures, everything: ChoiceFigures) -> bool:

@@ -19,10 +19,12 @@ from foveal.replay.cache_cost import model_prices
 from foveal.replay.choice import (
     ChoiceFigures,
     TraceSums,
+    cheapest,
     choice_figures,
     choosable_rows,
     choose,
     costs_more,
+    most_faithful,
     trace_sums,
 )
 from foveal.replay.play import DEFAULT_REPLAY_SETTING, EVERYTHING_LABEL, ReplaySetting, replay_model
@@ -55,6 +57,29 @@ class FigureRange(msgspec.Struct, frozen=True, kw_only=True):
     """The 5th percentile of the samples."""
     high: float
     """The 95th percentile of the samples."""
+
+
+class OtherChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that costs or loses less than the chosen one.
+
+    Examples:
+        ```python
+        from foveal.replay import OtherChoice
+
+        other = OtherChoice(policy="handoff", window=32_000, bill=0.49, recall=0.93, surprise=0.15)
+        ```
+    """
+
+    policy: str
+    """The label of the policy."""
+    window: int
+    """Tokens of the window."""
+    bill: float
+    """Relative to sending everything, at the model's own prices."""
+    recall: float | None
+    """Mean recall, as in `Conclusion`."""
+    surprise: float | None
+    """Surprise in bits per byte."""
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +121,10 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     """The same if everything is sent."""
     costs_more: bool = False
     """Whether it costs more than sending everything, because all cheaper policies lose far more."""
+    cheaper: OtherChoice | None = None
+    """The cheapest policy, if it costs less than the chosen one."""
+    more_faithful: OtherChoice | None = None
+    """The policy that loses least, if it is another one."""
     config: str = ""
     """Lines for `foveal.toml`."""
 
@@ -141,7 +170,8 @@ def conclude(
     samples = [chance.choices(range(count), k=count) for _ in range(SAMPLES)]
     agreement = sum(_choose_of(candidates, base, sample) == place for sample in samples) / SAMPLES
     is_clear = count >= CLEAR_CONVERSATIONS and agreement >= CLEAR_AGREEMENT
-    figures, least = choice_figures(chosen.conversations), choice_figures(base)
+    all_figures = [choice_figures(each.conversations) for each in candidates]
+    figures, least = all_figures[place], choice_figures(base)
     spread = [choice_figures([chosen.conversations[number] for number in sample]) for sample in samples]
     return Conclusion(
         verdict="clear" if is_clear else "tentative",
@@ -156,6 +186,8 @@ def conclude(
         dollars=_dollars(figures, setting),
         dollars_everything=_dollars(least, setting),
         costs_more=costs_more(figures, least),
+        cheaper=_other(candidates, all_figures, cheapest(all_figures), place),
+        more_faithful=_other(candidates, all_figures, most_faithful(all_figures), place),
         config=config_lines(chosen.row.rules, window=chosen.window, setting=setting),
     )
 
@@ -188,6 +220,19 @@ def _choose_of(candidates: Sequence[_Candidate], everything: list[TraceSums], nu
     """Return the place of the best candidate on some of the conversations."""
     found = [choice_figures([each.conversations[number] for number in numbers]) for each in candidates]
     return choose(found, choice_figures([everything[number] for number in numbers]))
+
+
+def _other(
+    candidates: Sequence[_Candidate], figures: Sequence[ChoiceFigures], place: int, chosen: int
+) -> OtherChoice | None:
+    """Return a candidate beside the chosen one; None if it is the same, or has the same figures."""
+    one = figures[place]
+    if one == figures[chosen]:
+        return None
+    row, window, _ = candidates[place]
+    return OtherChoice(
+        policy=row.policy, window=window, bill=one.bill, recall=one.recall, surprise=one.surprise
+    )
 
 
 def _range(figures: ChoiceFigures, spread: Sequence[ChoiceFigures], name: str) -> FigureRange | None:
@@ -293,7 +338,17 @@ def conclusion_sentences(found: Conclusion) -> list[str]:
     ]
     if found.costs_more:
         sentences.insert(1, "It costs more than sending everything, but all cheaper policies lose far more.")
-    return sentences
+    named = (("Costs least", found.cheaper), ("Loses least", found.more_faithful))
+    return sentences + [f"{words}: {_other_words(other)}." for words, other in named if other is not None]
+
+
+def _other_words(other: OtherChoice) -> str:
+    figures = [f"bill {100 * other.bill:.1f} %"]
+    if other.surprise is not None:
+        figures.append(f"surprise {other.surprise:.3f}")
+    if other.recall is not None:
+        figures.append(f"recall {100 * other.recall:.1f} %")
+    return f"{other.policy} in {other.window:,} tokens ({', '.join(figures)})"
 
 
 def _saving(found: Conclusion) -> str:

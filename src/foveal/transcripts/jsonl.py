@@ -84,7 +84,7 @@ def find_problem(lines: Sequence[JsonLine]) -> JsonProblem | None:
     """Return why lines are not JSON; None if any of them is.
 
     Lines of which the first begins a value and does not end it are taken as one value."""
-    if not lines or any(_is_json(line.raw) for line in lines):
+    if not lines or not all(_parse_error(line.raw) for line in lines):
         return None
     first = lines[0]
     if not _continues(first.raw):
@@ -99,19 +99,20 @@ def find_problem(lines: Sequence[JsonLine]) -> JsonProblem | None:
 
 def line_problem(line: JsonLine) -> JsonProblem | None:
     """Return why one line is not JSON; None if it is."""
-    if _is_json(line.raw):
+    if not _parse_error(line.raw):
         return None
     if line.raw.startswith(DAMAGE_MARK):
         return JsonProblem(0, line.raw.decode().removeprefix("[foveal: ").removesuffix("]"))
     return JsonProblem(line.number, _with_place(*_explain(line.raw)))
 
 
-def _is_json(raw: bytes) -> bool:
+def _parse_error(raw: bytes) -> str:
+    """Return why the parser refuses bytes, "" if it does not."""
     try:
         parse_json(raw)
-    except NotJson:
-        return False
-    return True
+    except NotJson as problem:
+        return str(problem)
+    return ""
 
 
 def _with_place(words: str, at: int) -> str:
@@ -131,13 +132,9 @@ def _explain(raw: bytes) -> tuple[str, int]:
         return f"0x{raw[problem.start]:02x} is not UTF-8", problem.start
     if _continues(raw):
         return "the JSON breaks off", len(raw)
-    try:
-        parse_json(raw)
-    except NotJson as problem:
-        words, _, place = str(problem).removeprefix("JSON is malformed: ").partition(" (")
-        number = re.search(r"\d+", place.rpartition("(")[2])
-        return f"this is not JSON: {words}", int(number[0]) if number else 0
-    return "this is JSON", 0
+    reason = _parse_error(raw).removeprefix("JSON is malformed: ")
+    number = re.search(r"\((?:byte|char) (\d+)\)", reason)
+    return f"this is not JSON: {re.split(r': line | [(]', reason)[0]}", int(number[1]) if number else 0
 
 
 # ── Bytes to lines ───────────────────────────────────────────────────────────────────────────────────────
