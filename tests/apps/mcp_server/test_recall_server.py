@@ -39,7 +39,12 @@ Scene = Callable[[Client], Awaitable[Any]]
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
     """An environment in which no agent has sessions outside of `home`."""
-    ours = {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), **variables}
+    ours = {
+        "HOME": str(home),
+        "XDG_DATA_HOME": str(home / "data"),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        **variables,
+    }
     unset = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "PI_CODING_AGENT_DIR", "FOVEAL_STORE", "FOVEAL_MCP_TOKEN")
     return {**{name: value for name, value in os.environ.items() if name not in unset}, **ours}
 

@@ -44,6 +44,8 @@ MAX_LOADED_BYTES: Final = 192 << 20
 """Size of the files whose events stay in memory; a single larger one stays until another is read."""
 MAX_TRANSCRIPT_BYTES: Final = 1 << 29
 """Size up to which a file is read at all."""
+MAX_RAW_BYTES: Final = 64 << 20
+"""Size up to which words are looked for in the bytes of a file that is not indexed yet."""
 T = TypeVar("T")
 
 _MAX_TITLE_FACTS: Final = 20
@@ -78,7 +80,10 @@ class TranscriptLog:
 
     is_append_only = False
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[Event], *, is_lasting: bool) -> None:
+        """`is_lasting`: it is the only conversation of its file. How many a file has is known only once it is read,
+        so an index cannot tell whether it still has the others."""
+        self.is_lasting: Final = is_lasting
         self._events = events
         self._first = events[0].seq if events else 0
 
@@ -143,6 +148,10 @@ class TranscriptSource:
     async def open(self, entry: SessionEntry) -> SessionLog:
         path, part = transcript_place(entry.key)
         return _at((await asyncio.to_thread(self._load, path)).logs, part, path)
+
+    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> frozenset[int] | None:
+        path, _ = transcript_place(entry.key)
+        return await asyncio.to_thread(_find_raw, path, words)
 
     async def close(self) -> None:
         self._loaded.clear()
@@ -219,10 +228,10 @@ class TranscriptSource:
         try:
             with open(path, "rb") as file:
                 head = file.read(HEAD_BYTES)
-            details, logs = [], []
+            details, parts = [], []
             for each in transcripts.read(path):
                 details.append(_details(each, head, is_whole=True))
-                logs.append(TranscriptLog(list(each.events(first=each.first))))
+                parts.append(list(each.events(first=each.first)))
         except UnreadableTranscript as problem:
             text = str(UnreadableTranscript(path, problem.line, _without_advice(problem.problem)))
             raise self._failure(path, version, text) from None
@@ -230,7 +239,8 @@ class TranscriptSource:
             raise self._failure(path, version, f"{path}: {problem.strerror}") from None
         self._keep_details(path, version, details)
         self._failed.pop(path, None)
-        return LoadedFile(version, tuple(logs))
+        is_lasting = len(parts) == 1
+        return LoadedFile(version, tuple(TranscriptLog(events, is_lasting=is_lasting) for events in parts))
 
     def _keep_details(
         self, path: str, version: FileVersion, details: Sequence[SessionDetails]
@@ -244,6 +254,19 @@ class TranscriptSource:
     def _failure(self, path: str, version: FileVersion, problem: str) -> RecallProblem:
         self._failed[path] = version, problem
         return RecallProblem(problem)
+
+
+def _find_raw(path: str, words: Sequence[bytes]) -> frozenset[int] | None:
+    """Return the numbers of the words in a file; None if it is compressed, too large or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_RAW_BYTES + 1)
+    except OSError:
+        return None
+    if len(content) > MAX_RAW_BYTES or content.startswith(GZIP_MAGIC):
+        return None
+    content = content.lower()
+    return frozenset(number for number, word in enumerate(words) if word in content)
 
 
 def _file_version(path: Path) -> FileVersion | None:
