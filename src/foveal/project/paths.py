@@ -18,7 +18,7 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of what Foveal can make again, such as downloaded weights and the index of past sessions."""
+    """Return the folder of what Foveal can make again, such as weights and the index of past sessions."""
     return _folder("XDG_CACHE_HOME", ".cache", environ)
 
 

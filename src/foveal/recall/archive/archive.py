@@ -224,7 +224,7 @@ class Archive:
             return FoundSessions(tuple(dict.fromkeys(handles)), self._count_to_index(located))
 
     async def index_sessions(self, *, work_s: float) -> bool:
-        """Index sessions for about `work_s` seconds, or until a call waits; return whether there is more to index."""
+        """Index sessions for about `work_s` seconds, or until a call waits; return whether there is more."""
         async with self._lock:
             located = await self._list(SessionFilter())
             is_over = partial(self._is_over, time.monotonic() + work_s)

@@ -109,7 +109,7 @@ class ArchiveIndex:
                 await asyncio.to_thread(self._repair, problem)
 
     async def forget_unlisted(self, listed: Mapping[str, Collection[str]]) -> None:
-        """Remove the sessions that are gone; `listed` has the handles of all sessions of each source, by its name."""
+        """Remove the sessions that are gone; `listed` has the handles of all sessions of a source by its name."""
         handles = {_place_digest(name): found for name, found in listed.items()}
         await asyncio.to_thread(self._guarded, lambda: self._forget_unlisted(handles))
 
@@ -141,7 +141,7 @@ class ArchiveIndex:
     @property
     def needs_tidying(self) -> bool:
         """Whether words of removed sessions are still stored."""
-        return any(part.has_unused_words for part in self._parts)
+        return any(part.has_words_of_removed for part in self._parts)
 
     async def tidy(self) -> None:
         """Take the words of removed sessions out of memory and file."""

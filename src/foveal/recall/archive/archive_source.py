@@ -115,8 +115,8 @@ class ArchiveSource(Protocol):
     async def open(self, entry: SessionEntry) -> SessionLog: ...
 
     async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> frozenset[int] | None:
-        """Return which of these words, in lower case, occur in the bytes of a session, by their numbers. None if the
-        bytes do not show that."""
+        """Return which of these words, in lower case, occur in the bytes of a session, by their numbers. None if
+        the bytes do not show that."""
         ...
 
     async def close(self) -> None: ...

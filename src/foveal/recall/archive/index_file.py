@@ -85,7 +85,7 @@ class IndexFile:
             self.empty("was made by an older version")
         self.connection.pragma("journal_mode", "wal")
         self.connection.pragma("synchronous", "normal")
-        self.connection.pragma("secure_delete", True)  # what is removed is overwritten
+        self.connection.pragma("secure_delete", 1)  # what is removed is overwritten
 
     def empty(self, why: str) -> None:
         """Remove everything, also from a damaged file. Other processes see an empty index."""
@@ -106,7 +106,7 @@ class IndexFile:
     def shrink_log(self) -> None:
         """Empty the write-ahead log, in which removed words stand too; not while another process reads."""
         with suppress(apsw.BusyError):
-            self.connection.pragma("wal_checkpoint(truncate)")
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     # ── One builder ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +131,7 @@ class IndexFile:
 
 
 def _make_private(folder: Path, path: str) -> None:
-    """Create folder and file for their owner only; raises `StoreUnusable` for what another user could have placed."""
+    """Create folder and file for their owner only; raises `StoreUnusable` for those of another user."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):

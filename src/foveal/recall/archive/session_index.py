@@ -33,7 +33,10 @@ _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS archived (
     key INTEGER PRIMARY KEY, handle TEXT NOT NULL UNIQUE, place TEXT NOT NULL, version TEXT NOT NULL,
     size INTEGER NOT NULL, digests BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS unused_words (session INTEGER PRIMARY KEY) STRICT;
 """
+"""`unused_words` has the sessions of which rows were removed whose words are still in the database: a process that
+ends before it takes them out leaves that to the next."""
 
 
 class IndexedSession(NamedTuple):
@@ -68,8 +71,6 @@ class SessionIndex:
         self._mutex = threading.RLock()
         self._sessions: dict[str, IndexedSession] = {}
         self._data_version = -1
-        self.has_unused_words = False
-        """Whether rows were removed whose words are still in the database."""
 
     def create(self) -> None:
         """Create the tables, if they do not exist, and forget what was known of them."""
@@ -128,16 +129,34 @@ class SessionIndex:
         with self.writing():
             for _, session in known:
                 self.full_text.hide(session.key)
+                self._note_unused_words(session.key)
                 self._connection.execute("DELETE FROM archived WHERE key = ?", (session.key,))
         for handle, _ in known:
             self._sessions.pop(handle, None)
-        self.has_unused_words = True
+
+    @property
+    def has_unused_words(self) -> bool:
+        """Whether rows were removed whose words are still in the database."""
+        return self._exists("SELECT 1 FROM unused_words")
+
+    @property
+    def has_words_of_removed(self) -> bool:
+        """Whether words of a whole session that was removed are still in the database. Those of one that changed
+        wait for longer: most are in its new texts too, and rewriting the index takes a second."""
+        return self._exists("SELECT 1 FROM unused_words WHERE session NOT IN (SELECT key FROM archived)")
+
+    def _exists(self, rows: str) -> bool:
+        with self._mutex:
+            return self._connection.execute(f"SELECT EXISTS ({rows})").get == 1
+
+    def _note_unused_words(self, key: int) -> None:
+        self._connection.execute("INSERT OR IGNORE INTO unused_words VALUES (?)", (key,))
 
     def drop_unused_words(self) -> None:
         """Rewrite the index without the words of what was removed."""
         with self.writing():
             self.full_text.drop_unused_words()
-        self.has_unused_words = False
+            self._connection.execute("DELETE FROM unused_words")
 
     # ── Update ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +209,7 @@ class SessionIndex:
             session = IndexedSession(key or self._new_key(), update.place, version, entry.size)
             if self.full_text.last_indexed(session.key) >= seqs.start:
                 self.full_text.remove_from(session.key, seqs.start)
-                self.has_unused_words = True
+                self._note_unused_words(session.key)
             self.full_text.add(session.key, texts)
             self._connection.execute(
                 "INSERT OR REPLACE INTO archived (key, place, version, size, handle, digests) "
@@ -209,7 +228,8 @@ class SessionIndex:
             return key, array("Q", digests)
 
     def _new_key(self) -> int:
-        newest = self._connection.execute("SELECT max(key) FROM archived").get
+        used = "SELECT key FROM archived UNION ALL SELECT session FROM unused_words"
+        newest = self._connection.execute(f"SELECT max(key) FROM ({used})").get
         return max(newest or 0, self._first_key - 1) + 1
 
 
