@@ -139,12 +139,15 @@ def test_all_conversations_of_one_file_are_found_after_a_restart(tmp_path: Path)
     ]
     (logs / "both.jsonl").write_bytes(b"".join(exported))
 
-    async def twice(archive: Archive) -> str:
-        await archive.search("lion")
-        return await archive.search("lion")
-
-    for _ in range(2):
-        assert "> A lion" in with_archive(index, twice, TranscriptSource(logs))
+    build(index, logs)
+    answer = search_files(index, "lion", logs, work_s=-1.0)
+    assert "> A lion" in answer
+    assert "(2 searched)" in answer
+    listed = with_archive(index, lambda archive: archive.sessions(), TranscriptSource(logs))
+    assert "2 sessions, the most recently active first" in listed
+    (logs / "both.jsonl").write_bytes(exported[0] + exported[1])
+    build(index, logs)
+    assert "nothing found" in search_files(index, "lion", logs)
 
 
 # ── What it forgets ──────────────────────────────────────────────────────────────────────────────────────

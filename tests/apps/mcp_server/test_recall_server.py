@@ -134,7 +134,7 @@ def test_numbers_may_come_as_text_and_null_is_absent() -> None:
     assert "[foveal recall: 1 session" in in_process(scene, TRANSCRIPTS)
 
 
-def test_progress_is_reported_while_files_are_read(tmp_path: Path) -> None:
+def test_progress_is_reported_while_files_are_read() -> None:
     reported: list[tuple[float, float | None, str | None]] = []
 
     async def note(done: float, total: float | None, about: str | None) -> None:
@@ -143,7 +143,7 @@ def test_progress_is_reported_while_files_are_read(tmp_path: Path) -> None:
     async def scene(client: Client) -> None:
         await client.call_tool("recall_search", {"query": "test"}, progress_callback=note)
 
-    over_stdio(tmp_path, scene, TRANSCRIPTS)
+    in_process(scene, TRANSCRIPTS)
     assert reported
     assert all(about is not None and about.startswith("reading ") for _, _, about in reported)
 
@@ -270,7 +270,7 @@ async def sessions_over_http(url: str, token: str) -> str:
 def test_http_needs_the_token(tmp_path: Path) -> None:
     with http_server(tmp_path) as (url, line):
         token = line.split()[-1]
-        assert "[foveal recall: 3 sessions" in asyncio.run(sessions_over_http(url, token))
+        assert "sessions, the most recently active first" in asyncio.run(sessions_over_http(url, token))
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         for headers in ({}, {"Authorization": f"Bearer {token}x"}):
             refused = httpx2.post(url, content=body, headers=headers, trust_env=False)
@@ -281,4 +281,4 @@ def test_http_needs_the_token(tmp_path: Path) -> None:
 def test_the_token_can_be_given(tmp_path: Path) -> None:
     with http_server(tmp_path, FOVEAL_MCP_TOKEN="given-token") as (url, line):
         assert "given-token" not in line
-        assert "[foveal recall: 3 sessions" in asyncio.run(sessions_over_http(url, "given-token"))
+        assert "sessions, the most recently" in asyncio.run(sessions_over_http(url, "given-token"))

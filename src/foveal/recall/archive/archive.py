@@ -47,6 +47,7 @@ from foveal.recall.archive.index_file import IndexFile
 from foveal.recall.archive.raw_scan import RawScan
 from foveal.recall.archive.session_filter import SessionFilter
 from foveal.recall.archive.session_query import QueryPart, significant_parts
+from foveal.recall.archive.transcript_source import TranscriptSource
 from foveal.recall.excerpts import ALL_LINES, LineSelection
 from foveal.recall.recall import (
     MAX_ANSWER_TOKENS,
@@ -121,6 +122,9 @@ class Archive:
         self._indexing = BackgroundIndexing(
             lambda work_s: self.index_sessions(work_s=work_s), self._index.try_build
         )
+        for source in sources:
+            if isinstance(source, TranscriptSource):
+                source.remember_parts(self._index.remembered_parts)
         self._lock = asyncio.Lock()
         self._waiting = 0
         """Calls that wait for their turn."""
@@ -224,16 +228,16 @@ class Archive:
             return FoundSessions(tuple(dict.fromkeys(handles)), self._count_to_index(located))
 
     async def index_sessions(self, *, work_s: float) -> bool:
-        """Index sessions for about `work_s` seconds, or until a call waits; return whether there is more."""
+        """Index sessions for about `work_s` seconds, or until a call waits; return whether there may be more."""
         async with self._lock:
             located = await self._list(SessionFilter())
+            if not self._count_to_index(located):
+                await self._index.tidy()
+                self._index.end_build()
+                return False
             is_over = partial(self._is_over, time.monotonic() + work_s)
             await self._index_missing(self._missing(located), lambda: is_over() or self._waiting > 0, None)
-            if self._count_to_index(located):
-                return True
-            await self._index.tidy()
-            self._index.end_build()
-            return False
+            return True  # a file that was read may have several conversations, which the next list has
 
     def index_in_background(self, *, for_s: float = inf) -> None:
         """Index all sessions in a task, for at most so long from now on."""

@@ -22,7 +22,7 @@ import apsw
 from foveal.ports import Hit
 from foveal.recall.archive.archive_source import SessionEntry, SessionLog
 from foveal.recall.archive.index_file import IndexFile
-from foveal.recall.archive.session_index import SessionIndex
+from foveal.recall.archive.session_index import SessionIndex, version_text
 from foveal.stores.sqlite.connection import translate_errors
 from foveal.stores.sqlite.full_text import search_sessions
 
@@ -73,7 +73,7 @@ class ArchiveIndex:
     @property
     def is_full(self) -> bool:
         """Whether no further session is indexed."""
-        known = [session for part in self._parts for session in part.sessions().values()]
+        known = self._guarded(lambda: [each for part in self._parts for each in part.sessions().values()])
         return sum(session.size for session in known) >= self._max_bytes
 
     def can_hold(self, entries: Sequence[SessionEntry]) -> bool:
@@ -87,7 +87,12 @@ class ArchiveIndex:
 
     def current(self, entries: Sequence[SessionEntry]) -> set[str]:
         """Return the handles of the sessions that are indexed as they are now."""
-        return {entry.handle for entry in entries if any(part.is_current(entry) for part in self._parts)}
+        return self._guarded(lambda: set().union(*(part.current(entries) for part in self._parts)))
+
+    def remembered_parts(self, handle: str, version: tuple[float, ...]) -> int:
+        """Return how many sessions a file of this version has, by the handle of the first; 1 if that is unknown."""
+        known = self._guarded(self._parts[-1].sessions).get(handle)
+        return known.parts if known is not None and known.version == version_text(version) else 1
 
     # ── Updates ──────────────────────────────────────────────────────────────────────────────────────────
 

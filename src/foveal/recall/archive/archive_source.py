@@ -80,6 +80,11 @@ class SessionLog(Protocol):
         ...
 
     @property
+    def parts(self) -> int:
+        """Sessions of its file, if it is the first of them."""
+        ...
+
+    @property
     def end(self) -> int:
         """The next seq."""
         ...

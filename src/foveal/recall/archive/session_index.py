@@ -32,7 +32,7 @@ _NO_TEXT: Final = 0
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS archived (
     key INTEGER PRIMARY KEY, handle TEXT NOT NULL UNIQUE, place TEXT NOT NULL, version TEXT NOT NULL,
-    size INTEGER NOT NULL, digests BLOB NOT NULL) STRICT;
+    size INTEGER NOT NULL, parts INTEGER NOT NULL, digests BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS unused_words (session INTEGER PRIMARY KEY) STRICT;
 """
 """`unused_words` has the sessions of which rows were removed whose words are still in the database: a process that
@@ -48,6 +48,8 @@ class IndexedSession(NamedTuple):
     version: str
     """The version that is indexed completely; "" while there is none."""
     size: int
+    parts: int
+    """Sessions of its file, if it is the first of them."""
 
 
 class _Update:
@@ -111,15 +113,21 @@ class SessionIndex:
         with self._mutex:
             data_version = self._connection.pragma("data_version")
             if data_version != self._data_version:
-                rows = self._connection.execute("SELECT handle, key, place, version, size FROM archived")
+                rows = self._connection.execute(
+                    "SELECT handle, key, place, version, size, parts FROM archived"
+                )
                 self._sessions = {handle: IndexedSession(*row) for handle, *row in rows}
                 self._data_version = data_version
             return self._sessions
 
-    def is_current(self, entry: SessionEntry) -> bool:
-        """Return whether the session is indexed as it is now."""
-        known = self.sessions().get(entry.handle)
-        return known is not None and known.version == _version_text(entry)
+    def current(self, entries: Iterable[SessionEntry]) -> set[str]:
+        """Return the handles of the sessions that are indexed as they are now."""
+        known = self.sessions()
+        return {
+            entry.handle
+            for entry in entries
+            if entry.handle in known and known[entry.handle].version == version_text(entry.version)
+        }
 
     def forget(self, handles: Collection[str]) -> None:
         """Remove sessions; their words go with `drop_unused_words`."""
@@ -180,7 +188,8 @@ class SessionIndex:
             if not await asyncio.to_thread(self._add, update, log, range(start, stop), events):
                 return
             start = stop
-            if start >= log.end or not await report(start / log.end):
+            goes_on = await report(start / log.end if log.end else 1.0)
+            if start >= log.end or not goes_on:
                 return
 
     async def _count_unchanged(self, update: _Update, log: SessionLog) -> int:
@@ -201,19 +210,19 @@ class SessionIndex:
         if not log.is_append_only:
             digests.extend(_digests(seqs, texts))
         entry = update.entry
-        version = _version_text(entry) if seqs.stop >= log.end else ""
+        version = version_text(entry.version) if seqs.stop >= log.end else ""
         with self.writing():
             key, found = self._row(entry.handle)
             if found != update.digests:
                 return False
-            session = IndexedSession(key or self._new_key(), update.place, version, entry.size)
+            session = IndexedSession(key or self._new_key(), update.place, version, entry.size, log.parts)
             if self.full_text.last_indexed(session.key) >= seqs.start:
                 self.full_text.remove_from(session.key, seqs.start)
                 self._note_unused_words(session.key)
             self.full_text.add(session.key, texts)
             self._connection.execute(
-                "INSERT OR REPLACE INTO archived (key, place, version, size, handle, digests) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO archived (key, place, version, size, parts, handle, digests) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (*session, entry.handle, digests.tobytes()),
             )
         update.digests = digests
@@ -233,8 +242,9 @@ class SessionIndex:
         return max(newest or 0, self._first_key - 1) + 1
 
 
-def _version_text(entry: SessionEntry) -> str:
-    return " ".join(map(repr, entry.version))
+def version_text(version: tuple[float, ...]) -> str:
+    """Return a version as the index has it."""
+    return " ".join(map(repr, version))
 
 
 def _texts(events: Iterable[Event]) -> list[tuple[int, str]]:

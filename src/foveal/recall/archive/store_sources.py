@@ -164,6 +164,7 @@ class SqliteLog:
 
     is_append_only = True
     is_lasting = False
+    parts = 1
 
     def __init__(self, source: SqliteSource, session: str, end: int) -> None:
         self._source = source
@@ -263,6 +264,7 @@ class StoreLog:
 
     is_append_only = True
     is_lasting = False
+    parts = 1
 
     def __init__(self, store: Store, session: str, end: int) -> None:
         self._store = store
