@@ -358,6 +358,8 @@ class Archive:
         scan = await self._scan(missing, query, until)
         scores = scan.scores()
         missing.sort(key=lambda each: -scores.get(each.entry.handle, 0.0))
+        if self._index.lasts:  # the task indexes those that cannot answer
+            missing = [each for each in missing if each.entry.handle not in scan.without_words]
         await self._index_missing(missing, partial(self._is_over, until), progress)
         return len(self._index.current([each.entry for each in located]) | scan.without_words)
 

@@ -155,7 +155,7 @@ class SessionIndex:
 
     def _exists(self, rows: str) -> bool:
         with self._mutex:
-            return self._connection.execute(f"SELECT EXISTS ({rows})").get == 1
+            return bool(self._connection.execute(f"SELECT EXISTS ({rows})").get)
 
     def _note_unused_words(self, key: int) -> None:
         self._connection.execute("INSERT OR IGNORE INTO unused_words VALUES (?)", (key,))
