@@ -223,6 +223,22 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
     assert server.returncode == 0
 
 
+def test_an_index_that_cannot_be_used_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "cache/foveal").mkdir(parents=True)
+    (tmp_path / "cache/foveal/recall").symlink_to(tmp_path)
+
+    async def scene(client: Client) -> str:
+        return await call(client, "recall_search", query="barn")
+
+    assert "> Look into the barn" in over_stdio(tmp_path, scene, TRANSCRIPTS)
+    done = warm_start.run([*COMMAND[1:], TRANSCRIPTS], env=environment(tmp_path), encoding="utf-8")
+    assert done.stderr == (
+        f"foveal mcp: {tmp_path}/cache/foveal/recall is not a folder: remove it; "
+        "until then the index is in memory and ends with the server\n"
+    )
+    assert not (tmp_path / "sessions.db").exists()
+
+
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
