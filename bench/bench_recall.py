@@ -105,7 +105,7 @@ def rows() -> Iterator[Row]:
 
 def _speed() -> Iterator[Row]:
     """Measure an index over 100,000 events of recorded agents, repeated until there are enough."""
-    texts = _agent_texts(100_000)
+    texts = agent_texts(100_000)
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
     index, connection = _index()
     progress("recall: indexing 100,000 events …")
@@ -137,7 +137,7 @@ def _index() -> tuple[FullTextIndex, apsw.Connection]:
     return index, connection
 
 
-def _agent_texts(number: int) -> list[str]:
+def agent_texts(number: int) -> list[str]:
     """Return searchable texts of recorded conversations.
 
     In the second and later rounds names with underscores are changed, as if new sessions used new names."""

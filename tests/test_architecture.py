@@ -24,7 +24,7 @@ from support.paths import TESTS
 SOURCE: Final = Path(foveal.__file__).parent
 
 LAYERS: Final = (
-    "errors",
+    "errors user_paths",
     "core.log",
     "events",
     "core.tokens core.redaction",
@@ -139,6 +139,7 @@ def test_the_top_folder_holds_only_the_public_face() -> None:
         "__init__.py",
         "errors.py",
         "ports.py",
+        "user_paths.py",
     }
 
 

@@ -28,6 +28,7 @@ from foveal.recall.archive import (
     TranscriptSource,
 )
 from foveal.stores import open_store
+from support.claude_files import claude_line, write_claude
 from support.postgres_server import drop_database, fresh_database
 
 T = TypeVar("T")
@@ -49,41 +50,6 @@ sys.stdin.read()
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
-
-
-def claude_line(
-    text: str,
-    *,
-    id: str,
-    parent: str | None,
-    role: str = "user",
-    folder: str = "/home/me/proj",
-    day: int = 1,
-) -> str:
-    entry = {
-        "parentUuid": parent, "isSidechain": False, "cwd": folder, "sessionId": "c1", "uuid": id, "type": role,
-        "timestamp": f"1970-01-{day + 1:02}T00:00:00Z", "message": {"role": role, "content": text, "id": f"m{id}"},
-    }  # fmt: skip
-    return json.dumps(entry) + "\n"
-
-
-def write_claude(path: Path, *texts: str, folder: str = "/home/me/proj", day: int = 1) -> Path:
-    """Write a session of Claude Code with messages of this day of 1970, in a file of today."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    roles = ("user", "assistant")
-    lines = [
-        claude_line(
-            text,
-            id=f"u{at}",
-            parent=f"u{at - 1}" if at else None,
-            role=roles[at % 2],
-            folder=folder,
-            day=day,
-        )
-        for at, text in enumerate(texts)
-    ]
-    path.write_text("".join(lines))
-    return path
 
 
 def codex(path: Path, text: str) -> Path:

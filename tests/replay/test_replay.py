@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
 import subprocess
 import sys
 import zlib
@@ -448,6 +449,116 @@ def test_a_gzipped_data_set_keeps_the_ids_of_its_lines(tmp_path: Path) -> None:
         (f"shop/{n}", "shop") for n in range(3)
     ]
     assert [Path(one.path).name for one in skipped] == ["defective.jsonl.gz"]
+
+
+# ── Broken inputs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def data_lines(count: int, *, padding: int = 0) -> bytes:
+    """Return a data set with some conversations; padding that does not compress makes the file larger."""
+    chance = random.Random(7)
+    found = b""
+    for number in range(count):
+        messages = [*workshop(1), {"role": "user", "content": chance.randbytes(padding).hex()}]
+        row = {"id": f"shop/{number}", "source": "us", "licence": "MIT", "messages": messages, "meta": {}}
+        found += json.dumps(row).encode() + b"\n"
+    return found
+
+
+def damage(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
+
+ZIPPED: Final = gzip.compress(data_lines(12, padding=2_000), mtime=0)
+PRETTY: Final = json.dumps(workshop(1), indent=1).encode()
+UNREADABLE: Final = {
+    "text.json": (b"Dear diary,\n{not JSON", "text.json, line 1: this is not JSON"),
+    "cut.json": (
+        json.dumps(workshop(1)).encode()[:90],
+        "cut.json, line 1: the JSON breaks off (byte 90 of the line)",
+    ),
+    "cut-lines.json": (PRETTY[:90], "cut-lines.json, line 8: the JSON breaks off (byte 4 of the line)"),
+    "comma.json": (
+        PRETTY.replace(b'"role": "user",', b'"role": "user"'),
+        "comma.json, line 8: this is not JSON",
+    ),
+    "empty.jsonl": (b"", "empty.jsonl: the file is empty"),
+    "binary.json": (bytes(range(256)), "binary.json, line 1: this is binary data"),
+    "wide.json": ("[]".encode("utf-16"), "wide.json, line 1: the text is UTF-16; save it as UTF-8"),
+    "latin.json": (
+        '[{"role": "user", "content": "é"}]'.encode("latin-1"),
+        "latin.json, line 1: 0xe9 is not UTF-8 (byte 30 of the line)",
+    ),
+    "no.jsonl.gz": (b"\x1f\x8bno gzip", "no.jsonl.gz: the compressed file is damaged before byte 9 ("),
+    "other.json": (b'{"theme": "dark"}', "other.json, line 1: this is no known transcript format"),
+    "other.db": (b"SQLite format 3\0 of another program", "other.db"),
+}
+"""Files of which nothing can be read: their content, and what is said about them."""
+DAMAGED: Final = {
+    "cut.jsonl.gz": (
+        ZIPPED[: len(ZIPPED) // 2],
+        f"the compressed file breaks off after {len(ZIPPED) // 2:,} bytes",
+    ),
+    "sum.jsonl.gz": (
+        damage(ZIPPED, len(ZIPPED) - 8),
+        f"damaged before byte {len(ZIPPED):,} (incorrect data check)",
+    ),
+    "flip.jsonl.gz": (damage(ZIPPED, len(ZIPPED) // 2), "the compressed file is damaged before byte "),
+    "cut.jsonl": (data_lines(3)[:-40], "cut.jsonl, line 3: the JSON breaks off (byte "),
+    "between.jsonl": (data_lines(1) + b"oops\nno\n" + data_lines(1), "line 2: this is not JSON"),
+    "latin.jsonl": (
+        data_lines(1) + b'{"id": "\xe9"}\n',
+        "latin.jsonl, line 2: 0xe9 is not UTF-8 (byte 8 of the line)",
+    ),
+}
+"""Files of which a part can be read."""
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, words = UNREADABLE[name]
+    path, good = _folder[0] / name, write_json(workshop(1))
+    path.write_bytes(content)
+    with pytest.raises(FovealError):
+        replay.load([path])
+    assert main(["replay", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err
+    assert main(["replay", str(path), str(good), "--policy", "off", "--no-bounds"]) == 1
+    out, err = capsys.readouterr()
+    assert "everything" in out
+    assert words in err
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_replayed_in_part_and_says_where(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, words = DAMAGED[name]
+    (_folder[0] / name).write_bytes(content)
+    for given in (_folder[0] / name, _folder[0]):
+        assert main(["replay", str(given), "--policy", "off", "--no-bounds", "--json"]) == 1
+        out, err = capsys.readouterr()
+        assert json.loads(out)["policies"][0]["conversations"] > 0
+        assert (name in err, words in err, err.count("\n")) == (True, True, 1)
+
+
+def test_a_damaged_file_names_its_first_problem_and_counts_the_others() -> None:
+    (_folder[0] / "between.jsonl").write_bytes(DAMAGED["between.jsonl"][0])
+    damaged: list[UnreadableTranscript] = []
+    assert len(replay.load([_folder[0]], damaged=damaged.append)) == 2
+    (problem,) = damaged
+    assert problem.line == 2
+    assert problem.problem.endswith("left out, and 1 line after it")
+
+
+def test_whole_files_give_no_message(capsys: pytest.CaptureFixture[str]) -> None:
+    (_folder[0] / "whole.jsonl.gz").write_bytes(ZIPPED)
+    assert main(["replay", str(_folder[0]), "--policy", "off", "--no-bounds"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 # ── Policies ─────────────────────────────────────────────────────────────────────────────────────────────

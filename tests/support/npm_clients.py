@@ -54,7 +54,7 @@ CODEX: Final = Client("@openai/codex", "0.166.0", "codex")
 
 def clients_folder() -> Path:
     """Return the cache folder of the clients, beside the cache of local models."""
-    return download.cache_folder(os.environ).parent / "test-clients"
+    return download.weights_folder(os.environ).parent / "test-clients"
 
 
 def is_installed(client: Client) -> bool:

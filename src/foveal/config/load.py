@@ -17,7 +17,8 @@ from foveal.config.sources import CONFIG_FILE_NAME, ConfigValues, read_environme
 from foveal.config.value_source import ValueSource
 from foveal.errors import BadSetting
 from foveal.instructions.rules import ROOT_MARKERS
-from foveal.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, config_folder, find_root
+from foveal.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, find_root
+from foveal.user_paths import config_folder
 
 _ROOT_MARKERS_PATH = ("instructions", "root_markers")
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 MAX_PAGE_ROWS: Final = 200
 SEARCH_WORK_S: Final = 0.3
 """Time for which a search reads titles, and for which the first one indexes sessions; a task indexes the rest."""
-INDEXING_SLICE_S: Final = 0.2
-"""Time for which the task indexes until it lets a search pass."""
 MAX_INDEXING_S: Final = 30.0
 """Time after the last search at which the task stops."""
 MAX_COMPLETING_S: Final = 30.0
@@ -81,16 +79,13 @@ class SessionCollection:
         self._readers: OrderedDict[str, tuple[ArchivedSession, float]] = OrderedDict()
         """By handle, each with the time at which it was described."""
         self._generations = count(1)
-        self._indexing: asyncio.Task[None] | None = None
-        self._indexing_until = 0.0
         self._completing: asyncio.Task[None] | None = None
         self._completing_until = 0.0
 
     async def close(self) -> None:
-        for task in (self._indexing, self._completing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
+        if self._completing is not None:
+            self._completing.cancel()
+            await asyncio.wait({self._completing})
         await self._archive.close()
 
     async def check(self) -> list[str]:
@@ -113,11 +108,10 @@ class SessionCollection:
             return SessionPage(rows, more, self._sessions.problems)
 
     async def _search(self, query: str, after: str, limit: int) -> SessionPage:
-        is_indexing = self._indexing is not None and not self._indexing.done()
-        index_s = 0.0 if is_indexing else SEARCH_WORK_S
+        index_s = 0.0 if self._archive.is_indexing else SEARCH_WORK_S
         found = await self._archive.find_sessions(query, title_s=SEARCH_WORK_S, index_s=index_s)
         if found.left:
-            self._index_rest()
+            self._archive.index_in_background(for_s=MAX_INDEXING_S)
         async with self._lock:
             await self._sessions.refresh()
             listed = [each for handle in found.handles if (each := self._sessions.get(handle)) is not None]
@@ -125,17 +119,6 @@ class SessionCollection:
             rows = await self._make_rows(listed[first : first + limit])
             more = str(first + limit) if len(listed) > first + limit else ""
             return SessionPage(rows, more, self._sessions.problems, found.left)
-
-    def _index_rest(self) -> None:
-        """Index the sessions that a search has left, in a task."""
-        self._indexing_until = time.monotonic() + MAX_INDEXING_S
-        if self._indexing is None or self._indexing.done():
-            self._indexing = asyncio.ensure_future(self._index())
-
-    async def _index(self) -> None:
-        while time.monotonic() < self._indexing_until:
-            if not await self._archive.index_sessions(work_s=INDEXING_SLICE_S):
-                return
 
     async def _make_rows(self, listed: Sequence[ListedSession]) -> tuple[SessionRow, ...]:
         refusals = {each.source.name: self._actor.refusal(each.source) for each in listed}

@@ -50,10 +50,10 @@ from foveal.project import (
     ProjectItem,
     Trust,
     UnusableFile,
-    config_folder,
     find_root,
     read_text_file,
 )
+from foveal.user_paths import config_folder
 
 INSTRUCTION_NOTE_TOPIC: Final = "instructions"
 """Topic of the notes in the log."""

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from foveal.core.wire.safe_print import visible
-from foveal.project import config_folder, resolve_links, state_folder
+from foveal.project import resolve_links
+from foveal.user_paths import config_folder, state_folder
 
 _PROTECTED_NAMES: Final = frozenset(
     {

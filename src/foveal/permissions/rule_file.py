@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from foveal.permissions.command_rules import RULE_LIFETIME_S, CommandRule
 from foveal.permissions.program_kinds import can_be_prefix
-from foveal.project import UnusableFile, read_text_file, state_folder
+from foveal.project import UnusableFile, read_text_file
+from foveal.user_paths import state_folder
 
 _MAX_RULE_FILE_BYTES: Final = 4 * 1024 * 1024
 _MAX_CLOCK_ERROR_S: Final = 3600.0

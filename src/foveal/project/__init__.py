@@ -1,6 +1,6 @@
-"""Paths of the user and the project, trust in items of a project, safe reading."""
+"""The project: its root, trust in items of a project, safe reading."""
 
-from foveal.project.paths import config_folder, find_root, resolve_links, state_folder
+from foveal.project.paths import find_root, resolve_links
 from foveal.project.project_item import ITEM_STATE_WORDS, ItemAnswer, ItemState, ProjectItem, items_hash
 from foveal.project.safe_read import FileText, UnusableFile, read_text_file
 from foveal.project.trust import EveryItem, GivenItems, ItemTrust, Trust
@@ -16,10 +16,8 @@ __all__ = [
     "ProjectItem",
     "Trust",
     "UnusableFile",
-    "config_folder",
     "find_root",
     "items_hash",
     "read_text_file",
     "resolve_links",
-    "state_folder",
 ]

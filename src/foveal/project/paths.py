@@ -1,27 +1,10 @@
-"""Paths of the user's own files, and the root of a project."""
+"""The root of a project, and real paths."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-
-def config_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of the user's `foveal.toml`, AGENTS.md and preferences.md."""
-    return _folder("XDG_CONFIG_HOME", ".config", environ)
-
-
-def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of what Foveal remembers itself, such as which projects are trusted."""
-    return _folder("XDG_STATE_HOME", ".local/state", environ)
-
-
-def _folder(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
-    given = (os.environ if environ is None else environ).get(variable, "")
-    # The XDG specification says to ignore relative paths.
-    base = Path(given) if os.path.isabs(given) else Path.home() / default
-    return base / "foveal"
 
 
 def resolve_links(path: str, root: Path) -> str:

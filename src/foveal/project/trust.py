@@ -25,9 +25,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from foveal.project.paths import state_folder
 from foveal.project.project_item import ItemState, ProjectItem
 from foveal.project.safe_read import UnusableFile, read_text_file
+from foveal.user_paths import state_folder
 
 _MAX_TRUST_FILE_BYTES: Final = 64 * 1024 * 1024
 

@@ -33,7 +33,7 @@ from foveal.ports import Provider
 from foveal.providers import LOCAL_SERVICE
 from foveal.providers.base import require_library
 from foveal.providers.endpoint import ProviderEndpoint
-from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress, cache_folder
+from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress, weights_folder
 
 LOCAL_ENGINE: Final = "dasllama"
 """The package with the server of local models."""
@@ -265,7 +265,7 @@ def _local_provider(
     require_library("openai")
     from foveal.providers.local.local_model import LocalModel
 
-    cache = cache_folder(environment)
+    cache = weights_folder(environment)
     given = name or environment.get("FOVEAL_GGUF", "")
     if not given:
         return LocalModel(QWEN_05B, cache=cache, window=window, progress=progress)

@@ -16,6 +16,8 @@ surprise.py        surprise: what a request says less about the next step than t
 upper_bound.py     the upper bound: oracles that know later calls
 statistics.py      statistics of a policy, worst losses, most surprising calls
 strata.py          the same for groups of conversations: by pressure, window and source
+choice.py          the rule that chooses a policy
+conclusion.py      which policy for these conversations, how sure, and the lines for foveal.toml
 source_validation.py   leave-one-source-out
 table.py html.py plots.py   the results as text, JSON, a page and plots
 why.py             whether and why a text was not in a request
@@ -29,6 +31,7 @@ from foveal.core.wire.request_text import (
     make_request,
 )
 from foveal.replay.cache_cost import PromptCache, RelativePrices
+from foveal.replay.conclusion import Conclusion, FigureRange, OtherChoice, conclude
 from foveal.replay.html import html_page
 from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
 from foveal.replay.recall_score import Need, common_names, contains_word, find_needs, to_facts
@@ -61,6 +64,8 @@ __all__ = [
     "ORACLE",
     "ORACLE_ARGUMENTS",
     "CallSurprise",
+    "Conclusion",
+    "FigureRange",
     "FigureSpread",
     "GoneQuote",
     "GroupStatistics",
@@ -69,6 +74,7 @@ __all__ = [
     "Loss",
     "MessageText",
     "Need",
+    "OtherChoice",
     "PolicyChoice",
     "PolicyStatistics",
     "PromptCache",
@@ -84,6 +90,7 @@ __all__ = [
     "as_json",
     "common_names",
     "common_prefix_chars",
+    "conclude",
     "contains_word",
     "count_tokens",
     "find_needs",

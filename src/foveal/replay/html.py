@@ -10,6 +10,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
+from foveal.replay.conclusion import Conclusion, conclude, conclusion_sentences
 from foveal.replay.play import EVERYTHING_LABEL, ReplaySetting, Trace
 from foveal.replay.plots import colour, cost_recall, cost_surprise, escape_text, shorten_escaped, sizes
 from foveal.replay.source_validation import SourceValidation, leave_one_source_out
@@ -58,7 +59,7 @@ def html_page(
 
     Args:
         rows: The rows that `run` returned.
-        setting: The settings of the replay, for the heading. The windows are those of the rows.
+        setting: The settings of the replay, for the heading and the conclusion. The windows are those of the rows.
         losses: Losses, and surprising calls, that are listed for each policy.
         sources: Whether there are tables by source.
 
@@ -81,11 +82,12 @@ def html_page(
         f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">',
         f"<title>Foveal replay</title><style>{css}</style></head><body>",
         *_heading(rows, setting),
+        *_conclusion(conclude(rows, setting=setting)),
         *_recall_plots(rows),
         *_surprise_plot(rows),
         *_tables(rows),
         *(part for each in group_tables(rows, sources=sources) for part in _groups(rows, each)),
-        *(_left_out(leave_one_source_out(rows), rows) if sources else ()),
+        *(_left_out(leave_one_source_out(rows, setting=setting), rows) if sources else ()),
         *_conversations(rows),
         *_losses(worst_losses(rows, limit=losses), [row.policy for row in rows]),
         *_surprising_calls(most_surprising_calls(rows, limit=losses), [row.policy for row in rows]),
@@ -102,6 +104,16 @@ def _heading(rows: Sequence[PolicyStatistics], setting: ReplaySetting) -> Iterat
     model_text = f"Model {'; '.join([setting.model, *texts])}."
     rest = "No model was called: each request is what the policy would have sent."
     yield f'<p class="soft">{escape_text(model_text)} {rest}</p>'
+
+
+def _conclusion(found: Conclusion) -> Iterator[str]:
+    yield "<h2>Conclusion</h2>"
+    first, *rest = conclusion_sentences(found)
+    yield f'<div class="card"><p><b>{escape_text(first)}</b></p>'
+    yield from (f"<p>{escape_text(sentence)}</p>" for sentence in rest)
+    if found.config:
+        yield f"<p>Lines for <code>foveal.toml</code>:</p><pre>{escape_text(found.config)}</pre>"
+    yield "</div>"
 
 
 def _recall_plots(rows: Sequence[PolicyStatistics]) -> Iterator[str]:
@@ -172,8 +184,8 @@ def _left_out(found: SourceValidation | None, rows: Sequence[PolicyStatistics]) 
         return
     yield "<h2>Leaving out one source</h2>"
     yield (
-        '<p class="soft">Each source under the policy that was best on all others: the one with the lowest bill of '
-        "those whose recall is at most half a point below the highest.</p>"
+        '<p class="soft">Each source under the policy that was best on all others, chosen as the one of the '
+        "conclusion.</p>"
     )
     yield from _group_head("source, and policy chosen without it")
     policies = [row.policy for row in rows]

@@ -78,6 +78,9 @@ class ReplaySetting(msgspec.Struct, frozen=True, kw_only=True):
     """`module:function` for `Context(summarise=…)`; "" for the ledger, which needs no model."""
 
 
+DEFAULT_REPLAY_SETTING: Final = ReplaySetting()
+
+
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """A need of a call that its request did not contain.
 

@@ -34,7 +34,7 @@ from foveal.core.log.events import Instructed, ModelSaid, ToolReturned, UserSaid
 from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.request_text import fact_text
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, StoreError, UnreadableEvent
 from foveal.ports import Store
 from foveal.replay.play import (
     PolicyPlayer,
@@ -168,7 +168,11 @@ OnSkipped: TypeAlias = Callable[[UnreadableTranscript], None]
 
 
 def load(
-    paths: Iterable[str | os.PathLike[str]], *, format: str = "auto", skipped: OnSkipped | None = None
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    format: str = "auto",
+    skipped: OnSkipped | None = None,
+    damaged: OnSkipped | None = None,
 ) -> list[Transcript]:
     """Return the conversations in files, folders and session stores.
 
@@ -177,11 +181,13 @@ def load(
     Args:
         paths: Files, folders and stores.
         format: The name of a format, as in `foveal.transcripts.read`. `"auto"` detects it.
-        skipped: Called with the error for each file of a folder that cannot be read. None skips it silently.
+        skipped: Called with the error for each file, folder and store that cannot be read; the others are. None
+            raises the error, and skips files of a folder silently.
+        damaged: Called with the first problem of each file that is read in part. None says nothing.
 
     Raises:
         BadSetting: The format is unknown.
-        UnreadableTranscript: A file cannot be read.
+        UnreadableTranscript: A file, folder or store cannot be read, and `skipped` is None.
 
     Examples:
         ```python
@@ -197,17 +203,25 @@ def load(
     """
     found: list[Transcript] = []
     for path in map(Path, paths):
-        if _is_store(path):
-            found += load_store(path)
-        else:
-            found += read(path, format=format, skipped=skipped)
+        try:
+            if _is_store(path):
+                found += load_store(path)
+            else:
+                found += read(path, format=format, skipped=skipped, damaged=damaged)
+        except UnreadableTranscript as problem:
+            if skipped is None:
+                raise
+            skipped(problem)
     return [each for each in found if any(isinstance(fact, ModelSaid) for fact, _ in each.facts)]
 
 
 def load_store(path: Path) -> list[Transcript]:
-    """Return the sessions in a store, without erased ones."""
+    """Return the sessions in a store, without erased ones; raises `UnreadableTranscript`."""
     with ThreadPoolExecutor(1) as thread:  # the caller's thread may already run an event loop
-        return thread.submit(asyncio.run, _read_sessions(path)).result()
+        try:
+            return thread.submit(asyncio.run, _read_sessions(path)).result()
+        except (StoreError, UnreadableEvent) as problem:
+            raise UnreadableTranscript(str(path), 0, f"the store cannot be read: {problem}") from None
 
 
 async def _read_sessions(path: Path) -> list[Transcript]:
@@ -432,7 +446,10 @@ def run(
     found = _traces(task, recordings, processes, progress or _ignore_progress)
     by_window = zip(*found, strict=True)
     rows = zip(*chain.from_iterable(by_window), strict=True)
-    return [policy_statistics(row[0].policy, row, replay_model(setting)) for row in rows]
+    rules = dict(task.policies)
+    return [
+        policy_statistics(row[0].policy, row, replay_model(setting), rules.get(row[0].policy)) for row in rows
+    ]
 
 
 def _check_number(field: str, value: float, *, least: int) -> None:

@@ -1,24 +1,20 @@
 """Leave-one-source-out: the best policy on all other sources, measured on the source left out.
 
 A value that was chosen on the conversations that it is reported on looks better than it is. For each source, the
-policy is therefore chosen on the other sources. The best policy is the one with the lowest bill of those whose
-recall (the mean of names, far names, lines and far lines, pooled) is at most half a point below the highest.
+policy is therefore chosen on the other sources, as `choice.py` describes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
-from foveal.replay.play import EVERYTHING_LABEL, Trace
+from foveal.replay.cache_cost import RelativePrices, model_prices
+from foveal.replay.choice import ChoiceFigures, choice_figures, choosable_rows, choose, trace_sums
+from foveal.replay.play import DEFAULT_REPLAY_SETTING, EVERYTHING_LABEL, ReplaySetting, Trace, replay_model
 from foveal.replay.statistics import PolicyStatistics
 from foveal.replay.strata import GroupStatistics, group_statistics
-from foveal.replay.upper_bound import is_bound
-
-MAX_RECALL_BELOW_BEST: Final = 0.005
-"""Share by which the recall of the chosen policy may be lower than the highest."""
 
 
 class LeftOutSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +61,14 @@ class SourceValidation(msgspec.Struct, frozen=True, kw_only=True):
     """Of all sources, each under the policy that was chosen without it."""
 
 
-def leave_one_source_out(rows: Sequence[PolicyStatistics]) -> SourceValidation | None:
+def leave_one_source_out(
+    rows: Sequence[PolicyStatistics], *, setting: ReplaySetting = DEFAULT_REPLAY_SETTING
+) -> SourceValidation | None:
     """Choose the best policy without each source, and measure it on that source.
 
     Args:
         rows: The rows that `run` returned.
+        setting: The settings of the replay, for the prices of its model.
 
     Returns:
         None if there are fewer than two policies or sources.
@@ -85,14 +84,17 @@ def leave_one_source_out(rows: Sequence[PolicyStatistics]) -> SourceValidation |
         assert replay.leave_one_source_out(rows) is None  # one source and one policy
         ```
     """
-    tried = [row for row in rows if row.policy != EVERYTHING_LABEL and not is_bound(row.policy)]
+    tried = choosable_rows(rows)
     sources = dict.fromkeys(trace.source for row in tried for trace in row.traces)
     if len(tried) < 2 or len(sources) < 2:
         return None
+    prices = model_prices(replay_model(setting))
+    everything = next(row for row in rows if row.policy == EVERYTHING_LABEL)
     chosen: list[LeftOutSource] = []
     traces: list[Trace] = []
     for source in sources:
-        best = _best_policy(tried, without=source)
+        others = [_figures_without(row, source, prices) for row in tried]
+        best = tried[choose(others, _figures_without(everything, source, prices))]
         measured = [trace for trace in best.traces if trace.source == source]
         traces += measured
         statistics = group_statistics(source, measured)
@@ -100,13 +102,5 @@ def leave_one_source_out(rows: Sequence[PolicyStatistics]) -> SourceValidation |
     return SourceValidation(sources=chosen, together=group_statistics("all sources", traces))
 
 
-def _best_policy(rows: Sequence[PolicyStatistics], *, without: str) -> PolicyStatistics:
-    measured = [
-        (row, group_statistics(row.policy, [trace for trace in row.traces if trace.source != without]))
-        for row in rows
-    ]
-    highest = max(group.recall or 0.0 for _, group in measured)
-    enough = [
-        (row, group) for row, group in measured if (group.recall or 0.0) >= highest - MAX_RECALL_BELOW_BEST
-    ]
-    return min(enough, key=lambda pair: pair[1].bill.pooled or 0.0)[0]
+def _figures_without(row: PolicyStatistics, source: str, prices: RelativePrices) -> ChoiceFigures:
+    return choice_figures(trace_sums(trace, prices) for trace in row.traces if trace.source != source)

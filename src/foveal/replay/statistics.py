@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from foveal.core.models.model import Model
+from foveal.core.policies import Policy
 from foveal.replay.cache_cost import DEFAULT_PRICES, model_prices
 from foveal.replay.play import Loss, Trace
 from foveal.replay.strata import (
@@ -261,6 +262,8 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
     """The conversations by window."""
     sources: list[GroupStatistics] = []
     """The conversations by source."""
+    rules: Policy | None = None
+    """The policy; None for sending everything and the upper bounds."""
     traces: list[Trace] = []
     """The single calls, one trace for each conversation and window."""
 
@@ -269,7 +272,9 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "traces"}
 
 
-def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> PolicyStatistics:
+def policy_statistics(
+    policy: str, traces: Sequence[Trace], model: Model, rules: Policy | None = None
+) -> PolicyStatistics:
     """Return the statistics of a policy from its traces."""
     calls = sum(len(trace.sizes) for trace in traces)
     tokens = sum(sum(trace.sizes) for trace in traces)
@@ -317,6 +322,7 @@ def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> Pol
         strata=by_pressure(traces),
         windows=by_window(traces),
         sources=by_source(traces),
+        rules=rules,
         traces=list(traces),
     )
 

@@ -211,7 +211,7 @@ def mean_surprise(traces: Sequence[Trace]) -> float | None:
 def relative_bill(traces: Sequence[Trace], prices: RelativePrices) -> float | None:
     """Return the bill relative to sending everything with an ideal cache."""
     return share(
-        sum(trace_bill(trace, prices) for trace in traces), sum(_full_bill(trace, prices) for trace in traces)
+        sum(trace_bill(trace, prices) for trace in traces), sum(full_bill(trace, prices) for trace in traces)
     )
 
 
@@ -225,7 +225,7 @@ def _default_bill(traces: Sequence[Trace]) -> float | None:
     return relative_bill(traces, DEFAULT_PRICES)
 
 
-def _full_bill(trace: Trace, prices: RelativePrices) -> float:
+def full_bill(trace: Trace, prices: RelativePrices) -> float:
     """Return the bill of sending everything, each request with the whole previous one in the cache."""
     first = trace.full_sizes[:1]
     rest = sum(prices.bill(size, min(before, size)) for before, size in pairwise(trace.full_sizes))

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from foveal.core.wire.safe_print import one_line
+from foveal.replay.conclusion import Conclusion, conclude, conclusion_sentences
+from foveal.replay.play import DEFAULT_REPLAY_SETTING, ReplaySetting
 from foveal.replay.source_validation import SourceValidation, leave_one_source_out
 from foveal.replay.statistics import (
     HiddenResult,
@@ -141,13 +143,20 @@ def group_tables(rows: Sequence[PolicyStatistics], *, sources: bool = False) -> 
     return found
 
 
-def table(rows: Sequence[PolicyStatistics], *, losses: int = 5, sources: bool = False) -> str:
-    """Return the tables and the worst losses as plain text.
+def table(
+    rows: Sequence[PolicyStatistics],
+    *,
+    losses: int = 5,
+    sources: bool = False,
+    setting: ReplaySetting = DEFAULT_REPLAY_SETTING,
+) -> str:
+    """Return the tables, the worst losses and the conclusion as plain text.
 
     Args:
         rows: The rows that `run` returned.
         losses: Losses, and surprising calls, that are listed for each policy.
         sources: Whether there is a table by source, and one of leaving out each source.
+        setting: The settings of the replay, for the conclusion.
 
     Examples:
         ```python
@@ -166,10 +175,11 @@ def table(rows: Sequence[PolicyStatistics], *, losses: int = 5, sources: bool = 
         _draw_table(rows, COST_COLUMNS),
         _draw_table(rows, DETAIL_COLUMNS),
         *(_draw_groups(rows, each) for each in group_tables(rows, sources=sources)),
-        *(_draw_left_out(leave_one_source_out(rows)) if sources else ()),
+        *(_draw_left_out(leave_one_source_out(rows, setting=setting)) if sources else ()),
         LEGEND,
         *_losses(worst_losses(rows, limit=losses)),
         *_surprising_calls(most_surprising_calls(rows, limit=losses)),
+        *_conclusion(conclude(rows, setting=setting)),
     ]
     return "\n".join(parts)
 
@@ -286,12 +296,23 @@ def hidden_by(quote: GoneQuote) -> str:
     return f"{quote.handle} {quote.level} by {quote.by or 'nothing'}, rule {quote.rule or '–'}"
 
 
-def as_json(rows: Sequence[PolicyStatistics], *, losses: int = 20) -> str:
+def _conclusion(found: Conclusion) -> list[str]:
+    lines = ["\nconclusion", *(f"  {one_line(each, width=200)}" for each in conclusion_sentences(found))]
+    if found.config:
+        lines.append("  Lines for foveal.toml:\n")
+        lines += [f"    {line}".rstrip() for line in found.config.splitlines()]
+    return lines
+
+
+def as_json(
+    rows: Sequence[PolicyStatistics], *, losses: int = 20, setting: ReplaySetting = DEFAULT_REPLAY_SETTING
+) -> str:
     """Return all results except those of the single calls as JSON.
 
     Args:
         rows: The rows that `run` returned.
         losses: Losses, and surprising calls, that are listed for each policy.
+        setting: The settings of the replay, for the conclusion.
 
     Examples:
         ```python
@@ -305,8 +326,9 @@ def as_json(rows: Sequence[PolicyStatistics], *, losses: int = 20) -> str:
         ```
     """
     value = {
+        "conclusion": conclude(rows, setting=setting),
         "policies": [row.values() for row in rows],
-        "leave_one_source_out": leave_one_source_out(rows),
+        "leave_one_source_out": leave_one_source_out(rows, setting=setting),
         "losses": [msgspec.to_builtins(hidden) for hidden in worst_losses(rows, limit=losses)],
         "surprising_calls": msgspec.to_builtins(most_surprising_calls(rows, limit=losses)),
     }

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from foveal.errors import BadSetting, StoreUnusable
@@ -31,7 +30,6 @@ __all__ = [
     "open_store",
     "other_url_error",
     "require_postgres",
-    "store_path",
 ]
 
 
@@ -149,17 +147,3 @@ def require_postgres() -> None:
     """
     if any(importlib.util.find_spec(name) is None for name in ("psycopg", "psycopg_pool")):
         raise StoreUnusable("a store on PostgreSQL needs psycopg: pip install 'foveal[postgres]'")
-
-
-def store_path() -> Path:
-    """Return the path of the store that the agent uses by default: `FOVEAL_STORE`, else in the user's data folder.
-
-    Examples:
-        ```python
-        from foveal.stores import store_path
-
-        assert store_path().suffix == ".db"
-        ```
-    """
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")

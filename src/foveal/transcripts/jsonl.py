@@ -7,8 +7,9 @@ decompressed, and then a line that says so. The last line needs no newline.
 from __future__ import annotations
 
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
@@ -21,6 +22,12 @@ CHUNK_BYTES: Final = 1 << 20
 MAX_DOCUMENT_BYTES: Final = 1 << 28
 """Size up to which a file that is one JSON value over many lines is read into memory."""
 GZIP_MAGIC: Final = b"\x1f\x8b"
+DAMAGE_MARK: Final = b"[foveal: the compressed file "
+"""Begin of the line after which nothing of a compressed file can be read."""
+_WIDE_TEXT_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+"""First bytes of texts in UTF-16."""
+_CONTROL: Final = re.compile(rb"[\x00-\x07\x0b\x0e-\x1a\x1c-\x1f]")
+"""Control characters that occur in no text."""
 
 
 class NotJson(ValueError):
@@ -65,6 +72,71 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
+class JsonProblem(NamedTuple):
+    """Why a line is not JSON."""
+
+    line: int
+    """The number of the line; 0 if the problem is not in a line."""
+    words: str
+
+
+def find_problem(lines: Sequence[JsonLine]) -> JsonProblem | None:
+    """Return why lines are not JSON; None if any of them is.
+
+    Lines of which the first begins a value and does not end it are taken as one value."""
+    if not lines or not all(_parse_error(line.raw) for line in lines):
+        return None
+    first = lines[0]
+    if not _continues(first.raw):
+        return line_problem(first)
+    words, at = _explain(b"\n".join(line.raw for line in lines))
+    for line in lines:
+        if at <= len(line.raw):
+            return JsonProblem(line.number, _with_place(words, at))
+        at -= len(line.raw) + 1
+    return JsonProblem(first.number, words)
+
+
+def line_problem(line: JsonLine) -> JsonProblem | None:
+    """Return why one line is not JSON; None if it is."""
+    if not _parse_error(line.raw):
+        return None
+    if line.raw.startswith(DAMAGE_MARK):
+        return JsonProblem(0, line.raw.decode().removeprefix("[foveal: ").removesuffix("]"))
+    return JsonProblem(line.number, _with_place(*_explain(line.raw)))
+
+
+def _parse_error(raw: bytes) -> str:
+    """Return why the parser refuses bytes, "" if it does not."""
+    try:
+        parse_json(raw)
+    except NotJson as problem:
+        return str(problem)
+    return ""
+
+
+def _with_place(words: str, at: int) -> str:
+    return f"{words} (byte {at:,} of the line)"
+
+
+def _explain(raw: bytes) -> tuple[str, int]:
+    """Return what is wrong with bytes that are not JSON, and the byte, counted from 0."""
+    if raw.startswith(_WIDE_TEXT_MARKS):
+        return "the text is UTF-16; save it as UTF-8", 0
+    control = _CONTROL.search(raw)
+    if control:
+        return f"this is binary data, not text: 0x{control[0][0]:02x}", control.start()
+    try:
+        raw.decode()
+    except UnicodeDecodeError as problem:
+        return f"0x{raw[problem.start]:02x} is not UTF-8", problem.start
+    if _continues(raw):
+        return "the JSON breaks off", len(raw)
+    reason = _parse_error(raw).removeprefix("JSON is malformed: ")
+    number = re.search(r"\((?:byte|char) (\d+)\)", reason)
+    return f"this is not JSON: {re.split(r': line | [(]', reason)[0]}", int(number[1]) if number else 0
+
+
 # ── Bytes to lines ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -104,7 +176,12 @@ def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 yield member.decompress(chunk, CHUNK_BYTES)
             except zlib.error as problem:
                 yield from _salvage(before, chunk)
-                yield f"\n[foveal: damaged before byte {read:,} of the compressed file: {problem}]".encode()
+                reason = str(problem).rpartition(": ")[2]
+                yield (
+                    b"\n"
+                    + DAMAGE_MARK
+                    + f"is damaged before byte {read:,} ({reason}), and what was read of it may be wrong]".encode()
+                )
                 return
             chunk = member.unconsumed_tail
             if member.eof:
@@ -112,7 +189,7 @@ def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 member, has_data = zlib.decompressobj(wbits=31), False
     yield member.flush()
     if has_data and not member.eof:
-        yield f"\n[foveal: the compressed file breaks off after {read:,} bytes]".encode()
+        yield b"\n" + DAMAGE_MARK + f"breaks off after {read:,} bytes]".encode()
 
 
 def _salvage(member: Any, chunk: bytes) -> Iterator[bytes]:

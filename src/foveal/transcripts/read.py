@@ -6,7 +6,7 @@ The reader holds one conversation in memory at a time, so a file with thousands 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +16,17 @@ from foveal.errors import BadSetting
 from foveal.transcripts.claude_code import CLAUDE_CODE
 from foveal.transcripts.codex import CODEX
 from foveal.transcripts.foveal import FOVEAL
-from foveal.transcripts.jsonl import JsonLine, NotJson, Progress, join_document, parse_json, read_lines
+from foveal.transcripts.jsonl import (
+    JsonLine,
+    JsonProblem,
+    NotJson,
+    Progress,
+    find_problem,
+    join_document,
+    line_problem,
+    parse_json,
+    read_lines,
+)
 from foveal.transcripts.message_lists import DATASET, MESSAGE_LIST, find_requests
 from foveal.transcripts.pi import PI
 from foveal.transcripts.transcript import Transcript, TranscriptFormat, UnreadableTranscript, text_or_empty
@@ -29,7 +39,7 @@ TRANSCRIPT_SUFFIXES: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """Suffixes of the files that are read from a folder."""
 
 SkippedCallback: TypeAlias = Callable[[UnreadableTranscript], None]
-"""Called for each file of a folder that cannot be read."""
+"""Called with what is wrong with a file."""
 
 
 # ── Detection ────────────────────────────────────────────────────────────────────────────────────────────
@@ -90,6 +100,7 @@ def read(
     format: str = "auto",
     progress: Progress | None = None,
     skipped: SkippedCallback | None = None,
+    damaged: SkippedCallback | None = None,
 ) -> Iterator[Transcript]:
     """Yield the transcripts of a file, a folder or a binary stream.
 
@@ -98,6 +109,8 @@ def read(
         format: The name of a format in `FORMATS`. `"auto"` detects it.
         progress: Called with the bytes read and the total. None reports nothing.
         skipped: Called with the error for each file of a folder that cannot be read. None skips it silently.
+        damaged: Called with the first problem of each file that is read in part: a line that is not JSON, or a
+            compressed file that is damaged or breaks off. None says nothing; the lines are notes all the same.
 
     Raises:
         BadSetting: The format is unknown.
@@ -120,14 +133,16 @@ def read(
     if format != "auto" and format not in FORMATS:
         raise BadSetting("format", format, f"auto, {', '.join(FORMATS)}")
     if not isinstance(source, str | os.PathLike):
-        return _read_stream(source, format, "", "stream", progress, 0)
+        return _read_stream(source, format, "", "stream", progress, 0, damaged)
     path = Path(source)
-    return (
-        _read_folder(path, format, progress, skipped) if path.is_dir() else _read_file(path, format, progress)
-    )
+    if path.is_dir():
+        return _read_folder(path, format, progress, skipped, damaged)
+    return _read_file(path, format, progress, damaged)
 
 
-def _read_file(path: Path, format: str, progress: Progress | None) -> Iterator[Transcript]:
+def _read_file(
+    path: Path, format: str, progress: Progress | None, damaged: SkippedCallback | None
+) -> Iterator[Transcript]:
     stem = path.name.partition(".")[0] or path.name
     try:
         size = path.stat().st_size
@@ -135,11 +150,17 @@ def _read_file(path: Path, format: str, progress: Progress | None) -> Iterator[T
     except OSError as problem:
         raise UnreadableTranscript(str(path), 0, problem.strerror or str(problem)) from None
     with closing(stream):
-        yield from _read_stream(stream, format, str(path), stem, progress, size)
+        yield from _read_stream(stream, format, str(path), stem, progress, size, damaged)
 
 
 def _read_stream(
-    stream: BinaryIO, format: str, path: str, stem: str, progress: Progress | None, size: int
+    stream: BinaryIO,
+    format: str,
+    path: str,
+    stem: str,
+    progress: Progress | None,
+    size: int,
+    damaged: SkippedCallback | None,
 ) -> Iterator[Transcript]:
     name = path or "the stream"
     lines = join_document(read_lines(stream, progress=progress, total=size))
@@ -149,10 +170,43 @@ def _read_stream(
         if not first_lines:
             raise UnreadableTranscript(name, 0, "the file is empty")
         if format == "auto":
-            format = detect((line.raw for line in first_lines), path=name)
-        yield from FORMATS[format].read(chain(first_lines, lines), path, stem)
+            format = _detect_lines(first_lines, lines, name)
+        found: Iterator[JsonLine] = chain(first_lines, lines)
+        if damaged is not None:
+            found = _report_damage(found, name, damaged)
+        yield from FORMATS[format].read(found, path, stem)
     except OSError as problem:
         raise UnreadableTranscript(name, 0, problem.strerror or str(problem)) from None
+
+
+def _detect_lines(first_lines: Sequence[JsonLine], rest: Iterator[JsonLine], name: str) -> str:
+    """Return the format of a file; the error says what is wrong with lines that are not JSON."""
+    try:
+        return detect((line.raw for line in first_lines), path=name)
+    except UnreadableTranscript:
+        problem = find_problem([*first_lines, *rest])
+        if problem is None:
+            raise
+        raise UnreadableTranscript(name, problem.line, problem.words) from None
+
+
+def _report_damage(lines: Iterable[JsonLine], name: str, damaged: SkippedCallback) -> Iterator[JsonLine]:
+    """Yield the lines; afterwards report the first one that is not JSON, or that the compressed file ends early."""
+    problems = 0
+    first: JsonProblem | None = None
+    for line in lines:
+        yield line
+        problem = line_problem(line)
+        if problem is not None:
+            # The line before the damage of a compressed file is cut off, which is no problem of its own.
+            first = problem if first is None or not problem.line else first
+            problems += bool(problem.line)
+    if first is None:
+        return
+    others = problems - 1
+    more = f", and {others:,} line{'s' * (others != 1)} after it" if first.line and others else ""
+    rest = f"; this line is left out{more}" if first.line else ""
+    damaged(UnreadableTranscript(name, first.line, first.words + rest))
 
 
 def _is_transcript_name(name: str) -> bool:
@@ -161,7 +215,11 @@ def _is_transcript_name(name: str) -> bool:
 
 
 def _read_folder(
-    folder: Path, format: str, progress: Progress | None, skipped: SkippedCallback | None
+    folder: Path,
+    format: str,
+    progress: Progress | None,
+    skipped: SkippedCallback | None,
+    damaged: SkippedCallback | None,
 ) -> Iterator[Transcript]:
     paths = sorted(path for path in folder.rglob("*") if _is_transcript_name(path.name) and path.is_file())
     sizes = list(map(_file_size, paths))
@@ -169,7 +227,7 @@ def _read_folder(
     for path, size in zip(paths, sizes, strict=True):
         file_progress = _offset_progress(progress, done, sum(sizes))
         try:
-            yield from _read_file(path, format, file_progress)
+            yield from _read_file(path, format, file_progress, damaged)
             read += 1
         except UnreadableTranscript as problem:
             if skipped is not None:

@@ -39,7 +39,12 @@ Scene = Callable[[Client], Awaitable[Any]]
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
     """An environment in which no agent has sessions outside of `home`."""
-    ours = {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), **variables}
+    ours = {
+        "HOME": str(home),
+        "XDG_DATA_HOME": str(home / "data"),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        **variables,
+    }
     unset = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "PI_CODING_AGENT_DIR", "FOVEAL_STORE", "FOVEAL_MCP_TOKEN")
     return {**{name: value for name, value in os.environ.items() if name not in unset}, **ours}
 
@@ -129,7 +134,7 @@ def test_numbers_may_come_as_text_and_null_is_absent() -> None:
     assert "[foveal recall: 1 session" in in_process(scene, TRANSCRIPTS)
 
 
-def test_progress_is_reported_while_files_are_read(tmp_path: Path) -> None:
+def test_progress_is_reported_while_files_are_read() -> None:
     reported: list[tuple[float, float | None, str | None]] = []
 
     async def note(done: float, total: float | None, about: str | None) -> None:
@@ -138,7 +143,7 @@ def test_progress_is_reported_while_files_are_read(tmp_path: Path) -> None:
     async def scene(client: Client) -> None:
         await client.call_tool("recall_search", {"query": "test"}, progress_callback=note)
 
-    over_stdio(tmp_path, scene, TRANSCRIPTS)
+    in_process(scene, TRANSCRIPTS)
     assert reported
     assert all(about is not None and about.startswith("reading ") for _, _, about in reported)
 
@@ -218,6 +223,22 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
     assert server.returncode == 0
 
 
+def test_an_index_that_cannot_be_used_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "cache/foveal").mkdir(parents=True)
+    (tmp_path / "cache/foveal/recall").symlink_to(tmp_path)
+
+    async def scene(client: Client) -> str:
+        return await call(client, "recall_search", query="barn")
+
+    assert "> Look into the barn" in over_stdio(tmp_path, scene, TRANSCRIPTS)
+    done = warm_start.run([*COMMAND[1:], TRANSCRIPTS], env=environment(tmp_path), encoding="utf-8")
+    assert done.stderr == (
+        f"foveal mcp: {tmp_path}/cache/foveal/recall is not a folder: remove it; "
+        "until then the index is in memory and ends with the server\n"
+    )
+    assert not (tmp_path / "sessions.db").exists()
+
+
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -265,7 +286,7 @@ async def sessions_over_http(url: str, token: str) -> str:
 def test_http_needs_the_token(tmp_path: Path) -> None:
     with http_server(tmp_path) as (url, line):
         token = line.split()[-1]
-        assert "[foveal recall: 3 sessions" in asyncio.run(sessions_over_http(url, token))
+        assert "sessions, the most recently active first" in asyncio.run(sessions_over_http(url, token))
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         for headers in ({}, {"Authorization": f"Bearer {token}x"}):
             refused = httpx2.post(url, content=body, headers=headers, trust_env=False)
@@ -276,4 +297,4 @@ def test_http_needs_the_token(tmp_path: Path) -> None:
 def test_the_token_can_be_given(tmp_path: Path) -> None:
     with http_server(tmp_path, FOVEAL_MCP_TOKEN="given-token") as (url, line):
         assert "given-token" not in line
-        assert "[foveal recall: 3 sessions" in asyncio.run(sessions_over_http(url, "given-token"))
+        assert "sessions, the most recently" in asyncio.run(sessions_over_http(url, "given-token"))

@@ -57,8 +57,8 @@ def test_the_known_weights_are_the_official_ones() -> None:
 
 
 def test_weights_are_kept_in_the_user_cache_folder() -> None:
-    assert download.cache_folder({"HOME": "/home/me"}) == Path("/home/me/.cache/foveal/models")
-    assert download.cache_folder({"HOME": "/home/me", "XDG_CACHE_HOME": "/fast"}) == Path(
+    assert download.weights_folder({"HOME": "/home/me"}) == Path("/home/me/.cache/foveal/models")
+    assert download.weights_folder({"HOME": "/home/me", "XDG_CACHE_HOME": "/fast"}) == Path(
         "/fast/foveal/models"
     )
 

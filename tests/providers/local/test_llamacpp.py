@@ -80,7 +80,7 @@ def serving(gguf: Path, context: int) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def gguf() -> Path:
     try:
-        return asyncio.run(asyncio.wait_for(download.fetch(SMOLLM, download.cache_folder(os.environ)), 60))
+        return asyncio.run(asyncio.wait_for(download.fetch(SMOLLM, download.weights_folder(os.environ)), 60))
     except (ProviderError, TimeoutError) as problem:
         pytest.skip(f"SmolLM2 cannot be downloaded: {problem or 'it takes longer than a minute'}")
 

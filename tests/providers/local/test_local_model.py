@@ -54,7 +54,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 @pytest.fixture(scope="module")
 def cache() -> Path:
     """Return the folder that contains the weights."""
-    folder = download.cache_folder(os.environ)
+    folder = download.weights_folder(os.environ)
     try:
         run(asyncio.wait_for(download.fetch(download.QWEN_05B, folder), 60))
     except (ProviderError, TimeoutError) as problem:

@@ -13,6 +13,7 @@ from foveal import __version__
 from foveal.apps.cli import chat, config_commands, database_commands, replay_commands
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
+from foveal.user_paths import store_path
 
 DIALECT_NAMES = ("openai", "responses", "anthropic", "gemini")
 
@@ -46,8 +47,6 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = 
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if getattr(args, "store", args) is None:
-        from foveal.stores import store_path  # loads the stores, which not every command needs
-
         args.store = store_path()
     try:
         code = _run(_find_command(args.command, others)(args))

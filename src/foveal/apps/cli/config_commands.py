@@ -209,7 +209,7 @@ def _local_models() -> str:
         from foveal.providers.local import download
     except ImportError:
         return "not part of this version"
-    into = download.cache_folder(os.environ)
+    into = download.weights_folder(os.environ)
     there = [
         name
         for name, weights in download.KNOWN_WEIGHTS.items()

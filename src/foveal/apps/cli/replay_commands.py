@@ -14,11 +14,9 @@ from foveal.core.wire.safe_print import visible
 from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
-    from foveal.transcripts import Transcript
+    from foveal.transcripts import Transcript, UnreadableTranscript
 
 COMMANDS = ("replay", "why")
-COMPARED_POLICIES = ("economy", "rolling", "recent")
-"""Policies that are compared when none is named."""
 PROGRESS_BAR_CELLS = 30
 
 
@@ -29,7 +27,7 @@ def add_commands(commands: Any) -> None:
     replay.set_defaults(store=None)
     logs = "files, folders or stores of sessions; default: the sessions of FOVEAL_STORE"
     replay.add_argument("logs", nargs="*", type=Path, metavar="LOGS", help=logs)
-    about = f"a preset or a TOML file; may be repeated (default: {', '.join(COMPARED_POLICIES)})"
+    about = "a preset or a TOML file; may be repeated (default: every preset)"
     replay.add_argument("--policy", action="append", metavar="NAME", help=about)
     about = "run every policy with each of these values; may be repeated for another setting"
     replay.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=about)
@@ -134,15 +132,15 @@ def _add_output_options(parser: ArgumentParser) -> None:
 async def replay(args: Namespace) -> int:
     """Replay recorded conversations under several policies and print a table of costs and losses."""
     from foveal import replay as lab
-    from foveal.apps.cli.stored_sessions import print_skipped
+    from foveal.core.policies import PRESETS
 
     if args.html is not None and not args.html.parent.is_dir():
         raise FovealError(f"--html: there is no folder {visible(str(args.html.parent))}")
     if args.losses < 0:
         raise BadSetting("losses", args.losses, "a number from 0")
     _say_unknown_window(args)
-    policies = lab.policy_choices(args.policy or COMPARED_POLICIES, sweeps=args.sweep)
-    recordings = lab.load(args.logs or [_existing_store(args)], format=args.format, skipped=print_skipped)
+    policies = lab.policy_choices(args.policy or PRESETS, sweeps=args.sweep)
+    recordings, is_whole = _load_logs(args)
     chosen = lab.select(
         [recording for recording in recordings if _matches(recording, args.only)],
         half=args.half,
@@ -151,6 +149,8 @@ async def replay(args: Namespace) -> int:
         seed=args.seed,
     )
     if not chosen:
+        if not recordings and not is_whole:
+            return 1  # the reasons are printed
         raise FovealError(_nothing_to_replay(len(recordings)))
     rows = lab.run(
         chosen,
@@ -163,15 +163,16 @@ async def replay(args: Namespace) -> int:
         progress=_progress(args),
         **_settings(args),
     )
+    setting = lab.ReplaySetting(**{**_settings(args), "window": None})  # the rows have their windows
     if args.html is not None:
-        page = lab.html_page(rows, setting=lab.ReplaySetting(model=args.model), sources=args.by_source)
+        page = lab.html_page(rows, setting=setting, sources=args.by_source)
         args.html.write_text(page, encoding="utf-8")
         print(f"wrote {visible(str(args.html))}", file=sys.stderr)
     if args.json:
-        print(lab.as_json(rows, losses=args.losses))
+        print(lab.as_json(rows, losses=args.losses, setting=setting))
     else:
-        print(lab.table(rows, losses=args.losses, sources=args.by_source))
-    return 0
+        print(lab.table(rows, losses=args.losses, sources=args.by_source, setting=setting))
+    return 0 if is_whole else 1
 
 
 async def why(args: Namespace) -> int:
@@ -214,6 +215,26 @@ def _say_unknown_window(args: Namespace) -> None:
         print(f"foveal: {about}; set it with --window", file=sys.stderr)
 
 
+def _load_logs(args: Namespace) -> tuple[list[Transcript], bool]:
+    """Return the recordings, and whether every file was read whole; prints what is wrong with the others."""
+    from foveal import replay as lab
+    from foveal.apps.cli.stored_sessions import print_damaged, print_skipped
+
+    problems: list[UnreadableTranscript] = []
+
+    def on_skipped(problem: UnreadableTranscript) -> None:
+        problems.append(problem)
+        print_skipped(problem)
+
+    def on_damaged(problem: UnreadableTranscript) -> None:
+        problems.append(problem)
+        print_damaged(problem)
+
+    logs = args.logs or [_existing_store(args)]
+    found = lab.load(logs, format=args.format, skipped=on_skipped, damaged=on_damaged)
+    return found, not problems
+
+
 def _existing_store(args: Namespace) -> Path:
     path: Path = args.store
     if not path.exists():
@@ -235,11 +256,13 @@ def _nothing_to_replay(loaded: int) -> str:
 async def _named_recording(args: Namespace) -> Transcript:
     """Return the recording of a file, or the session of the store that the argument names."""
     from foveal import replay as lab
-    from foveal.apps.cli.stored_sessions import find_session, print_skipped
+    from foveal.apps.cli.stored_sessions import find_session, print_damaged, print_skipped
     from foveal.stores import open_store
 
     if Path(args.recording).exists() or not args.store.exists():
-        return _only_recording(lab.load([args.recording], format=args.format, skipped=print_skipped), args)
+        skipped = print_skipped if Path(args.recording).is_dir() else None  # else the error of the file
+        found = lab.load([args.recording], format=args.format, skipped=skipped, damaged=print_damaged)
+        return _only_recording(found, args)
     async with open_store(args.store) as store:
         return await lab.read_session(store, await find_session(store, args.recording), path=str(args.store))
 

@@ -160,3 +160,8 @@ def _counted(count: int, unit: str) -> str:
 def print_skipped(problem: transcripts.UnreadableTranscript) -> None:
     """Print the name of a file that could not be read, and why."""
     print(f"foveal: skipped {visible(str(problem))}", file=sys.stderr)
+
+
+def print_damaged(problem: transcripts.UnreadableTranscript) -> None:
+    """Print the name of a file that was read in part, and where it is damaged."""
+    print(f"foveal: damaged: {visible(str(problem))}", file=sys.stderr)

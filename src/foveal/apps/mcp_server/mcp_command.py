@@ -12,14 +12,17 @@ from argparse import Namespace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from foveal.errors import BadSetting, FovealError
+from foveal.errors import BadSetting, FovealError, StoreUnusable
 
 if TYPE_CHECKING:
     from foveal.recall.archive import Archive
+    from foveal.recall.archive.index_file import IndexFile
 
 COMMANDS: Final = ("mcp",)
 _MAX_PORT: Final = 65_535
 _DEFAULT_TOKENS: Final = 4_000
+SEARCH_S: Final = 2.0
+"""Time for which a call reads sessions that the index does not have yet; a task indexes them meanwhile."""
 _MAX_PROBLEM_CHARS: Final = 500
 
 
@@ -66,7 +69,8 @@ async def _serve(args: Namespace) -> None:
     sources = given_sources(given, tenant=args.tenant) if given else default_sources()
     if not sources:
         raise FovealError("no sessions of Claude Code, Codex, pi or Foveal were found: name a path")
-    archive = Archive(sources, tokens=args.tokens)
+    archive = Archive(sources, tokens=args.tokens, work_s=SEARCH_S, kept=_open_index())
+    archive.index_in_background()
     names = ", ".join(source.name for source in sources)
     # Beside the server, because a database that does not answer must not delay the client's connection.
     check = asyncio.create_task(_report_problems(archive)) if given else None
@@ -88,12 +92,31 @@ async def _serve(args: Namespace) -> None:
         await archive.close()
 
 
+def _open_index() -> IndexFile | None:
+    """Return the index in the user's cache folder, None if it cannot be used; say why, and if it is built again."""
+    from foveal.recall.archive.index_file import IndexFile
+    from foveal.user_paths import cache_folder
+
+    try:
+        index = IndexFile(cache_folder() / "recall")
+    except StoreUnusable as problem:
+        _print_problem(f"{problem}; until then the index is in memory and ends with the server")
+        return None
+    if index.notice:
+        _print_problem(index.notice)
+    return index
+
+
 async def _report_problems(archive: Archive) -> None:
     """Print what cannot be read of the places that the user named."""
+    for problem in await archive.check():
+        _print_problem(problem)
+
+
+def _print_problem(problem: str) -> None:
     from foveal.core.wire.safe_print import one_line
 
-    for problem in await archive.check():
-        print(f"foveal mcp: {one_line(problem, width=_MAX_PROBLEM_CHARS)}", file=sys.stderr, flush=True)
+    print(f"foveal mcp: {one_line(problem, width=_MAX_PROBLEM_CHARS)}", file=sys.stderr, flush=True)
 
 
 async def _serve_stdio(archive: Archive) -> None:

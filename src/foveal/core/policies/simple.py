@@ -16,9 +16,9 @@ from foveal.core.view.view import View
 
 
 def decide_recent(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
-    """Show the newest steps that fit.
+    """Show the newest steps that fit, and the latest user message.
 
-    Simple but expensive: once the window is full, the prefix moves on every call.
+    Simple but expensive: once the window is full, every few calls drop a step, and the prefix moves.
     """
     return ladder.force_fit(view, budget, moment, policy, target=budget.hard * policy.target)
 

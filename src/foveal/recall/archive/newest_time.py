@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from itertools import islice
 from typing import Final
 
 from foveal.transcripts.jsonl import GZIP_MAGIC, read_lines
@@ -14,6 +15,8 @@ from foveal.transcripts.transcript import TimedFact, parse_time
 
 TAIL_BYTES: Final = (16 << 10, 1 << 20)
 """Ends of a file that are read: the second one only if the first has no whole line with a time."""
+_TIMED_LINES: Final = 3
+"""Lines that are compared: an agent may write two of the same moment in the other order."""
 _TIME_FIELDS: Final = ("timestamp", "at")
 """Fields of a line with its time: in Claude Code, Codex and pi, and in files that Foveal exports."""
 
@@ -41,10 +44,10 @@ def newest_line_time(path: str, size: int) -> float | None:
 
 
 def _line_times(tail: bytes, *, is_whole: bool) -> Iterator[float]:
+    """Yield the times of the last lines that have one."""
     lines = tail if is_whole else tail.partition(b"\n")[2]
-    for line in read_lines(BytesIO(lines)):
-        value = line.parse_object() or {}
-        for field in _TIME_FIELDS:
-            at = parse_time(value.get(field))
-            if at is not None:
-                yield at
+    values = (line.parse_object() or {} for line in reversed(list(read_lines(BytesIO(lines)))))
+    times = (
+        at for value in values for field in _TIME_FIELDS if (at := parse_time(value.get(field))) is not None
+    )
+    return islice(times, _TIMED_LINES)

@@ -9,8 +9,9 @@ from typing import Final
 
 from foveal.errors import FovealError, StoreUnusable
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, TranscriptSource
-from foveal.stores import is_postgres_url, other_url_error, store_path
+from foveal.stores import is_postgres_url, other_url_error
 from foveal.stores.sqlite.schema import check_header
+from foveal.user_paths import store_path
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _AGENT_FOLDERS: Final = (

@@ -78,6 +78,9 @@ class SqliteSource:
     async def open(self, entry: SessionEntry) -> SessionLog:
         return SqliteLog(self, entry.key, await self._query(lambda db: _end(db, entry.key)))
 
+    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> None:
+        """Return None: the texts are compressed."""
+
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
         """Return events of a session, ascending."""
 
@@ -160,6 +163,8 @@ class SqliteLog:
     """The events of a session in a SQLite file."""
 
     is_append_only = True
+    is_lasting = False
+    parts = 1
 
     def __init__(self, source: SqliteSource, session: str, end: int) -> None:
         self._source = source
@@ -197,6 +202,9 @@ class PostgresSource:
 
     async def open(self, entry: SessionEntry) -> SessionLog:
         return await (await self.opened()).open(entry)
+
+    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> None:
+        """Return None: the texts are compressed."""
 
     async def close(self) -> None:
         await self._pool.close()
@@ -237,6 +245,9 @@ class StoreSource:
     async def open(self, entry: SessionEntry) -> SessionLog:
         return await _open_log(self.store, entry.key)
 
+    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> None:
+        """Return None: a store gives texts, no bytes."""
+
     async def close(self) -> None:
         """Does nothing: the store belongs to the caller."""
 
@@ -252,6 +263,8 @@ class StoreLog:
     """The events of a session in a store that is open."""
 
     is_append_only = True
+    is_lasting = False
+    parts = 1
 
     def __init__(self, store: Store, session: str, end: int) -> None:
         self._store = store

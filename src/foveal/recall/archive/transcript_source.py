@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import nlargest
 from io import BytesIO
 from itertools import count, islice
@@ -44,6 +44,8 @@ MAX_LOADED_BYTES: Final = 192 << 20
 """Size of the files whose events stay in memory; a single larger one stays until another is read."""
 MAX_TRANSCRIPT_BYTES: Final = 1 << 29
 """Size up to which a file is read at all."""
+MAX_RAW_BYTES: Final = 64 << 20
+"""Size up to which words are looked for in the bytes of a file that is not indexed yet."""
 T = TypeVar("T")
 
 _MAX_TITLE_FACTS: Final = 20
@@ -78,7 +80,11 @@ class TranscriptLog:
 
     is_append_only = False
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    is_lasting = True
+
+    def __init__(self, events: Sequence[Event], *, parts: int) -> None:
+        """`parts`: the number of conversations in its file."""
+        self.parts: Final = parts
         self._events = events
         self._first = events[0].seq if events else 0
 
@@ -105,6 +111,12 @@ class TranscriptSource:
         self._loaded: OrderedDict[str, LoadedFile] = OrderedDict()
         self._failed: dict[str, tuple[FileVersion, str]] = {}
         self._newest: dict[str, tuple[FileVersion, float | None]] = {}
+        self._remembered: Callable[[str, FileVersion], int] = lambda _handle, _version: 1
+
+    def remember_parts(self, parts: Callable[[str, FileVersion], int]) -> None:
+        """Use an index that knows how many conversations a file had, by the handle of the first: a file with
+        several need not be read to list them."""
+        self._remembered = parts
 
     @property
     def name(self) -> str:
@@ -137,12 +149,17 @@ class TranscriptSource:
         path, part = transcript_place(entry.key)
         known = self._details.get(path)
         if known is None or known[0] != entry.version:
-            known = await asyncio.to_thread(self._read_head, path)
+            is_alone = part == 0 and self._remembered(entry.handle, _as_version(entry)) == 1
+            known = await asyncio.to_thread(self._read_head if is_alone else self._read_details, path)
         return _at(known[1], part, path)
 
     async def open(self, entry: SessionEntry) -> SessionLog:
         path, part = transcript_place(entry.key)
         return _at((await asyncio.to_thread(self._load, path)).logs, part, path)
+
+    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> frozenset[int] | None:
+        path, _ = transcript_place(entry.key)
+        return await asyncio.to_thread(_find_raw, path, words)
 
     async def close(self) -> None:
         self._loaded.clear()
@@ -174,13 +191,14 @@ class TranscriptSource:
     def _newest_time(self, path: str, version: FileVersion, part: int) -> float | None:
         """Return the time of the newest message; of a file with several conversations, that of this one."""
         known = self._details.get(path)
-        if known is not None and known[0] == version and known[1][part].newest is not None:
-            return known[1][part].newest
+        if known is not None and known[0] == version and part < len(known[1]):
+            return self._newest[path][1] if known[1][part].newest is None else known[1][part].newest
         return self._newest[path][1]
 
     def _known_parts(self, path: str, version: FileVersion) -> int:
         known = self._details.get(path)
-        return len(known[1]) if known is not None and known[0] == version else 1
+        listed = len(known[1]) if known is not None and known[0] == version else 1
+        return max(listed, self._remembered(transcript_handle(path), version))
 
     def _read_head(self, path: str) -> tuple[FileVersion, tuple[SessionDetails, ...]]:
         """Return what the beginning and the end of a file say of its first conversation; of all, if that is the
@@ -194,11 +212,14 @@ class TranscriptSource:
         except UnreadableTranscript as problem:
             if version.size <= HEAD_BYTES:
                 raise self._failure(path, version, str(problem)) from None
-            self._load(path)  # one JSON value that is longer than the beginning
-            return self._details[path]
+            return self._read_details(path)  # one JSON value that is longer than the beginning
         except OSError as problem:
             raise self._failure(path, version, f"{path}: {problem.strerror}") from None
         return self._keep_details(path, version, found if is_whole else found[:1])
+
+    def _read_details(self, path: str) -> tuple[FileVersion, tuple[SessionDetails, ...]]:
+        self._load(path)
+        return self._details[path]
 
     def _load(self, path: str) -> LoadedFile:
         """Return the conversations of a file, parsed again if the file has changed."""
@@ -219,10 +240,10 @@ class TranscriptSource:
         try:
             with open(path, "rb") as file:
                 head = file.read(HEAD_BYTES)
-            details, logs = [], []
+            details, parts = [], []
             for each in transcripts.read(path):
                 details.append(_details(each, head, is_whole=True))
-                logs.append(TranscriptLog(list(each.events(first=each.first))))
+                parts.append(list(each.events(first=each.first)))
         except UnreadableTranscript as problem:
             text = str(UnreadableTranscript(path, problem.line, _without_advice(problem.problem)))
             raise self._failure(path, version, text) from None
@@ -230,7 +251,7 @@ class TranscriptSource:
             raise self._failure(path, version, f"{path}: {problem.strerror}") from None
         self._keep_details(path, version, details)
         self._failed.pop(path, None)
-        return LoadedFile(version, tuple(logs))
+        return LoadedFile(version, tuple(TranscriptLog(events, parts=len(parts)) for events in parts))
 
     def _keep_details(
         self, path: str, version: FileVersion, details: Sequence[SessionDetails]
@@ -246,6 +267,19 @@ class TranscriptSource:
         return RecallProblem(problem)
 
 
+def _find_raw(path: str, words: Sequence[bytes]) -> frozenset[int] | None:
+    """Return the numbers of the words in a file; None if it is compressed, too large or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_RAW_BYTES + 1)
+    except OSError:
+        return None
+    if len(content) > MAX_RAW_BYTES or content.startswith(GZIP_MAGIC):
+        return None
+    content = content.lower()
+    return frozenset(number for number, word in enumerate(words) if word in content)
+
+
 def _file_version(path: Path) -> FileVersion | None:
     try:
         status = path.stat()
@@ -253,6 +287,11 @@ def _file_version(path: Path) -> FileVersion | None:
         return None
     is_regular = os.path.isfile(path)  # not a pipe, which would block the reader
     return FileVersion(status.st_mtime_ns, status.st_size, status.st_ino) if is_regular else None
+
+
+def _as_version(entry: SessionEntry) -> FileVersion:
+    modified_ns, size, inode = map(int, entry.version)
+    return FileVersion(modified_ns, size, inode)
 
 
 def _current_version(path: str) -> FileVersion:

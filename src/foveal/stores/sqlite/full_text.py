@@ -12,7 +12,7 @@ All methods run in the caller's transaction, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import apsw
@@ -64,13 +64,20 @@ class FullTextIndex:
 
     def remove(self, session: int) -> None:
         """Remove a session's rows, and the words that only this session had."""
-        if self.last_indexed(session) < 0:
-            return
+        if self.last_indexed(session) >= 0:
+            self.hide(session)
+            self.drop_unused_words()
+
+    def hide(self, session: int) -> None:
+        """Remove a session's rows; the words that only it had stay in the file until `drop_unused_words`."""
         run, rows = self._connection.execute, (session << 32, ((session + 1) << 32) - 1)
         run("DELETE FROM foveal_text WHERE rowid BETWEEN ? AND ?", rows)
         run("DELETE FROM foveal_text_more WHERE piece BETWEEN ? AND ?", rows)
         run("DELETE FROM foveal_text_done WHERE session = ?", (session,))
-        run("INSERT INTO foveal_text (foveal_text) VALUES ('optimize')")
+
+    def drop_unused_words(self) -> None:
+        """Rewrite the index without the words of rows that were removed."""
+        self._connection.execute("INSERT INTO foveal_text (foveal_text) VALUES ('optimize')")
 
     def search(self, session: int, query: str, limit: int) -> list[Hit]:
         """Return the events that contain words of the query, best first; of equals, the newer first."""
@@ -80,18 +87,6 @@ class FullTextIndex:
         found = (self._rows(session, term) for term in self.terms(query))
         best = best_pieces(found, total=total, limit=limit)
         return rank((self._piece(session << 32, row, score) for row, score in best), limit=limit)
-
-    def search_sessions(self, sessions: Collection[int], query: str, limit: int) -> list[tuple[int, Hit]]:
-        """Return events of several sessions with their session, best first; a word is as rare as it is in all of
-        these sessions together."""
-        total = sum(self._progress(session)[1] for session in sessions)
-        if not total or limit <= 0:
-            return []
-        found = ([row for row in self._all_rows(term) if row >> 32 in sessions] for term in self.terms(query))
-        best = best_pieces(found, total=total, limit=limit)
-        pieces = [(row >> 32 << 32, self._piece(row >> 32 << 32, row, score)) for row, score in best]
-        ranked = rank((piece._replace(seq=base + piece.seq) for base, piece in pieces), limit=limit)
-        return [(hit.seq >> 32, Hit(seq=hit.seq & 0xFFFFFFFF, score=hit.score)) for hit in ranked]
 
     def events_with_all(self, sessions: Collection[int], text: str) -> dict[int, list[int]]:
         """Return the seqs of events with all words of a text in one piece, newest first, by session."""
@@ -137,6 +132,20 @@ class FullTextIndex:
         )
         return [row for (row,) in found]
 
+    def rows_of(self, sessions: Collection[int], term: str) -> list[int]:
+        """Return the row ids of the pieces of these sessions with an expression of `terms`."""
+        return [row for row in self._all_rows(term) if row >> 32 in sessions]
+
+    def count_pieces(self, sessions: Collection[int]) -> int:
+        """Return how many pieces these sessions have."""
+        return sum(self._progress(session)[1] for session in sessions)
+
+    def piece(self, row: int, score: float) -> FoundPiece:
+        """Return a piece with the seq of its event, to which the session's base is added."""
+        base = row >> 32 << 32
+        found = self._piece(base, row, score)
+        return found._replace(seq=base + found.seq)
+
     def _all_rows(self, term: str) -> list[int]:
         found = self._connection.execute("SELECT rowid FROM foveal_text WHERE foveal_text MATCH ?", (term,))
         return [row for (row,) in found]
@@ -154,6 +163,24 @@ class FullTextIndex:
 
     def _value(self, what: str, row: int) -> Any:
         return self._connection.execute(f"SELECT {what} = ?", (row,)).get
+
+
+def search_sessions(
+    parts: Sequence[tuple[FullTextIndex, Collection[int]]], query: str, limit: int
+) -> list[tuple[int, Hit]]:
+    """Return events of several sessions with their session, best first; a word is as rare as it is in all of these
+    sessions together. They may be in several indexes, in which no two have the same number."""
+    total = sum(index.count_pieces(sessions) for index, sessions in parts)
+    if not total or limit <= 0:
+        return []
+    owners = {session: index for index, sessions in parts for session in sessions}
+    found = (
+        [row for index, sessions in parts for row in index.rows_of(sessions, term)]
+        for term in parts[0][0].terms(query)
+    )
+    best = best_pieces(found, total=total, limit=limit)
+    ranked = rank((owners[row >> 32].piece(row, score) for row, score in best), limit=limit)
+    return [(hit.seq >> 32, Hit(seq=hit.seq & 0xFFFFFFFF, score=hit.score)) for hit in ranked]
 
 
 def _expression(term: QueryTerm) -> str:

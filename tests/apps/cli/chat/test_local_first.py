@@ -15,7 +15,7 @@ from foveal.providers import selection
 from foveal.providers.local import download
 from support.chat_project import ChatProject
 
-CACHE = download.cache_folder(os.environ)
+CACHE = download.weights_folder(os.environ)
 needs_model = pytest.mark.skipif(
     importlib.util.find_spec("dasllama") is None or download.cached_file(download.QWEN_05B, CACHE) is None,
     reason="the bundled model is not on this machine",

@@ -28,7 +28,7 @@ WINDOW = 256
 def home(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment with the weights and without any key."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    folder = download.cache_folder(os.environ)
+    folder = download.weights_folder(os.environ)
     try:
         asyncio.run(asyncio.wait_for(download.fetch(download.QWEN_05B, folder), 60))
     except (ProviderError, TimeoutError) as problem:

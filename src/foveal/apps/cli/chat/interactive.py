@@ -25,7 +25,7 @@ from foveal.core.tokens.counter import counter
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.permissions.command_rules import SHELL_TOOL
-from foveal.stores import store_path
+from foveal.user_paths import store_path
 
 MAX_COMPLETED_SESSIONS: Final = 1_000
 """Ids of sessions, newest first, that the Tab key completes."""

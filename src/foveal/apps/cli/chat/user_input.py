@@ -22,7 +22,7 @@ from foveal.apps.cli.chat.commands import SLASH_COMMANDS
 from foveal.apps.cli.chat.output.styled_text import counted
 from foveal.core.policies.presets import PRESETS
 from foveal.core.wire.safe_print import visible
-from foveal.project import state_folder
+from foveal.user_paths import state_folder
 
 MAX_LISTED_FILES: Final = 200
 """Files of a folder that completion reads."""
