@@ -218,7 +218,7 @@ def _say_unknown_window(args: Namespace) -> None:
 def _load_logs(args: Namespace) -> tuple[list[Transcript], bool]:
     """Return the recordings, and whether every file was read whole; prints what is wrong with the others."""
     from foveal import replay as lab
-    from foveal.apps.cli.stored_sessions import print_damaged, print_skipped
+    from foveal.apps.cli.session_commands import print_damaged, print_skipped
 
     problems: list[UnreadableTranscript] = []
 
@@ -256,7 +256,8 @@ def _nothing_to_replay(loaded: int) -> str:
 async def _named_recording(args: Namespace) -> Transcript:
     """Return the recording of a file, or the session of the store that the argument names."""
     from foveal import replay as lab
-    from foveal.apps.cli.stored_sessions import find_session, print_damaged, print_skipped
+    from foveal.apps.cli.session_commands import print_damaged, print_skipped
+    from foveal.apps.cli.stored_sessions import find_session
     from foveal.stores import open_store
 
     if Path(args.recording).exists() or not args.store.exists():

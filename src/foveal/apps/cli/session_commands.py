@@ -20,7 +20,6 @@ from foveal.apps.cli.stored_sessions import (
     all_sessions,
     find_session,
     make_store_folder,
-    print_skipped,
     session_exists,
 )
 from foveal.core.engine.cut_counts import cut_text
@@ -277,3 +276,13 @@ def _progress() -> Callable[[int, int], None] | None:
         print(f"\rreading … {share:4.0%}", end=end, file=sys.stderr, flush=True)
 
     return print_share
+
+
+def print_skipped(problem: transcripts.UnreadableTranscript) -> None:
+    """Print the name of a file that could not be read, and why."""
+    print(f"foveal: skipped {visible(str(problem))}", file=sys.stderr)
+
+
+def print_damaged(problem: transcripts.UnreadableTranscript) -> None:
+    """Print the name of a file that was read in part, and where it is damaged."""
+    print(f"foveal: damaged: {visible(str(problem))}", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
@@ -155,13 +154,3 @@ class SessionExport:
 
 def _counted(count: int, unit: str) -> str:
     return f"{count:,} {unit}{'s' * (count != 1)}"
-
-
-def print_skipped(problem: transcripts.UnreadableTranscript) -> None:
-    """Print the name of a file that could not be read, and why."""
-    print(f"foveal: skipped {visible(str(problem))}", file=sys.stderr)
-
-
-def print_damaged(problem: transcripts.UnreadableTranscript) -> None:
-    """Print the name of a file that was read in part, and where it is damaged."""
-    print(f"foveal: damaged: {visible(str(problem))}", file=sys.stderr)
