@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from foveal.core.redaction.assignments import find_cookies, password_at
+from foveal.core.redaction.assignments import find_cookies
+from foveal.core.redaction.passwords import password_at
 from foveal.core.redaction.secret_values import Secret, has_scattered_digits, is_placeholder, looks_random
 
 MAX_COMMAND_LINE_CHARS: Final = 400
@@ -22,8 +23,8 @@ def _option_pattern(short: bytes) -> re.Pattern[bytes]:
     return re.compile(
         rb"-(?<![A-Za-z0-9_-]-)(?=[uUpPab-])(?>(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
         + short
-        + rb"|(?P<cookie>b|-cookie)(?=[ ='\"])|-(?=[a-z-]{3,32}+(?<=[dnsty])[ =])[a-z-]{0,24}?"
-        rb"(?:(?P<password>pass(?:word|wd)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
+        + rb"|(?P<cookie>b|-cookie)(?=[ ='\"])|-(?=[a-z-]{3,32}+(?<=[densty])[ =])[a-z-]{0,24}?"
+        rb"(?:(?P<password>pass(?:word|wd|phrase)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
         rb"(?(login)(?=[ =]{0,2}[\"']?[^\s:\"'/=$@]{1,64}:))"
         rb"(?(cookie)(?=[ =]{0,2}[\"']?[\s\x1c-\x1f\"'`\\]{0,4}[A-Za-z0-9_.%!#$&*+^|~-]{1,64}=))"
         rb"(?(key)(?=(?: {1,2}|=)[\"']?[A-Za-z0-9_+/.~-]{16}))"
@@ -151,38 +152,57 @@ MAX_LOGIN_CHARS: Final = 512
 """Characters between `//` and `@` of an address."""
 MAX_SIGNS_TRIED: Final = 500
 """`@` signs that are tried one by one; in a text with more of them, a search for whole addresses is faster."""
-_ADDRESS_LOGIN: Final = re.compile(r"//(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)")
+_SIGN: Final = re.compile(rb"@(?<=[^\s@/]@)")
+"""The `@` of a login, which has a word before it; decorators in code have none."""
+_TWO_SLASHES: Final = re.compile(r"/\\{0,7}\Z")
+"""What stands before the second slash of an address; JSON may escape both."""
+_ADDRESS_LOGIN: Final = re.compile(r"/(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)")
 _ENCODED_LOGIN: Final = re.compile(
     r"%2[Ff]%2[Ff](?P<user>(?:[A-Za-z0-9_.~+-]|%(?!3[Aa]|40|2[Ff]))*+)%3[Aa]"
     r"(?P<password>(?:[A-Za-z0-9_.~+-]|%(?!40|2[Ff]))++)"
 )
-
-
 _ADDRESS_WITH_LOGIN: Final = re.compile(
-    rb"//[^\s/?#@:,\"'`<>\\]*+:(?P<password>[^\s/?,\"'`<>\\]*)@(?=[A-Za-z0-9\[$_{<%])"
+    rb"/(?<=[/\\]/)[^\s/?#@:,\"'`<>\\]*+:[^\s/?,\"'`<>\\]*@(?=[A-Za-z0-9\[$_{<%])"
 )
+_SAMPLE_LOGINS: Final = frozenset({("scott", "tiger"), ("user", "pass"), ("username", "passwd"), ("foo", "bar")})
+"""Logins of documentation."""
 
 
 def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find passwords in addresses such as `postgres://user:password@host`."""
-    at, tried = ascii_text.find(b"@"), 0
-    while at >= 0 and tried < MAX_SIGNS_TRIED:
-        yield from _login_before(text, at, ("//",), _ADDRESS_LOGIN)
-        at, tried = ascii_text.find(b"@", at + 1), tried + 1
-    if at >= 0:
-        for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, max(0, at - MAX_LOGIN_CHARS)):
-            yield from _login_before(text, address.end() - 1, ("//",), _ADDRESS_LOGIN)
-    if b"%" in ascii_text:
-        at = ascii_text.find(b"%40")
-        if at >= 0 and b"%2F%2F" not in ascii_text and b"%2f%2f" not in ascii_text:
-            return
-        while at >= 0:
-            yield from _login_before(text, at, ("%2F%2F", "%2f%2f"), _ENCODED_LOGIN)
-            at = ascii_text.find(b"%40", at + 1)
+    tried = 0
+    for sign in _SIGN.finditer(ascii_text):
+        yield from _address_login(text, sign.start())
+        tried += 1
+        if tried == MAX_SIGNS_TRIED:
+            for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, sign.end()):
+                yield from _address_login(text, address.end() - 1)
+            break
+    if b"%40" in ascii_text:
+        yield from _encoded_logins(text, ascii_text)
 
 
-def _login_before(text: str, at: int, starts: tuple[str, ...], login: re.Pattern[str]) -> Iterator[Secret]:
-    begin = max(text.rfind(start, max(0, at - MAX_LOGIN_CHARS), at) for start in starts)
-    hit = login.fullmatch(text, begin, at) if begin >= 0 else None
-    if hit and hit["password"] != hit["user"] and not is_placeholder(hit["password"]):
-        yield Secret(*hit.span("password"), "password", tail=False)
+def _address_login(text: str, at: int) -> Iterator[Secret]:
+    """Find the password before the `@` of an address."""
+    slash = text.rfind("/", max(0, at - MAX_LOGIN_CHARS), at)
+    hit = _ADDRESS_LOGIN.fullmatch(text, slash, at) if slash > 0 else None
+    if hit and _TWO_SLASHES.search(text, max(0, slash - 8), slash):
+        yield from _password_of(hit)
+
+
+def _encoded_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
+    if b"%2F%2F" not in ascii_text and b"%2f%2f" not in ascii_text:
+        return
+    at = ascii_text.find(b"%40")
+    while at >= 0:
+        begin = max(text.rfind(start, max(0, at - MAX_LOGIN_CHARS), at) for start in ("%2F%2F", "%2f%2f"))
+        hit = _ENCODED_LOGIN.fullmatch(text, begin, at) if begin >= 0 else None
+        if hit:
+            yield from _password_of(hit)
+        at = ascii_text.find(b"%40", at + 1)
+
+
+def _password_of(login: re.Match[str]) -> Iterator[Secret]:
+    user, password = login["user"], login["password"]
+    if password != user and not is_placeholder(password) and (user, password) not in _SAMPLE_LOGINS:
+        yield Secret(*login.span("password"), "password", tail=False)
