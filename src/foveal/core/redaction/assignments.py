@@ -15,6 +15,7 @@ from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
 from foveal.core.redaction.passwords import judge_password, name_start
+from foveal.core.redaction.stored_logins import judge_manifest
 from foveal.core.redaction.secret_values import (
     Secret,
     has_digit,
@@ -30,7 +31,7 @@ _VALUE_BELOW: Final = rb"[\"']?,?\s{1,40}[\"']?value[\"']?\s?:"
 """A name and its value in two fields, as the variables of a Kubernetes container have them."""
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:" + _VALUE_BELOW + rb"|[\"'`\\\])\s]{0,9}(?:[:=>,]|%3[ad]))"
 _BEFORE_VALUE: Final = (
-    rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z_+/~-]{24})"
+    rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
     rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
 )
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
@@ -58,12 +59,13 @@ _NAMES: Final = re.compile(
     + rb"(?P<password>)(?=[0-9]?[\"'`\\\])]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
     + _VALUE_BELOW
     + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\(['\"])(?![0-9]?[\"'`\\\])]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?[$<{\[*%(])"
+    + rb"|ind[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>)"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
+_SECRET_NAMES: Final = re.compile(rb"secret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)
 _PASS_NAMES: Final = re.compile(
     rb"pass(?:phrase|(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|" + _VALUE_BELOW + rb")"
 )
-_SECRET_NAMES: Final = re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
     r"(?P<scheme>[a-z0-9-]{3,16}(?:\s{1,2}|%20|\+))?(?P<value>[A-Za-z0-9._~+/-]{8,}+={0,2})"
@@ -101,7 +103,7 @@ KEY_WORDS: Final = (
 _KEY_WORDS: Final = re.compile(rf"(?:{KEY_WORDS})[_.-]?\Z")
 _HARMLESS_WORDS: Final = re.compile(
     r"(?:cache|primary|foreign|public|pub|sort|partition|idempotency|object|lookup|index|natural|unique|row|group|dedup"
-    r"|page|next|prev|previous|continuation|pagination|sync|csrf|xsrf|resume|cursor|cancellation|shard|routing|registry|s3"
+    r"|page|next|prev|previous|continuation|pagination|sync|csrf|xsrf|resume|cursor|cancellation|shard|routing|registry|s3|publickey|public_key"
     r"|bucket|hash|host|sync|event|dict|map|translation|message|mon|tur|don)[_.-]?\Z"
 )
 _DOTTED_NAME: Final = re.compile(
@@ -229,11 +231,12 @@ def _is_session(name: str, value: str) -> bool:
 _JUDGES: Final[dict[str, tuple[str, Callable[[str, re.Match[bytes]], Iterator[Secret]]]]] = {
     "key": ("kK", _judge_key),
     "token": ("kK", _judge_token),
-    "secret": ("cC", _judge_key),
+    "secret": ("sS", _judge_key),
     "cookie": ("kK", _judge_cookies),
     "password": ("wW", judge_password),
     "psk": ("kK", judge_password),
     "passphrase": ("pP", judge_password),
+    "manifest": ("kK", judge_manifest),
     "authorization": ("zZ", _judge_authorization),
 }
 """The judge of each kind of name, and the letter for which `_NAMES` searches: `FOLDED` makes others equal to it."""

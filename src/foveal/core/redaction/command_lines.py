@@ -161,6 +161,7 @@ _ENCODED_LOGIN: Final = re.compile(
     r"%2[Ff]%2[Ff](?P<user>(?:[A-Za-z0-9_.~+-]|%(?!3[Aa]|40|2[Ff]))*+)%3[Aa]"
     r"(?P<password>(?:[A-Za-z0-9_.~+-]|%(?!40|2[Ff]))++)"
 )
+_ENCODED_SLASHES: Final = re.compile(rb"%(?=2[Ff]%2[Ff])")
 _ADDRESS_WITH_LOGIN: Final = re.compile(
     rb"/(?<=[/\\]/)[^\s/?#@:,\"'`<>\\]*+:[^\s/?,\"'`<>\\]*@(?=[A-Za-z0-9\[$_{<%])"
 )
@@ -178,7 +179,7 @@ def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
             for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, sign.end()):
                 yield from _address_login(text, address.end() - 1)
             break
-    if b"%40" in ascii_text:
+    if _ENCODED_SLASHES.search(ascii_text):
         yield from _encoded_logins(text, ascii_text)
 
 
@@ -191,8 +192,6 @@ def _address_login(text: str, at: int) -> Iterator[Secret]:
 
 
 def _encoded_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
-    if b"%2F%2F" not in ascii_text and b"%2f%2f" not in ascii_text:
-        return
     at = ascii_text.find(b"%40")
     while at >= 0:
         begin = max(text.rfind(start, max(0, at - MAX_LOGIN_CHARS), at) for start in ("%2F%2F", "%2f%2f"))

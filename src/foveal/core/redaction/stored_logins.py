@@ -22,13 +22,13 @@ from foveal.core.redaction.secret_values import (
 MAX_MANIFEST_CHARS: Final = 4_000
 """Characters of a Kubernetes secret around its `kind` that are read."""
 _PGPASS: Final = re.compile(
-    r"(?:\A|(?<=\n))[A-Za-z0-9_.*-]{1,128}:(?:[0-9]{2,5}|\*):[^:\s]{1,64}:[^:\s]{1,64}:(?P<password>[^\s:]{4,128})(?=\s|\Z)"
+    rb":(?=[0-9*])(?:[0-9]{4,5}|\*):[^:\s]{1,64}:[^:\s]{1,64}:(?P<password>[^\s:\"'`<>()]{4,128})(?=\s|\Z)"
 )
-_PORT: Final = re.compile(rb":(?=[0-9*])(?:[0-9]{4,5}|\*):[^:\s]{1,64}:[^:\s]{1,64}:[^:\s]{4}")
+"""A line of `.pgpass` after its host: port, database, user and password."""
+_HOST: Final = re.compile(r"(?:\A|[\s\"'`])[A-Za-z0-9_.*-]{1,64}\Z")
 _IDENTIFIED: Final = re.compile(
     r"(?i)identified\s{1,4}(?:with\s{1,4}['\"`]?\w{1,40}['\"`]?\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?(?P<quote>['\"])"
 )
-_KIND: Final = re.compile(rb"kind[\"']?:\s?[\"']?secret(?![a-z])")
 _DATA: Final = re.compile(r"\b(?:data|stringData)[\"']?:[ \t]*(?=[\n{])")
 _ENTRY: Final = re.compile(
     r"(?:\n[ \t]{1,64}|\{\s*|,\s*)[\"']?[A-Za-z0-9_.-]{1,64}[\"']?:[ \t]*"
@@ -46,14 +46,15 @@ _FOREIGN: Final = re.compile(
 
 def find_stored(text: str, folded: bytes) -> Iterator[Secret]:
     """Find the secrets of these forms; `folded` is the text in lower case, as bytes."""
-    if b"identified" in folded:
-        yield from _identified(text)
-    if _PORT.search(folded):
-        for line in _PGPASS.finditer(text):
-            if not is_placeholder(line["password"]):
-                yield Secret(*line.span("password"), "password", tail=False)
-    for kind in _KIND.finditer(folded):
-        yield from _manifest(text, kind.start())
+    at = folded.find(b"identified")
+    while at >= 0:
+        yield from _identified(text, at)
+        at = folded.find(b"identified", at + 1)
+    for line in _PGPASS.finditer(folded):
+        start, end = line.span("password")
+        is_host = _HOST.search(text, max(0, line.start() - 65), line.start())
+        if is_host and not is_placeholder(text[start:end]):
+            yield Secret(start, end, "password", tail=False)
 
 
 def find_foreign(text: str) -> Iterator[Secret]:
@@ -70,15 +71,20 @@ def _ascii_part(password: str) -> str:
     return next((password[:at] for at, letter in enumerate(password) if ord(letter) > 127), password)
 
 
-def _identified(text: str) -> Iterator[Secret]:
-    for clause in _IDENTIFIED.finditer(text):
-        span = password_at(text, clause.end(), quote=clause["quote"])
-        if span and not is_placeholder(text[slice(*span)]):
+def _identified(text: str, at: int) -> Iterator[Secret]:
+    """Find the password of a statement of SQL; in small letters the words are prose as well."""
+    clause = _IDENTIFIED.match(text, at)
+    span = password_at(text, clause.end(), quote=clause["quote"]) if clause else None
+    if span and clause:
+        password = text[slice(*span)]
+        is_statement = clause.group().startswith("IDENTIFIED") or looks_like_spoken_password(password)
+        if is_statement and not is_placeholder(password):
             yield Secret(*span, "password", tail=False)
 
 
-def _manifest(text: str, kind: int) -> Iterator[Secret]:
+def judge_manifest(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
     """Find the values of a Kubernetes secret, before or after its `kind`."""
+    kind = hit.start()
     first = max(text.rfind("\n---", 0, kind), kind - MAX_MANIFEST_CHARS, 0)
     end = text.find("\n---", kind, kind + MAX_MANIFEST_CHARS)
     last = end if end >= 0 else kind + MAX_MANIFEST_CHARS
