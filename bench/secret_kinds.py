@@ -213,13 +213,21 @@ SECRET_KINDS: Final = (
         _joined(_random(_BASE64, 86), "=="),
         ("AccountName=a;AccountKey={};EndpointSuffix=core.windows.net", 'storage_account_key = "{}"\n'),
     ),
-    SecretKind("bearer", _random(_ALNUM, 24, 40), ("Authorization: Bearer {}\n", "curl -H 'Authorization: Bearer {}' x")),
+    SecretKind(
+        "bearer",
+        _random(_ALNUM, 24, 40),
+        ("Authorization: Bearer {}\n", "curl -H 'Authorization: Bearer {}' x"),
+    ),
     SecretKind(
         "basic",
         _encoded(_joined("ada:", _password)),
         ("Authorization: Basic {}\n", '{{"auths": {{"example.org": {{"auth": "{}"}}}}}}'),
     ),
-    SecretKind("cookie", _random(_ALNUM, 26, 40), ("Cookie: theme=dark; session={}\n", "Set-Cookie: sid={}; Path=/\n")),
+    SecretKind(
+        "cookie",
+        _random(_ALNUM, 26, 40),
+        ("Cookie: theme=dark; session={}\n", "Set-Cookie: sid={}; Path=/\n"),
+    ),
     SecretKind(
         "Django key",
         _joined("django-insecure-", _random(_LOWER + "!@#$%^&*(-_=+)", 50)),

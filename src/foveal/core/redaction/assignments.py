@@ -15,7 +15,6 @@ from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
 from foveal.core.redaction.passwords import judge_password, name_start
-from foveal.core.redaction.stored_logins import judge_manifest
 from foveal.core.redaction.secret_values import (
     Secret,
     has_digit,
@@ -26,6 +25,7 @@ from foveal.core.redaction.secret_values import (
     is_uuid,
     looks_random,
 )
+from foveal.core.redaction.stored_logins import judge_manifest
 
 _VALUE_BELOW: Final = rb"[\"']?,?\s{1,40}[\"']?value[\"']?\s?:"
 """A name and its value in two fields, as the variables of a Kubernetes container have them."""
@@ -176,7 +176,11 @@ def _is_key(name: str, value: str) -> bool:
 
 def _is_phrase(value: str) -> bool:
     """Return whether a value has letters, digits and several signs without an order, as the keys of Django do."""
-    return has_digit(value) and len(_PHRASE_SIGNS.findall(value)) >= MIN_PHRASE_SIGNS and not is_placeholder(value)
+    return (
+        has_digit(value)
+        and len(_PHRASE_SIGNS.findall(value)) >= MIN_PHRASE_SIGNS
+        and not is_placeholder(value)
+    )
 
 
 def _judge_authorization(text: str, word: re.Match[bytes]) -> Iterator[Secret]:

@@ -38,7 +38,8 @@ _SHORT_OPTION_COMMANDS: Final = ("mysql", "mariadb", "mycli", "sshpass", " login
 _MAX_SHORT_OPTIONS: Final = 50
 """With more short options than these, the whole text is searched for their commands."""
 _START: Final = re.compile(r"[ =]{0,2}(?P<quote>[\"'])?")
-_WORD_START: Final = r"(?<![^\s;|&$(\"'`/])"
+_WORD_START: Final = r"(?<![^\s;|&$(\"'`/?])"
+"""The beginning of a command; `?` stands for a letter that is not ASCII."""
 _HTTP_COMMAND: Final = re.compile(_WORD_START + r"(?:curl|wget|https?(?= )|xh|aria2c)\b")
 _HTTP_COMMANDS: Final = ("curl", "wget", "http", "xh", "aria2c")
 _LOGIN: Final = re.compile(r"(?P<user>[^\s:\"'/=$@]{1,64}):")
@@ -165,16 +166,16 @@ _ENCODED_SLASHES: Final = re.compile(rb"%(?=2[Ff]%2[Ff])")
 _ADDRESS_WITH_LOGIN: Final = re.compile(
     rb"/(?<=[/\\]/)[^\s/?#@:,\"'`<>\\]*+:[^\s/?,\"'`<>\\]*@(?=[A-Za-z0-9\[$_{<%])"
 )
-_SAMPLE_LOGINS: Final = frozenset({("scott", "tiger"), ("user", "pass"), ("username", "passwd"), ("foo", "bar")})
+_SAMPLE_LOGINS: Final = frozenset(
+    {("scott", "tiger"), ("user", "pass"), ("username", "passwd"), ("foo", "bar")}
+)
 """Logins of documentation."""
 
 
 def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find passwords in addresses such as `postgres://user:password@host`."""
-    tried = 0
-    for sign in _SIGN.finditer(ascii_text):
+    for tried, sign in enumerate(_SIGN.finditer(ascii_text)):
         yield from _address_login(text, sign.start())
-        tried += 1
         if tried == MAX_SIGNS_TRIED:
             for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, sign.end()):
                 yield from _address_login(text, address.end() - 1)

@@ -252,11 +252,7 @@ def _find_by_context(text: str, at: int, end: int) -> Secret | None:
         found = None
     if found or not _DIGITS.search(text, at, min(end, at + 64)):
         return found
-    return (
-        _azure_secret(text, at, end)
-        or _bearer(text, before, at, end)
-        or _service_key(text, before, at)
-    )
+    return _azure_secret(text, at, end) or _bearer(text, before, at, end) or _service_key(text, before, at)
 
 
 MAX_NEAR_CHARS: Final = 16

@@ -1,8 +1,8 @@
 """Scan for passwords after their name: `DB_PASSWORD=…`, `psk="…"`, "my password is …", `login ada password …`.
 
 1. `assignments` finds the names; `judge_password` reads what stands before and after one.
-2. A value counts if it looks like a password, or if the form leaves no doubt: a variable in capitals, one of several
-   pairs of a connection, a line of `.netrc`, a statement of SQL.
+2. A value counts if it looks like a password, or if the form leaves no doubt: a variable in capitals, one of
+   several pairs of a connection, a line of `.netrc`, a statement of SQL.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _is_setting(text: str, start: int, end: int, *, name: str, sign: re.Match[st
         return True
     if name.lower() == "pass" and text.startswith("pass:", start) and _OPENSSL.search(text[:start][-12:]):
         return True
-    return attached and not sign["quote"] and _is_line(text, start, end) and _may_be_typed(text, sign.end(), end)
+    return (
+        attached and not sign["quote"] and _is_line(text, start, end) and _may_be_typed(text, sign.end(), end)
+    )
 
 
 _OPENSSL: Final = re.compile(r"-(?:pass(?:in|out)?)\s{1,2}\Z")
@@ -126,10 +128,14 @@ def _may_be_typed(text: str, start: int, end: int) -> bool:
 
 # ── After a blank ──────────────────────────────────────────────────────────────────────────────────────
 
-_NETRC: Final = re.compile(r"(?:login|account)\s{1,8}[^\s]{1,64}\s{1,8}\Z")
+_NETRC: Final = re.compile(
+    r"(?P<machine>machine\s{1,8}[^\s]{1,128}\s{1,8}|default\s{1,8})?(?:login|account)\s{1,8}[^\s]{1,64}\s{1,8}\Z"
+)
+MAX_NETRC_CHARS: Final = 260
+"""Characters of an entry of `.netrc` before its password."""
 _QUOTE: Final = re.compile(r"(?:\s{1,4}|\()(?P<quote>['\"])")
 _BLANKS: Final = re.compile(r"\s{1,8}")
-_DOCKERFILE: Final = re.compile(r"(?:\A|\n)\s*ENV \Z")
+_DOCKERFILE: Final = re.compile(r"(?:\A|\n)[ \t]{0,8}ENV \Z")
 
 
 def _after_blank(text: str, start: int, end: int) -> tuple[int, int] | None:
@@ -142,6 +148,16 @@ def _after_blank(text: str, start: int, end: int) -> tuple[int, int] | None:
     else:
         blanks = _BLANKS.match(text, end)
         span = password_at(text, blanks.end()) if blanks else None
-        before = text[max(0, start - 90) : start]
-        clear = (name == "password" and _NETRC.search(before)) or (name.isupper() and _DOCKERFILE.search(before))
+        password = text[slice(*span)] if span else ""
+        clear = _is_netrc(text, start, password) if name == "password" else _is_dockerfile(text, start, name)
     return span if clear and span and not is_placeholder(text[slice(*span)]) else None
+
+
+def _is_netrc(text: str, start: int, password: str) -> bool:
+    """Return whether an entry of `.netrc` stands before the password; without its machine it may be prose."""
+    entry = _NETRC.search(text, max(0, start - MAX_NETRC_CHARS), start)
+    return entry is not None and (entry["machine"] is not None or looks_like_spoken_password(password))
+
+
+def _is_dockerfile(text: str, start: int, name: str) -> bool:
+    return name.isupper() and _DOCKERFILE.search(text, max(0, start - 16), start) is not None

@@ -26,7 +26,7 @@ from foveal.core.redaction.command_lines import find_logins, find_options
 from foveal.core.redaction.long_tokens import find_tokens
 from foveal.core.redaction.private_keys import find_private_keys
 from foveal.core.redaction.secret_values import Secret
-from foveal.core.redaction.stored_logins import find_foreign, find_stored
+from foveal.core.redaction.stored_logins import end_in_sentence, find_foreign, find_stored
 
 REFERENCE_FIELDS: Final = frozenset({"id", "call_id", "name", "origin"})
 """Fields of facts that are references, not text."""
@@ -51,7 +51,7 @@ def find_secrets(text: str) -> list[Secret]:
     if len(text) < MIN_TEXT_CHARS:
         return []
     ranked = _scan(text)
-    if "\x1b[" in text:
+    if "\x1b" in text:
         ranked += _scan_without_colours(text)
     merged: list[Secret] = []
     for hit, _ in sorted(ranked, key=lambda ranked: (ranked[0].start, ranked[1])):
@@ -66,11 +66,18 @@ def find_secrets(text: str) -> list[Secret]:
 def _scan(text: str) -> list[tuple[Secret, int]]:
     """Return the hits of all scans with their rank; for overlapping hits the first rank names the secret."""
     ascii_text = text.encode("ascii", "replace")  # one byte per character, so that positions agree
-    foreign: list[tuple[Secret, int]] = []
-    if not text.isascii():
-        foreign = [(hit, 6) for hit in find_foreign(text)]
-        text = ascii_text.decode("ascii")
-    return foreign + _scan_ascii(text, ascii_text)
+    if text.isascii():
+        return _scan_ascii(text, ascii_text)
+    found = _scan_ascii(ascii_text.decode("ascii"), ascii_text)
+    ranked = [(_without_sentence(hit, text), rank) for hit, rank in found]
+    return ranked + [(hit, 6) for hit in find_foreign(text, ascii_text)]
+
+
+def _without_sentence(hit: Secret, text: str) -> Secret:
+    """Return the secret without the words of another script that follow it; a private key has its own end."""
+    if hit.name == "private key":
+        return hit
+    return hit._replace(end=end_in_sentence(text, hit.start, hit.end))
 
 
 def _scan_ascii(text: str, ascii_text: bytes) -> list[tuple[Secret, int]]:
@@ -146,6 +153,16 @@ def scrub(text: str, *, under: str = "") -> str:
             ]  # the value of a field is one password
         text = _replace_secrets(text, secrets, shift=len(context))
     return text
+
+
+def scrub_span(text: str, start: int, end: int) -> str:
+    """Return a part of a text without the secrets of the whole text, also those that the part cuts."""
+    inside = [
+        hit._replace(start=max(hit.start, start), end=min(hit.end, end))
+        for hit in find_secrets(text)
+        if hit.start < end and hit.end > start
+    ]
+    return scrub(_replace_secrets(text[start:end], inside, shift=start))
 
 
 def redact_fact(fact: AnyFact) -> AnyFact:

@@ -14,9 +14,10 @@ from foveal.core.redaction.passwords import password_at
 from foveal.core.redaction.secret_values import (
     Secret,
     is_code,
+    is_hexadecimal,
     is_placeholder,
-    looks_like_password,
     looks_like_spoken_password,
+    looks_random,
 )
 
 MAX_MANIFEST_CHARS: Final = 4_000
@@ -29,18 +30,27 @@ _HOST: Final = re.compile(r"(?:\A|[\s\"'`])[A-Za-z0-9_.*-]{1,64}\Z")
 _IDENTIFIED: Final = re.compile(
     r"(?i)identified\s{1,4}(?:with\s{1,4}['\"`]?\w{1,40}['\"`]?\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?(?P<quote>['\"])"
 )
+_DOCUMENT_END: Final = re.compile(r"\n---|\bkind[\"']?:")
 _DATA: Final = re.compile(r"\b(?:data|stringData)[\"']?:[ \t]*(?=[\n{])")
 _ENTRY: Final = re.compile(
     r"(?:\n[ \t]{1,64}|\{\s*|,\s*)[\"']?[A-Za-z0-9_.-]{1,64}[\"']?:[ \t]*"
     r"(?P<quote>[\"']?)(?P<value>[^\s\"',{}]{1,4096})(?P=quote)[ \t]*"
 )
 MIN_SECRET_DATA_CHARS: Final = 8
+MIN_CHARS_BEFORE_SENTENCE: Final = 4
+MIN_FOREIGN_KEY_CHARS: Final = 16
+_EAST_ASIAN: Final = re.compile("[\u3000-\u9fff\uac00-\ud7af\uff00-\uffef“”‘’]")
+FOREIGN_KEY_NAMES: Final = ("密钥", "密鑰", "秘钥", "金鑰", "令牌", "トークン")
+"""Words for "key" and "token" that are not ASCII."""
 FOREIGN_NAMES: Final = (
-    "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "пароль", "Пароль", "contraseña", "Contraseña", "κωδικός", "סיסמה",
+    "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "пароль", "Пароль", "contraseña", "Contraseña",
 )  # fmt: skip
 """Words for "password" that are not ASCII."""
+MAX_FOREIGN_NAME_CHARS: Final = 12
+_BORDER: Final = re.compile(rb"\?a?\s?(?:[:=]|es\s)?\s?[\"'`]?(?=[!->@-~])")
+"""Where letters end that are not ASCII, and a word of ASCII begins."""
 _FOREIGN: Final = re.compile(
-    rf"(?:{'|'.join(FOREIGN_NAMES)})(?:\s?(?:[:=：＝]|是|为|為|は|는|은|es\b|это)\s?|\s)(?P<quote>[\"'`])?(?=[!-~])"
+    rf"(?:{'|'.join(FOREIGN_NAMES)}|(?P<key>{'|'.join(FOREIGN_KEY_NAMES)}))(?:\s?(?:[:=：＝]|是|为|為|は|는|은|es\b|это)\s?|\s)[“‘「]?(?P<quote>[\"'`])?(?=[!-~])"
 )
 
 
@@ -57,18 +67,32 @@ def find_stored(text: str, folded: bytes) -> Iterator[Secret]:
             yield Secret(start, end, "password", tail=False)
 
 
-def find_foreign(text: str) -> Iterator[Secret]:
-    """Find passwords after the word for it in a language whose letters are not ASCII."""
-    for name in _FOREIGN.finditer(text):
+def find_foreign(text: str, ascii_text: bytes) -> Iterator[Secret]:
+    """Find passwords after the word for it in a language whose letters are not ASCII; `ascii_text` has `?` for
+    each of these letters."""
+    for border in _BORDER.finditer(ascii_text):
+        name = _FOREIGN.search(text, max(0, border.start() - MAX_FOREIGN_NAME_CHARS), border.end() + 1)
+        if name is None:
+            continue
         span = password_at(text, name.end(), quote=name["quote"] or "")
-        password = _ascii_part(text[slice(*span)]) if span else ""
-        if span and (looks_like_password(password) or looks_like_spoken_password(password)) and not is_code(password):
-            yield Secret(span[0], span[0] + len(password), "password", tail=False)
+        if span is None:
+            continue
+        end = end_in_sentence(text, *span)
+        value = text[span[0] : end]
+        if (
+            name["key"]
+            and len(value) >= MIN_FOREIGN_KEY_CHARS
+            and (looks_random(value) or is_hexadecimal(value))
+        ):
+            yield Secret(span[0], end, "secret key")
+        elif not name["key"] and looks_like_spoken_password(value) and not is_code(value):
+            yield Secret(span[0], end, "password", tail=False)
 
 
-def _ascii_part(password: str) -> str:
-    """Return a password without the sentence that goes on after it."""
-    return next((password[:at] for at, letter in enumerate(password) if ord(letter) > 127), password)
+def end_in_sentence(text: str, start: int, end: int) -> int:
+    """Return where a secret ends at the latest: before Chinese, Japanese or Korean text that goes on after it."""
+    after = _EAST_ASIAN.search(text, start + MIN_CHARS_BEFORE_SENTENCE, end)
+    return after.start() if after else end
 
 
 def _identified(text: str, at: int) -> Iterator[Secret]:
@@ -85,9 +109,10 @@ def _identified(text: str, at: int) -> Iterator[Secret]:
 def judge_manifest(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
     """Find the values of a Kubernetes secret, before or after its `kind`."""
     kind = hit.start()
-    first = max(text.rfind("\n---", 0, kind), kind - MAX_MANIFEST_CHARS, 0)
-    end = text.find("\n---", kind, kind + MAX_MANIFEST_CHARS)
-    last = end if end >= 0 else kind + MAX_MANIFEST_CHARS
+    far = max(0, kind - MAX_MANIFEST_CHARS)
+    first = max(far, text.rfind("\n---", far, kind), text.rfind("kind", far, kind))
+    end = _DOCUMENT_END.search(text, hit.end(), hit.end() + MAX_MANIFEST_CHARS)
+    last = end.start() if end else hit.end() + MAX_MANIFEST_CHARS
     for data in _DATA.finditer(text, first, last):
         at = data.end()
         while entry := _ENTRY.match(text, at, last):

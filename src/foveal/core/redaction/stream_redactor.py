@@ -15,14 +15,15 @@ from foveal.core.redaction.command_lines import COMMAND_NAMES
 from foveal.core.redaction.long_tokens import SERVICE_NAMES
 from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS, find_private_keys, open_block_start
 from foveal.core.redaction.redact import scrub
-from foveal.core.redaction.stored_logins import FOREIGN_NAMES, MAX_MANIFEST_CHARS
+from foveal.core.redaction.stored_logins import FOREIGN_KEY_NAMES, FOREIGN_NAMES, MAX_MANIFEST_CHARS
 
 MAX_HELD_BACK_CHARS: Final = MAX_KEY_BLOCK_CHARS + 8_192
 MAX_CUTS_TRIED: Final = 64
 """Places that are tried in one call, from the last."""
 _INTRODUCTION: Final = re.compile(
     r"""(?ix) (?: key | token | secret | cookie | authoriz | bearer | auth ) [^\n]{0,24} \s* \Z
-      | (?: passw | pwd | pwor | kennw | passphrase | identified | (?<![a-z0-9]) (?: pass | psk ) [^a-z] ) .{0,260} \Z
+      | (?: passw | pwd | pwor | kennw | passphrase | identified ) .{0,260} \Z
+      | (?<![a-z0-9]) (?: pass | psk ) [^a-z] .{0,260} \Z
       | (?: login | account ) \s+ \S{0,64} \s* \Z
       | (?: api | access | private | signing | master | account ) \s \Z
       | ; \s{0,4} \Z | [a-z]=[^\s,;()]{1,64} \s \Z
@@ -34,9 +35,14 @@ _INTRODUCTION_CHARS: Final = 300
 _SERVICE: Final = re.compile(f"(?i)(?:{SERVICE_NAMES})[^\\n]{{0,80}}\\Z")
 _COMMAND: Final = re.compile(rf"\b(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
 _COMMAND_CHARS: Final = 480
-_MANIFEST: Final = re.compile(r"(?i)kind[\"']?:\s?[\"']?(?:s(?:e(?:c(?:r(?:et?)?)?)?)?)?\Z|kind[\"']?:\s?[\"']?secret(?![a-z])|apiversion[\"']?:\s?[\"']?v1(?![a-z0-9])")
+_MANIFEST: Final = re.compile(
+    r"""(?ix) kind["']?:\s?["']?secret(?![a-z]) | apiversion["']?:\s?["']?v1(?![a-z0-9])
+      | kind["']?: \s? ["']? (?:s(?:e(?:c(?:r(?:et?)?)?)?)?)? \Z"""
+)
 """A Kubernetes secret, in which every later value counts."""
-_FOREIGN: Final = re.compile(f"(?:{'|'.join(FOREIGN_NAMES)})\\W{{0,8}}\\w{{0,4}}\\s?\\Z")
+_FOREIGN: Final = re.compile(
+    f"(?:{'|'.join((*FOREIGN_NAMES, *FOREIGN_KEY_NAMES))})\\W{{0,8}}\\w{{0,4}}\\s?\\Z"
+)
 
 
 class StreamRedactor:
