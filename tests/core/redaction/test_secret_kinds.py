@@ -154,6 +154,9 @@ HARMLESS = {
     "an assembly": '<dependentAssembly publicKeyToken="1fc8b3b9a1e18e3b"></dependentAssembly>',
     "an example": 'create_engine("postgresql://scott:tiger@localhost/test")',
     "a login": "login required password needed; account settings password field",
+    "a macro": "#define sk_X509V3_EXT_METHOD_new_reserve(cmp, n) sk_X509_POLICY_NODE_set_cmp_func(sk, cmp)",
+    "HTML": "{ psk: &#x3C;Buffer|TypedArray|DataView>, [passphrase: &lt;string2&gt;] ://&lt;user&gt;:&lt;pw&gt;@h",
+    "tests": "--- PASS: TestE2E_RewindMultipleFiles (21.3s)\nPASS: a1b2c3d4\npassword='hashed_password_123'",
     "Chinese": "密码是必需的。密码: 不能为空 password？是的",
     "colours": "\x1b[32mpassed\x1b[0m \x1b[1;31mpassword\x1b[0m: \x1b[33mrequired\x1b[0m",
 }

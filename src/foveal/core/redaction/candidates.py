@@ -108,6 +108,10 @@ _KEY_VALUE: Final = (
 """A value of at least eight characters with a digit, or a long one."""
 _PASSWORD: Final = rf"""(?:\\{{0,7}}["'`][^$<{{\[*%(\n\\]|[^{_SPACE}"'`\\$<{{\[*%(][^{_SPACE}"'`\\]{{3}})"""
 """The beginning of a password that is no placeholder."""
+_PASSWORD_VALUE: Final = (
+    rf"""[0-9]?["'`\\\])]{{0,9}}(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?"""
+    rf"""|{_VALUE_BELOW})[{_SPACE}]{{0,3}}{_PASSWORD}"""
+)
 _OPTION_PASSWORD: Final = rf"""(?:["'][^$<{{\[*%(\n\\-]|[^{_SPACE}"'\\$<{{\[*%(-])"""
 _COOKIE: Final = rf"""[{_SPACE}"'`\\]{{0,4}}[A-Za-z0-9_.%!#$&*+^|~-]+="""
 _TO_OPTION: Final = r"(?:[^\n]|\\\n)*[^A-Za-z0-9_-]"
@@ -153,9 +157,9 @@ def _named_alternatives() -> list[str]:
         rf"_KEY(?i:{_KEY_VALUE})",
         rf"(?i:(?:token|secret(?:_?value)?){_KEY_VALUE})",
         rf"(?i:cookie{_AFTER_NAME}{_COOKIE})",
-        rf"""(?i:(?:(?:passw|kennw|pw)(?:or)?[dt]|pass(?:phrase)?|psk)[0-9]?["'`\\\])]{{0,9}}"""
-        rf"""(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?|{_VALUE_BELOW})"""
-        rf"""[{_SPACE}]{{0,3}}{_PASSWORD})""",
+        rf"(?i:(?:(?:passw|kennw|pw)(?:or)?[dt]|[_.-]pass|passphrase|psk){_PASSWORD_VALUE})",
+        rf"pass{_PASSWORD_VALUE}",
+        rf"""(?i:pass)(?:["'`\\]+[{_SPACE}]{{0,2}}[:=]|[{_SPACE}]{{0,2}}=|{_VALUE_BELOW}|:[{_SPACE}]{{0,3}}["'`])""",
         rf"""(?i:(?:passw|kennw|pw)(?:or)?[dt])(?:[{_SPACE}]{{1,4}}|\()["'][^$<{{\[*%(\n\\]""",
         rf"(?i:login|account)[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+password[{_SPACE}]",
         r"ENV [A-Z0-9_]*(?:PASSW|KENNW|PW)(?:OR)?[DT] ",

@@ -21,7 +21,7 @@ def _option_pattern(short: bytes) -> re.Pattern[bytes]:
     The first alternative that matches is final: an option is of one kind, whatever its value is. Of a value, the
     pattern asks what the checks ask first, since most options have no such value."""
     return re.compile(
-        rb"-(?<![A-Za-z0-9_-]-)(?=[uUpPab-])(?>(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
+        rb"-(?=[uUpPab-])(?<![A-Za-z0-9_-]-)(?>(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
         + short
         + rb"|(?P<cookie>b|-cookie)(?=[ ='\"])|-(?=[a-z-]{3,32}+(?<=[densty])[ =])[a-z-]{0,24}?"
         rb"(?:(?P<password>pass(?:word|wd|phrase)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
@@ -151,10 +151,10 @@ def _cookie_option(text: str, at: int) -> Iterator[Secret]:
 
 MAX_LOGIN_CHARS: Final = 512
 """Characters between `//` and `@` of an address."""
-MAX_SIGNS_TRIED: Final = 500
+MAX_SIGNS_TRIED: Final = 2_000
 """`@` signs that are tried one by one; in a text with more of them, a search for whole addresses is faster."""
-_SIGN: Final = re.compile(rb"@(?<=[^\s@/]@)")
-"""The `@` of a login, which has a word before it; decorators in code have none."""
+_BEFORE_NO_LOGIN: Final = b" \t\n\r@/("
+"""Characters before an `@` that ends no login, such as that of a decorator in code."""
 _TWO_SLASHES: Final = re.compile(r"/\\{0,7}\Z")
 """What stands before the second slash of an address; JSON may escape both."""
 _ADDRESS_LOGIN: Final = re.compile(r"/(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)")
@@ -174,12 +174,14 @@ _SAMPLE_LOGINS: Final = frozenset(
 
 def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find passwords in addresses such as `postgres://user:password@host`."""
-    for tried, sign in enumerate(_SIGN.finditer(ascii_text)):
-        yield from _address_login(text, sign.start())
-        if tried == MAX_SIGNS_TRIED:
-            for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, sign.end()):
-                yield from _address_login(text, address.end() - 1)
-            break
+    at, tried = ascii_text.find(b"@"), 0
+    while at >= 0 and tried < MAX_SIGNS_TRIED:
+        if ascii_text[at - 1] not in _BEFORE_NO_LOGIN:
+            yield from _address_login(text, at)
+        at, tried = ascii_text.find(b"@", at + 1), tried + 1
+    if at >= 0:
+        for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, max(0, at - MAX_LOGIN_CHARS)):
+            yield from _address_login(text, address.end() - 1)
     if _ENCODED_SLASHES.search(ascii_text):
         yield from _encoded_logins(text, ascii_text)
 

@@ -22,6 +22,7 @@ from foveal.core.redaction.secret_values import (
     has_digit,
     has_digit_or_capital,
     has_scattered_digits,
+    is_random_token,
     looks_random,
 )
 from foveal.core.redaction.token_places import (
@@ -82,7 +83,7 @@ class _Format(NamedTuple):
 _PROOFS: Final[dict[str, Callable[[str], object]]] = {
     "": bool,
     "mixed": has_digit_or_capital,
-    "random": looks_random,
+    "random": is_random_token,
 }
 _FORMATS: Final = sorted(
     (

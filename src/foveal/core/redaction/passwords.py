@@ -77,7 +77,7 @@ def _after_sign(text: str, start: int, end: int, sign: re.Match[str]) -> tuple[i
     if span is None:
         return None
     name, password = text[start:end], text[slice(*span)]
-    if is_placeholder(password) or (is_code(password) and not sign["quote"]):
+    if is_placeholder(password) or (is_code(password) and not sign["quote"]) or _is_verdict(name, sign):
         return None
     proven = (
         looks_like_password(password)
@@ -85,6 +85,11 @@ def _after_sign(text: str, start: int, end: int, sign: re.Match[str]) -> tuple[i
         or _is_setting(text, start, span[1], name=name, sign=sign)
     )
     return span if proven else None
+
+
+def _is_verdict(name: str, sign: re.Match[str]) -> bool:
+    """Return whether the line is the result of a test, such as `PASS: TestLogin`."""
+    return name in ("PASS", "Pass") and not sign["quote"] and sign["sign"].endswith(":")
 
 
 def _is_said(sign: re.Match[str], password: str) -> bool:

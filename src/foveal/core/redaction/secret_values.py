@@ -30,7 +30,8 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 _PLACEHOLDER_SIGNS: Final = tuple("$<{[*%(")
 _PLACEHOLDER: Final = re.compile(
     r"(?i)(.)\1*|\W*|none|null|true|false|changeme|change[_-]me|example|undefined|redacted\w*|x{3,}.*"
-    r"|(?:my|your|the|some|db|user|test)?[_-]?(?:pass|passwd|password|pwd|pw|secret|token)|.*(?:example|placeholder).*"
+    r"|(?:my|your|the|some|db|user|test)?[_-]?(?:pass|passwd|password|passphrase|pwd|pw|secret|token)|testing|hashed\w*"
+    r"|.*(?:example|placeholder).*|anonymous\W*|user@\w+|&(?:lt|#x?3c|#60);.*"
 )
 _CODE: Final = re.compile(r"[(\[{]|::|=|^/|^https?:")
 _DOTTED: Final = re.compile(r"\.\w+\.")
@@ -49,6 +50,11 @@ def looks_random(value: str) -> bool:
         and len(set(value)) >= MIN_RANDOM_CHARS
         and alphanumeric <= len(_PIECE.findall(value)) * _MAX_MEAN_RUN
     )
+
+
+def is_random_token(value: str) -> bool:
+    """Return whether a token looks random, and is no name whose words underscores join."""
+    return looks_random(value) and value.count("_") * 10 < len(value)
 
 
 def is_hexadecimal(value: str) -> bool:

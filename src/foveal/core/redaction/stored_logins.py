@@ -47,8 +47,12 @@ FOREIGN_NAMES: Final = (
 )  # fmt: skip
 """Words for "password" that are not ASCII."""
 MAX_FOREIGN_NAME_CHARS: Final = 12
-_BORDER: Final = re.compile(rb"\?a?\s?(?:[:=]|es\s)?\s?[\"'`]?(?=[!->@-~])")
+_BORDER: Final = re.compile(rb"\?(?:(?<=\?\?)|(?<=ontrase\?)a) ?(?:[:=]|es )? ?[\"'`]?(?=[!->@-~])")
 """Where letters end that are not ASCII, and a word of ASCII begins."""
+_LAST_LETTERS: Final = frozenset("：＝是为為は는은о“‘「") | {
+    name.rstrip("a")[-1] for name in FOREIGN_NAMES + FOREIGN_KEY_NAMES
+}
+"""Letters right before such a word, if a name introduces it."""
 _FOREIGN: Final = re.compile(
     rf"(?:{'|'.join(FOREIGN_NAMES)}|(?P<key>{'|'.join(FOREIGN_KEY_NAMES)}))(?:\s?(?:[:=：＝]|是|为|為|は|는|은|es\b|это)\s?|\s)[“‘「]?(?P<quote>[\"'`])?(?=[!-~])"
 )
@@ -71,6 +75,8 @@ def find_foreign(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find passwords after the word for it in a language whose letters are not ASCII; `ascii_text` has `?` for
     each of these letters."""
     for border in _BORDER.finditer(ascii_text):
+        if text[border.start()] not in _LAST_LETTERS:
+            continue
         name = _FOREIGN.search(text, max(0, border.start() - MAX_FOREIGN_NAME_CHARS), border.end() + 1)
         if name is None:
             continue

@@ -24,6 +24,7 @@ _INTRODUCTION: Final = re.compile(
     r"""(?ix) (?: key | token | secret | cookie | authoriz | bearer | auth ) [^\n]{0,24} \s* \Z
       | (?: passw | pwd | pwor | kennw | passphrase | identified ) .{0,260} \Z
       | (?<![a-z0-9]) (?: pass | psk ) [^a-z] .{0,260} \Z
+      | (?: machine \s+ \S{0,128} | default ) (?: \s+ (?: (?:login|account) .{0,80} )? )? \Z | machine \s* \Z
       | (?: login | account ) \s+ \S{0,64} \s* \Z
       | (?: api | access | private | signing | master | account ) \s \Z
       | ; \s{0,4} \Z | [a-z]=[^\s,;()]{1,64} \s \Z
@@ -33,7 +34,7 @@ _INTRODUCTION: Final = re.compile(
 )
 _INTRODUCTION_CHARS: Final = 300
 _SERVICE: Final = re.compile(f"(?i)(?:{SERVICE_NAMES})[^\\n]{{0,80}}\\Z")
-_COMMAND: Final = re.compile(rf"\b(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
+_COMMAND: Final = re.compile(rf"(?<![A-Za-z0-9_])(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
 _COMMAND_CHARS: Final = 480
 _MANIFEST: Final = re.compile(
     r"""(?ix) kind["']?:\s?["']?secret(?![a-z]) | apiversion["']?:\s?["']?v1(?![a-z0-9])
