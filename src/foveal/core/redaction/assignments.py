@@ -29,7 +29,7 @@ from foveal.core.redaction.stored_logins import judge_manifest
 
 _VALUE_BELOW: Final = rb"[\"']?,?\s{1,40}[\"']?value[\"']?\s?:"
 """A name and its value in two fields, as the variables of a Kubernetes container have them."""
-_AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:" + _VALUE_BELOW + rb"|[\"'`\\\])\s]{0,9}(?:[:=>,]|%3[ad]))"
+_AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])\s]{0,9}+(?:[:=>,]|%3[ad])|" + _VALUE_BELOW + rb")"
 _BEFORE_VALUE: Final = (
     rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
     rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
@@ -53,13 +53,13 @@ _NAMES: Final = re.compile(
     + _BEFORE_VALUE
     + rb")|ie(?<=cookie)(?P<cookie>)"
     + _AFTER_NAME
-    + rb"|(?<=psk)(?P<psk>)(?=[\"'`\\]{0,3}\s{0,2}[:=])"
     + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
     + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
     + rb"(?P<password>)(?=[0-9]?[\"'`\\\])]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
     + _VALUE_BELOW
     + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\(['\"])(?![0-9]?[\"'`\\\])]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?[$<{\[*%(])"
     + rb"|ind[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>)"
+    + rb"|[:=\"'](?<=psk.)(?P<psk>)"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
 _SECRET_NAMES: Final = re.compile(rb"secret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)

@@ -165,7 +165,7 @@ def _named_alternatives() -> list[str]:
         r"ENV [A-Z0-9_]*(?:PASSW|KENNW|PW)(?:OR)?[DT] ",
         rf"(?i:identified[{_SPACE}]+(?:with[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+)?(?:by|as)[{_SPACE}]+(?:password[{_SPACE}]+)?[\"'])",
         rf"(?i:kind[\"']?:[{_SPACE}]?[\"']?secret)",
-        r":(?:[0-9]{4}|[0-9]{5}|\*):[^:\s\x0b]+:[^:\s\x0b]+:[^:\s\x0b]{4}",
+        r":(?:5432|\*):[^:\s\x0b]+:[^:\s\x0b]+:[^:\s\x0b]{4}",
         rf"""(?i:uthorization["'`\\\]]{{0,4}}(?:[{_SPACE}]?[:=,]|%3[ad])[{_SPACE}]{{0,3}}(?:\\{{0,3}}["'`])?(?:%20)?"""
         rf"""(?:[a-z0-9-]{{3,16}}(?:[{_SPACE}]{{1,2}}|%20|\+))?[A-Za-z0-9._~+/-]{{8}})""",
         r"(?i:private(?:[ +]|%20)key(?:(?:[ +]|%20)block)?)--",

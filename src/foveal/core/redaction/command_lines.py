@@ -182,7 +182,7 @@ def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     if at >= 0:
         for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, max(0, at - MAX_LOGIN_CHARS)):
             yield from _address_login(text, address.end() - 1)
-    if _ENCODED_SLASHES.search(ascii_text):
+    if b"%" in ascii_text and _ENCODED_SLASHES.search(ascii_text):
         yield from _encoded_logins(text, ascii_text)
 
 

@@ -42,8 +42,8 @@ _LINE_AFTER: Final = re.compile(r"\s*(?:[\n\r]|\Z)")
 
 
 def judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
-    """Find the password after a name; the last group of the match ends where the name does."""
-    end = hit.end(hit.lastgroup or "")
+    """Find the password after a name; the last group ends where the name does, or after the match of `k` for `psk`."""
+    end = hit.start() + 1 if hit.lastgroup == "psk" else hit.end(hit.lastgroup or "")
     start = name_start(text, end)
     sign = _SIGN.match(text, end)
     span = _after_sign(text, start, end, sign) if sign else _after_blank(text, start, end)

@@ -23,7 +23,7 @@ from foveal.core.redaction.secret_values import (
 MAX_MANIFEST_CHARS: Final = 4_000
 """Characters of a Kubernetes secret around its `kind` that are read."""
 _PGPASS: Final = re.compile(
-    rb":(?=[0-9*])(?:[0-9]{4,5}|\*):[^:\s]{1,64}:[^:\s]{1,64}:(?P<password>[^\s:\"'`<>()]{4,128})(?=\s|\Z)"
+    r":[0-9*]{1,5}:[^:\s]{1,64}:[^:\s]{1,64}:(?P<password>[^\s:\"'`<>()]{4,128})(?=\s|\Z)"
 )
 """A line of `.pgpass` after its host: port, database, user and password."""
 _HOST: Final = re.compile(r"(?:\A|[\s\"'`])[A-Za-z0-9_.*-]{1,64}\Z")
@@ -64,11 +64,20 @@ def find_stored(text: str, folded: bytes) -> Iterator[Secret]:
     while at >= 0:
         yield from _identified(text, at)
         at = folded.find(b"identified", at + 1)
-    for line in _PGPASS.finditer(folded):
-        start, end = line.span("password")
-        is_host = _HOST.search(text, max(0, line.start() - 65), line.start())
-        if is_host and not is_placeholder(text[start:end]):
-            yield Secret(start, end, "password", tail=False)
+    yield from _pgpass(text, folded, b":5432:")
+    if b"*" in folded:
+        yield from _pgpass(text, folded, b":*:")
+
+
+def _pgpass(text: str, folded: bytes, port: bytes) -> Iterator[Secret]:
+    """Find the passwords of `.pgpass` with this port: that of PostgreSQL, or any."""
+    at = folded.find(port)
+    while at >= 0:
+        line = _PGPASS.match(text, at)
+        is_host = line and _HOST.search(text, max(0, at - 65), at)
+        if line and is_host and not is_placeholder(line["password"]):
+            yield Secret(*line.span("password"), "password", tail=False)
+        at = folded.find(port, at + 1)
 
 
 def find_foreign(text: str, ascii_text: bytes) -> Iterator[Secret]:
