@@ -42,7 +42,7 @@ _LINE_AFTER: Final = re.compile(r"\s*(?:[\n\r]|\Z)")
 
 
 def judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
-    """Find the password after a name; the last group ends where the name does, or after the match of `k` for `psk`."""
+    """Find the password after a name, which ends at the last group; `psk` ends at the `k` of the search."""
     end = hit.start() + 1 if hit.lastgroup == "psk" else hit.end(hit.lastgroup or "")
     start = name_start(text, end)
     sign = _SIGN.match(text, end)
@@ -110,7 +110,10 @@ def _is_setting(text: str, start: int, end: int, *, name: str, sign: re.Match[st
     if name.lower() == "pass" and text.startswith("pass:", start) and _OPENSSL.search(text[:start][-12:]):
         return True
     return (
-        attached and not sign["quote"] and _is_line(text, start, end) and _may_be_typed(text, sign.end(), end)
+        attached
+        and not sign["quote"]
+        and _is_line(text, start, end)
+        and looks_like_spoken_password(text[sign.end() : end])
     )
 
 
@@ -125,10 +128,6 @@ def _in_connection(text: str, start: int, end: int) -> bool:
 def _is_line(text: str, start: int, end: int) -> bool:
     """Return whether the pair stands alone on its line, as in a file of settings."""
     return bool(_LINE_BEFORE.search(text, max(0, start - 24), start) and _LINE_AFTER.match(text, end))
-
-
-def _may_be_typed(text: str, start: int, end: int) -> bool:
-    return looks_like_spoken_password(text[start:end])
 
 
 # ── After a blank ──────────────────────────────────────────────────────────────────────────────────────
