@@ -107,7 +107,7 @@ def _is_setting(text: str, start: int, end: int, *, name: str, sign: re.Match[st
         return True
     if not sign["sign"].endswith((":", ">")) and _in_connection(text, start, end):
         return True
-    if name.lower() == "pass" and text.startswith("pass:", start) and _OPENSSL.search(text[:start][-12:]):
+    if name == "pass" and _OPENSSL.search(text, max(0, start - 12), start):
         return True
     return (
         attached
