@@ -27,6 +27,8 @@ VALUES: Final[dict[str, str]] = {
     "tools.sandbox": "'off'",
     "telegram.webhook": "'delete'",
     "server.database": "'postgresql://localhost/foveal'",
+    "telegram.agent": "'y'",
+    "discord.agent": "'y'",
     "schedule": "[{name = 'a', session = 's', cron = '0 9 * * *', prompt = 'Hello.'}]",
 }
 """Values for keys that do not take any text or number."""
@@ -84,6 +86,7 @@ def derived(config: Config) -> dict[str, Any]:
         "rules": config.rules,
         "servers": config.servers,
         "schedules": config.schedules,
+        "bots": [config.bot_agent(app) for app in ("telegram", "discord")],
         "system": config.system_text(""),
     }
 
@@ -126,6 +129,8 @@ def preset(key: ConfigKey, *, agent: str = "") -> str:
     """Return settings with which the key can act: a policy that uses all keys, and a model for its address."""
     if key.path == ("context", "policy"):
         return ""
+    if key.path[-1] == "agent":
+        return "agents.y.window = 8_000\n"
     if key.path == ("base_url",):
         return f"{f'agents.{agent}.' if agent else ''}model = 'openai/gpt-4.1'\n"
     return f"{f'agents.{agent}.' if agent else ''}context.policy = 'sliding-summary'\n"

@@ -184,6 +184,11 @@ class Config:
         """Names of the configured agents."""
         return tuple(dict.fromkeys(path[1] for path in self.values if path[0] == "agents"))
 
+    def bot_agent(self, platform: str) -> str:
+        """Return the agent of a bot's new sessions; "" for the settings of the server."""
+        has_key = find_key((platform, "agent")) is not None
+        return (self.get(f"{platform}.agent") if has_key else None) or ""
+
     def agent(self, name: str) -> Config:
         """Return the configuration of a named agent.
 

@@ -151,6 +151,8 @@ class ScheduleSetting(NamedTuple):
     tenant: str = "default"
     missed: MissedRuns = "once"
     """What to do about times that passed while no server ran: one run for all of them, or none."""
+    agent: str = ""
+    """The agent `[agents.NAME]` with which its session is created."""
 
 
 _REQUIRED_FIELDS: Final = tuple(
@@ -186,7 +188,7 @@ def _schedule_problem(table: Mapping[str, Any]) -> str:
 
 _SCHEDULES: Final = ValueKind(
     f"tables with different names, each with {', '.join(_REQUIRED_FIELDS)} "
-    "and perhaps zone, tenant, missed (once, skip)",
+    "and perhaps zone, tenant, missed (once, skip), agent",
     lambda value: not _schedules_problem(value),
     _refuse_text,
     _schedules_problem,
@@ -247,6 +249,7 @@ SERVER_KEYS: Final = (
         [],
     ),
     _server_key("telegram.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
+    _server_key("telegram.agent", STRING, "the agent [agents.NAME] of new conversations", None),
     _server_key("telegram.footer", BOOLEAN, "show how full the window is below each answer", default=True),
     _server_key(
         "telegram.webhook",
@@ -256,6 +259,7 @@ SERVER_KEYS: Final = (
     ),
     _server_key("telegram.base_url", HTTP_URL, "URL of your own Bot API server", None),
     _server_key("discord.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
+    _server_key("discord.agent", STRING, "the agent [agents.NAME] of new conversations", None),
     _server_key("discord.footer", BOOLEAN, "show how full the window is below each answer", default=True),
     _server_key("discord.base_url", HTTP_URL, "another URL of the API", None),
     _server_key("schedule", _SCHEDULES, "prompts that the server sends at given times", []),

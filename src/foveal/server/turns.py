@@ -33,6 +33,7 @@ from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
 from foveal.server.inbox import InboxEntry
 from foveal.server.redacted_events import redacted_events
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded
+from foveal.server.unavailable_provider import UnavailableProvider
 from foveal.sessions.log_reader import read_slices
 from foveal.sessions.session import Session
 
@@ -304,6 +305,9 @@ class TurnRunner:
             self._turn.emit(TurnFinished(why="answered", report=self._report))
             return "answered"
         why: EndReason = "answered"
+        provider = self._agent.provider
+        if isinstance(provider, UnavailableProvider) and provider.refusal is not None:
+            raise provider.refusal  # before the request is reduced with settings that are not the session's
         events = self._agent.answer()
         async for event in events if self._runtime.redact is None else redacted_events(events):
             if isinstance(event, TurnFinished):
