@@ -276,6 +276,8 @@ _FROM_ZERO: Final = whole_number(0)
 _FROM_ONE: Final = whole_number(1)
 _STRATEGIES: Final = one_of(get_args(Strategy))
 
+MAX_TOOL_ITERATIONS: Final = 50
+"""Most rounds of tool calls in one turn, unless the configuration has another number."""
 _AGENT_KEYS: Final = (
     config_key(
         "model",
@@ -307,6 +309,13 @@ _AGENT_KEYS: Final = (
         "text, or file://… with one, that follows Foveal's system text in new sessions",
         project=False,
         default="",
+    ),
+    config_key(
+        "max_tool_iterations",
+        whole_number(1, 10_000),
+        "rounds of tool calls in one turn, after which the turn ends",
+        project=False,
+        default=MAX_TOOL_ITERATIONS,
     ),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
     config_key(

@@ -81,7 +81,8 @@ class LiveSession:
         agent_name: str = "",
         owner: object = None,
     ) -> None:
-        """`agent_name` is that of the configuration. `owner` is not garbage-collected before the session: it finds the session for others."""
+        """`agent_name` is that of the configuration. `owner` is not garbage-collected before the session: it finds
+        the session for others."""
         self.tenant = tenant
         self.agent_name = agent_name
         """The agent of the configuration whose settings it has; "" for the server's own."""

@@ -110,7 +110,7 @@ class Tenant:
         return await self._runtime.inbox.find(self.name, id, key=self._runtime.storable_key(key))
 
     async def ensure(self, id: str, *, title: str = "", agent: str = "") -> LiveSession:
-        """Return the session, creating it on first use with this agent; raises `UnknownSession` if it was erased."""
+        """Return the session, created on first use with this agent; raises `UnknownSession` if it was erased."""
         if self._known(id) is not None:
             return await self.session(id)
         async with self._runtime.locks.lock(self.name, check_session_id(id)):
@@ -259,7 +259,13 @@ class Tenant:
         tools = recall_tools(session, counting=session.counter)
         denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
         offered = Toolbox([tool for tool in tools if tool.name not in denied])
-        agent = Agent(session, provider, Toolbox(()), recall_tools=offered)
+        agent = Agent(
+            session,
+            provider,
+            Toolbox(()),
+            recall_tools=offered,
+            max_tool_iterations=config.get("max_tool_iterations"),
+        )
         return LiveSession(runtime, self.name, agent, self._turn_listeners, agent_name=agent_name, owner=self)
 
     async def _answering(self, id: str) -> _Answering:

@@ -186,6 +186,8 @@ class TurnRunner:
         self._entry = entry
         self._turn = turn
         self._report: Report | None = None
+        self._problem = ""
+        """Why the turn ended without an answer."""
 
     async def run(self) -> None:
         """Run the turn to its end and mark the message as done, unless the server stops before. Raises if the
@@ -261,7 +263,9 @@ class TurnRunner:
         if problem is not None and (self.is_unstored or isinstance(problem, LeaseLost)):
             raise problem
         if problem is None:
-            return TurnOutcome(why=task.result(), text=self._turn.text, report=self._report)
+            return TurnOutcome(
+                why=task.result(), text=self._turn.text, problem=self._problem, report=self._report
+            )
         return failed_outcome(problem, text=await self._text_so_far())
 
     async def _text_so_far(self) -> str:
@@ -311,8 +315,8 @@ class TurnRunner:
         events = self._agent.answer()
         async for event in events if self._runtime.redact is None else redacted_events(events):
             if isinstance(event, TurnFinished):
-                why, self._report = event.why, _without_events(event.report)
-                event = TurnFinished(why=why, report=self._report)
+                why, self._problem, self._report = event.why, event.problem, _without_events(event.report)
+                event = TurnFinished(why=why, problem=self._problem, report=self._report)
             self._turn.emit(event)
         return why
 
@@ -418,7 +422,7 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     if answer is not None:
         turn.emit(answer)
     if entry.why in ("answered", "steps", "denied"):
-        turn.emit(TurnFinished(why=entry.why, report=report))  # type: ignore[arg-type]
+        turn.emit(TurnFinished(why=entry.why, problem=entry.problem, report=report))  # type: ignore[arg-type]
     turn.end(
         TurnOutcome(
             why=entry.why,  # type: ignore[arg-type]

@@ -62,7 +62,6 @@ BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules
 NEW_AGENT: Final = "The agent `{agent}` answers in it."
 EMPTY_ANSWER: Final = "(The model gave an empty answer.)"
 STOPPED: Final = "⏹ Stopped."
-STEP_LIMIT: Final = "⏹ The answer has reached its limit of steps. Say “go on” to continue."
 BUSY: Final = "An answer is being written. Try again when it has arrived, or send /stop."
 AFTER_ANSWER: Final = "⏳ This comes after the answer that is being written."
 IDLE: Final = "No answer is being written."
@@ -133,6 +132,11 @@ def new_session(*, carry: str = "", agent: str = "") -> str:
     """Return the reply to /new."""
     text = CONTINUED_SESSION.format(carry=carry) if carry else NEW_SESSION
     return f"{text} {NEW_AGENT.format(agent=agent)}" if agent else text
+
+
+def step_limit(problem: str) -> str:
+    """Return the last line of an answer that has reached its limit of tool calls."""
+    return f"⏹ The answer ends here: {problem or 'it has reached its limit'}. Say “go on” to continue."
 
 
 def stopping(queued: int) -> str:

@@ -100,4 +100,4 @@ _VIEWS_OF_AGENTS: Final = tuple(
     f"CREATE TEMP VIEW {table} AS SELECT *, '' AS agent FROM main.{table}" for table in _AGENT_TABLES
 )
 VIEWS_OF_OLD_VERSIONS: Final = {1: (*_VIEWS_OF_CHATS, *_VIEWS_OF_AGENTS), 2: _VIEWS_OF_AGENTS}
-"""Views that show a file of an earlier version as the tables of this one, for a reader that leaves the file as it is."""
+"""Views that show a file of an earlier version as the tables of this one, for a reader that changes nothing."""

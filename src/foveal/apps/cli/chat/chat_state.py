@@ -201,6 +201,7 @@ class ChatState:
             approve=self.approve,
             guidance=self.instruction_files,
             deferral=deferral,
+            max_tool_iterations=self.config.loaded.get("max_tool_iterations"),
         )
 
     @property

@@ -358,6 +358,8 @@ class ApiReduction(msgspec.Struct, frozen=True, kw_only=True, tag_field="happeni
 
 class ApiTurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening", tag="ended"):
     why: str
+    problem: str
+    """Why it ended without an answer; "" if it was answered."""
     context: ApiContext
 
 
@@ -434,7 +436,7 @@ def agent_event_to_api(event: agent_events.AgentEvent) -> msgspec.Struct:
             log_events = tuple(map(event_to_api, event.events))
             return ApiReduction(events=log_events, before=event.before, after=event.after)
         case agent_events.TurnFinished():
-            return ApiTurnEnd(why=event.why, context=context_to_api(event.report))
+            return ApiTurnEnd(why=event.why, problem=event.problem, context=context_to_api(event.report))
         case _:
             return event
 
