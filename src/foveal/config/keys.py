@@ -317,6 +317,13 @@ _AGENT_KEYS: Final = (
         project=False,
         default=MAX_TOOL_ITERATIONS,
     ),
+    config_key(
+        "on_disconnect",
+        one_of(("continue", "pause")),
+        "what the server does with an answer when its client goes away: write it to the end, or stop",
+        project=False,
+        default="continue",
+    ),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
     config_key(
         "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"

@@ -79,6 +79,7 @@ class LiveSession:
         turn_listeners: Sequence[TurnListener],
         *,
         agent_name: str = "",
+        pauses_on_disconnect: bool = False,
         owner: object = None,
     ) -> None:
         """`agent_name` is that of the configuration. `owner` is not garbage-collected before the session: it finds
@@ -86,6 +87,8 @@ class LiveSession:
         self.tenant = tenant
         self.agent_name = agent_name
         """The agent of the configuration whose settings it has; "" for the server's own."""
+        self.pauses_on_disconnect = pauses_on_disconnect
+        """Whether a turn stops when the last client that waits for it goes away."""
         self._owner = owner
         self.session: Session = agent.session
         self.id: str = agent.session.id

@@ -266,7 +266,15 @@ class Tenant:
             recall_tools=offered,
             max_tool_iterations=config.get("max_tool_iterations"),
         )
-        return LiveSession(runtime, self.name, agent, self._turn_listeners, agent_name=agent_name, owner=self)
+        return LiveSession(
+            runtime,
+            self.name,
+            agent,
+            self._turn_listeners,
+            agent_name=agent_name,
+            pauses_on_disconnect=config.get("on_disconnect") == "pause",
+            owner=self,
+        )
 
     async def _answering(self, id: str) -> _Answering:
         """Return what answers in a session. A provider that is unavailable raises its error only when a turn asks
