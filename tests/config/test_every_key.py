@@ -21,6 +21,7 @@ VALUES: Final[dict[str, str]] = {
     "context.tools.*.tool_result_truncation": "'tail'",
     "context.tools.*.mask": "false",
     "compaction.mode": "'off'",
+    "on_disconnect": "'pause'",
     "compaction.summarise": "'native'",
     "tokenizer": "'estimate'",
     "tools.approval": "'ask'",
@@ -102,6 +103,7 @@ def names_read() -> tuple[re.Pattern[str], ...]:
     found = {
         name for text in texts for name in re.findall(r'"((?:\w|\{\w+\})+(?:\.(?:\w|\{\w+\})+)+)"', text)
     }
+    found |= {name for text in texts for name in re.findall(r'get\("(\w+)"\)', text)}
     found = {name for name in found if re.sub(r"\{\w+\}", "", name.rpartition(".")[2])}
     return tuple(re.compile(re.sub(r"\\\{\w+\\\}", r"\\w+", re.escape(name))) for name in sorted(found))
 
@@ -150,6 +152,22 @@ def test_a_key_of_an_agent_acts_as_that_of_all(key: ConfigKey, tmp_path: Path) -
     assert derived(of_agent) == derived(of_all)
     if "*" not in key.path:
         assert of_agent.get(dotted(key)) == of_all.get(dotted(key)) != key.default
+
+
+@pytest.mark.parametrize("mode", ["confirm", "off"])
+def test_a_number_of_turns_is_refused_where_it_would_do_nothing(mode: str, tmp_path: Path) -> None:
+    given = "[compaction]\ninvocation_threshold = 5\noverlap_size = 2\n"
+    wanted = (
+        rf"foveal.toml:2: compaction.invocation_threshold = 5 is not allowed: 0 in mode '{mode}'.*mode 'auto'"
+    )
+    with pytest.raises(foveal.BadSetting, match=wanted):
+        loaded(tmp_path, f"{given}mode = '{mode}'\n")
+    loaded(tmp_path, f"{given}mode = 'auto'\n")
+    with pytest.raises(foveal.BadSetting, match="invocation_threshold = 5 is not allowed"):
+        loaded(tmp_path, f"{given}[agents.x.compaction]\nmode = '{mode}'\n")
+    none = f"{given}[agents.x.compaction]\nmode = '{mode}'\ninvocation_threshold = 0\n"
+    assert loaded(tmp_path, none).agent("x").policy().every_turns == 0
+    assert loaded(tmp_path, f"context.policy = 'sliding-summary'\ncompaction.mode = '{mode}'\n").policy()
 
 
 def test_an_alias_is_no_key_of_its_own() -> None:

@@ -254,8 +254,8 @@ class Agent:
         except FovealError as problem:
             await self._end_early(str(problem), partial=getattr(problem, "partial", ""))
             raise
-        problem = "" if why == "answered" else self._limit_text
-        yield TurnFinished(why=why, problem=problem, report=await self.session.report())
+        missing = "" if why == "answered" else self._limit_text
+        yield TurnFinished(why=why, report=await self.session.report(), problem=missing)
 
     @property
     def _limit_text(self) -> str:

@@ -91,11 +91,16 @@ def _trigger_tokens(get: GetValue, window: int) -> int:
 
 
 def _check_turn_trigger(get: GetValue, preset: Policy) -> None:
-    """Raise `BadSetting` unless both values of the trigger by turns are set, here or in the preset."""
+    """Raise `BadSetting` unless both values of the trigger by turns are set, here or in the preset, and if a number
+    of turns that is set here would do nothing in the mode."""
     given = [name for name in TURN_TRIGGER_KEYS if get(name) is not None]
     if len(given) == 1 and not preset.every_turns:
         other = next(name for name in TURN_TRIGGER_KEYS if name not in given)
         raise BadSetting(given[0], get(given[0]), f"without {other}: give both, or neither")
+    turns, mode = get(TURN_TRIGGER_KEYS[0]), get("compaction.mode") or preset.mode
+    if turns and mode != "auto":
+        allowed = f"0 in mode {mode!r}, where no number of turns makes a summary: choose mode 'auto', or leave it out"
+        raise BadSetting(TURN_TRIGGER_KEYS[0], turns, allowed)
 
 
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────

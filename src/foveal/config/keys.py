@@ -347,7 +347,11 @@ _AGENT_KEYS: Final = (
     ),
     config_key("compaction.token_threshold", _FROM_ONE, "the same as tokens of the whole request"),
     config_key("compaction.safety_ratio", fraction(), "the same as a share of the window"),
-    config_key("compaction.invocation_threshold", _FROM_ONE, "summarise after this many turns"),
+    config_key(
+        "compaction.invocation_threshold",
+        _FROM_ZERO,
+        "summarise after this many turns; 0 waits for the tokens",
+    ),
     config_key(
         "compaction.overlap_size",
         _FROM_ZERO,

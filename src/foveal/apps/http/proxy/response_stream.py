@@ -164,8 +164,8 @@ class ResponseStream(Response):
         silence_s: float,
         pauses: bool = False,
     ) -> None:
-        """`already_read` is the beginning of the response if it was read before. With `pauses`, a stream whose client
-        has disconnected is read no further."""
+        """`already_read` is the beginning of the response if it was read before. With `pauses`, a stream is read no
+        further when its client has disconnected."""
         super().__init__(status_code=response.status)
         self._request, self._response, self._proxy_request = request, response, proxy_request
         self._already_read, self._silence_s, self._pauses = already_read, silence_s, pauses
