@@ -99,7 +99,9 @@ def _check_turn_trigger(get: GetValue, preset: Policy) -> None:
         raise BadSetting(given[0], get(given[0]), f"without {other}: give both, or neither")
     turns, mode = get(TURN_TRIGGER_KEYS[0]), get("compaction.mode") or preset.mode
     if turns and mode != "auto":
-        allowed = f"0 in mode {mode!r}, where no number of turns makes a summary: choose mode 'auto', or leave it out"
+        allowed = (
+            f"0 in mode {mode!r}, where a number of turns has no effect: choose mode 'auto', or leave it out"
+        )
         raise BadSetting(TURN_TRIGGER_KEYS[0], turns, allowed)
 
 

@@ -31,6 +31,7 @@ from foveal.errors import (
 )
 from foveal.permissions.command_rules import denied_tools
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
+from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.server.chats import find_place
 from foveal.server.inbox import InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
@@ -221,7 +222,9 @@ class Tenant:
         end = await self._end(origin)
         if end is None or end.erased:
             raise UnknownSession(origin)
-        known = self._runtime.provider(setup.model, agent=setup.agent).model
+        provider = self._runtime.provider(setup.model, agent=setup.agent)
+        await ensure_ollama_window(provider)
+        known = provider.model
         settings = self._runtime.config_of(setup.agent).session(known)
         settings.pop("prompt", None)
         return await carried_facts(
@@ -292,6 +295,7 @@ class Tenant:
         config = runtime.config_of(setup.agent)
         try:
             provider = runtime.provider(setup.model, agent=setup.agent)
+            await ensure_ollama_window(provider)
         except ProviderError as problem:
             provider = UnavailableProvider(
                 setup.model or config.model, str(problem), window=config.get("window"), code=problem.code
