@@ -154,20 +154,18 @@ def test_a_key_of_an_agent_acts_as_that_of_all(key: ConfigKey, tmp_path: Path) -
         assert of_agent.get(dotted(key)) == of_all.get(dotted(key)) != key.default
 
 
-@pytest.mark.parametrize("mode", ["confirm", "off"])
-def test_a_number_of_turns_is_refused_where_it_would_do_nothing(mode: str, tmp_path: Path) -> None:
+def test_a_number_of_turns_is_refused_in_a_mode_that_never_summarises(tmp_path: Path) -> None:
     given = "[compaction]\ninvocation_threshold = 5\noverlap_size = 2\n"
-    wanted = (
-        rf"foveal.toml:2: compaction.invocation_threshold = 5 is not allowed: 0 in mode '{mode}'.*mode 'auto'"
-    )
+    wanted = r":2: compaction.invocation_threshold = 5 is not allowed: 0 in mode 'off'.* mode 'auto' or 'confirm'"
     with pytest.raises(foveal.BadSetting, match=wanted):
-        loaded(tmp_path, f"{given}mode = '{mode}'\n")
-    loaded(tmp_path, f"{given}mode = 'auto'\n")
+        loaded(tmp_path, f"{given}mode = 'off'\n")
+    for mode in ("auto", "confirm"):
+        assert loaded(tmp_path, f"{given}mode = '{mode}'\n").policy().every_turns == 5
     with pytest.raises(foveal.BadSetting, match="invocation_threshold = 5 is not allowed"):
-        loaded(tmp_path, f"{given}[agents.x.compaction]\nmode = '{mode}'\n")
-    none = f"{given}[agents.x.compaction]\nmode = '{mode}'\ninvocation_threshold = 0\n"
+        loaded(tmp_path, f"{given}[agents.x.compaction]\nmode = 'off'\n")
+    none = f"{given}[agents.x.compaction]\nmode = 'off'\ninvocation_threshold = 0\n"
     assert loaded(tmp_path, none).agent("x").policy().every_turns == 0
-    assert loaded(tmp_path, f"context.policy = 'sliding-summary'\ncompaction.mode = '{mode}'\n").policy()
+    assert loaded(tmp_path, "context.policy = 'sliding-summary'\ncompaction.mode = 'off'\n").policy()
 
 
 def test_an_alias_is_no_key_of_its_own() -> None:

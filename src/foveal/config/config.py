@@ -98,10 +98,8 @@ def _check_turn_trigger(get: GetValue, preset: Policy) -> None:
         other = next(name for name in TURN_TRIGGER_KEYS if name not in given)
         raise BadSetting(given[0], get(given[0]), f"without {other}: give both, or neither")
     turns, mode = get(TURN_TRIGGER_KEYS[0]), get("compaction.mode") or preset.mode
-    if turns and mode != "auto":
-        allowed = (
-            f"0 in mode {mode!r}, where a number of turns has no effect: choose mode 'auto', or leave it out"
-        )
+    if turns and mode == "off":
+        allowed = "0 in mode 'off', which never summarises: choose mode 'auto' or 'confirm', or leave it out"
         raise BadSetting(TURN_TRIGGER_KEYS[0], turns, allowed)
 
 

@@ -188,7 +188,7 @@ async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(tmp
         assert "🔎" not in answer.footer, "the numbers of the yes have them"
 
 
-@pytest.mark.parametrize("policy", ["economy", "sliding-summary"])
+@pytest.mark.parametrize("policy", ["economy", "recent-summary"])
 @pytest.mark.parametrize(
     ("count", "undoes"),
     [
