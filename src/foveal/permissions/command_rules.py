@@ -158,6 +158,12 @@ def parse_allow_entries(entries: Iterable[str]) -> tuple[tuple[Rule, ...], tuple
     return rules, tuple(notes)
 
 
+def denied_tools(names: Iterable[str], deny: Iterable[str]) -> frozenset[str]:
+    """Return which tools are not offered at all, given the entries of `tools.deny`."""
+    rules = [rule for rule in parse_deny_entries(deny) if isinstance(rule, ToolRule)]
+    return frozenset(name for name in names if any(rule.covers(name) for rule in rules))
+
+
 def parse_deny_entries(entries: Iterable[str]) -> tuple[Rule, ...]:
     """Return the rules of `tools.deny`; raises `BadSetting`."""
     return tuple(dict.fromkeys(_parse_entry(entry, "deny") for entry in entries))

@@ -28,7 +28,7 @@ from foveal.core.policies.presets import Policy
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
-from foveal.permissions.command_rules import ToolRule, parse_deny_entries
+from foveal.permissions.command_rules import denied_tools
 from foveal.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.ports import Provider, ReplyItem
 from foveal.project import ItemTrust
@@ -285,8 +285,8 @@ def make_tools(
         *log_recall.recall_tools(library),
         *mcp_tools,
     ]
-    denied = [rule for rule in parse_deny_entries(config.get("tools.deny")) if isinstance(rule, ToolRule)]
-    return [tool for tool in every if not any(rule.covers(tool.name) for rule in denied)]
+    denied = denied_tools([tool.name for tool in every], config.get("tools.deny"))
+    return [tool for tool in every if tool.name not in denied]
 
 
 def make_deferral(config: Config, tools: Sequence[Tool], *, mcp_tools: Sequence[Tool]) -> ToolDeferral | None:
