@@ -10,21 +10,31 @@ import gzip
 import json
 import os
 import random
+import sysconfig
+import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from bench.made_keys import MadeKey, made_forms, made_keys
 from bench.measure import Row, best_of
+from bench.secret_kinds import SECRET_KINDS, MadeSecret, made_secrets, remains
 from foveal.core.redaction import StreamRedactor, find_secrets, scrub
 from foveal.core.redaction.candidates import re2_search
+from foveal.core.redaction.redact import scan_part
 
 MAX_SECONDS_PER_MB: Final = 0.010
 MAX_MISSED: Final = 0.01
 """Share of generated keys that may be missed."""
 MAX_FALSE_PER_10_MB: Final = 1.0
 MEGABYTE: Final = 1_000_000
+SECRETS_PER_KIND: Final = 2_000
+MAX_OTHERS_MISSED: Final = 0.005
+"""Share of the secrets without a prefix that may be missed."""
+CODE_MB: Final = 20
+MAX_FALSE_IN_CODE: Final = 5.0
 DATA_VARIABLE: Final = "FOVEAL_BENCH_DATA"
 SHOW_VARIABLE: Final = "FOVEAL_BENCH_SHOW_HITS"
 
@@ -35,6 +45,8 @@ def rows() -> Iterator[Row]:
         yield Row(f"redact 1 MB, {name}", _seconds(text), limit=MAX_SECONDS_PER_MB, note=note)
     yield _missed_row("keys with a known format, missed", made_keys(seed=3))
     yield _missed_row("secrets in a known form, missed", made_forms(seed=3))
+    yield from _kind_rows()
+    yield from _code_rows()
     log = _texts()["log"][:100_000]
     yield Row("redact 100 kB as a stream of 20 characters", best_of(3, lambda: _stream(log)))
     folder = os.environ.get(DATA_VARIABLE)
@@ -58,6 +70,61 @@ def _leaks(case: MadeKey) -> bool:
     """Return whether six successive characters of the second half of the key remain."""
     text = scrub(case.text)
     return any(case.key[at : at + 6] in text for at in range(len(case.key) // 2, len(case.key) - 6))
+
+
+def _kind_rows() -> Iterator[Row]:
+    """Measure what is missed of many secrets of each kind; a note names the kinds with one or more."""
+    missed = [made for made in made_secrets(SECRETS_PER_KIND, seed=3) if remains(made, scrub(made.text))]
+    for what, limit, has_prefix in (
+        ("secrets with a prefix, missed", 0.0, True),
+        ("other secrets, missed", MAX_OTHERS_MISSED, False),
+    ):
+        kinds = sum(bool(kind.prefix) == has_prefix for kind in SECRET_KINDS)
+        of_these = [made for made in missed if bool(made.kind.prefix) == has_prefix]
+        total = kinds * SECRETS_PER_KIND
+        note = f"{len(of_these)} of {total:,}, {kinds} kinds{_by_kind(of_these)}"
+        yield Row(what, len(of_these) / total, unit="%", limit=limit, note=note)
+
+
+def _by_kind(missed: list[MadeSecret]) -> str:
+    return "".join(f", {name} {count}" for name, count in Counter(made.kind.name for made in missed).items())
+
+
+# ── Code ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _code_rows() -> Iterator[Row]:
+    """Measure false hits and time on the source of Python's library and of the installed packages."""
+    texts = list(_code_texts())
+    size = sum(map(len, texts)) / MEGABYTE
+    start = time.process_time()
+    hits = [(text, hit) for text in texts for hit in find_secrets(text)]
+    seconds = time.process_time() - start
+    if SHOW_VARIABLE in os.environ:
+        for text, hit in hits:
+            print(f"  {hit.name}: {text[max(0, hit.start - 60) : hit.end]!r}")
+    note = f"{size:.0f} MB in {len(texts):,} files"
+    yield Row("hits in 20 MB of code", float(len(hits)), unit="×", limit=MAX_FALSE_IN_CODE, note=note)
+    yield Row("redact 1 MB, files of code", seconds / size, limit=MAX_SECONDS_PER_MB, note=note)
+    whole = "\n".join(texts).encode("ascii", "replace").decode()
+    pieces = [whole[at : at + MEGABYTE] for at in range(0, len(whole) - MEGABYTE, 4 * MEGABYTE)]
+    scans = sorted(best_of(3, lambda: scan_part(piece, piece.encode())) for piece in pieces)  # noqa: B023
+    note = f"median of {len(pieces)}; slowest {scans[-1] * 1000:.1f} ms"
+    yield Row("redact 1 MB of code without RE2", scans[len(scans) // 2], limit=MAX_SECONDS_PER_MB, note=note)
+
+
+def _code_texts() -> Iterator[str]:
+    """Yield the files in random order, up to `CODE_MB`."""
+    folders = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    paths = sorted({path for folder in folders for path in Path(folder).rglob("*.py")})
+    random.Random(1).shuffle(paths)
+    size = 0
+    for path in paths:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        yield text
+        size += len(text)
+        if size >= CODE_MB * MEGABYTE:
+            return
 
 
 def _stream(text: str) -> None:

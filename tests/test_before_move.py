@@ -83,6 +83,7 @@ NEW_FIELDS: Final = {
     "tools", "deferred", "tools.defer", "tools.core",
     "cause", "failures",
     "compaction.summarise", "server.forward_other_paths",
+    "agent", "max_tool_iterations", "on_disconnect", "telegram.agent", "discord.agent",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
 NEW_KINDS: Final = {"superseded", "thinking_left_out", "foreign_summary", "tools_loaded"}

@@ -11,6 +11,7 @@
     ├── NothingToAsk        the last turn was answered, so the model is not called again
     ├── KeyReused           the key of a message was sent again with another text
     ├── AnsweredElsewhere   another program writes this session through the drop-in endpoints
+    ├── AgentRemoved        the agent of a session is no longer in the configuration
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is not a recorded conversation
@@ -37,6 +38,7 @@ from typing import Any, Final, cast
 
 __all__ = [
     "TRANSIENT_CODES",
+    "AgentRemoved",
     "AnsweredElsewhere",
     "BadSetting",
     "Busy",
@@ -330,6 +332,33 @@ class KeyReused(FovealError):
         )
         self.session = session
         """The id of the session."""
+
+
+class AgentRemoved(FovealError):
+    """The agent of a session is no longer in the configuration.
+
+    The session can be read and continued in another one; the server answers nothing in it, because it no longer
+    knows its model, policy and prompt.
+
+    Examples:
+        ```python
+        from foveal.errors import AgentRemoved
+
+        error = AgentRemoved("demo", agent="reviewer", known=["writer"])
+        assert "[agents.reviewer]" in str(error)
+        ```
+    """
+
+    def __init__(self, session: str, *, agent: str, known: Sequence[str] = ()) -> None:
+        there = f"it has {', '.join(known)}" if known else "it has none"
+        super().__init__(
+            f"session {session!r} belongs to the agent {agent!r}, which the configuration no longer has: add "
+            f"[agents.{agent}] again, or continue the session in a new one with another agent ({there})"
+        )
+        self.session = session
+        """The id of the session."""
+        self.agent = agent
+        """The name of the agent."""
 
 
 class AnsweredElsewhere(FovealError):

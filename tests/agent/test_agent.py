@@ -286,13 +286,19 @@ async def test_a_wrong_call_gets_an_error_result(tmp_path: Path) -> None:
 
 
 @run
-async def test_a_turn_ends_after_max_steps(tmp_path: Path) -> None:
-    async with AgentFixture(tmp_path, Scripted(*([("short", {})] for _ in range(9))), max_steps=3) as here:
+async def test_a_turn_ends_after_its_limit_of_tool_calls_and_says_so(tmp_path: Path) -> None:
+    script = Scripted(*([("short", {})] for _ in range(3)), "Done.")
+    async with AgentFixture(tmp_path, script, max_tool_iterations=3) as here:
         ended = (await here.turn())[-1]
         assert isinstance(ended, TurnFinished)
-        assert ended.why == "steps"
+        limit = "it has reached its limit of 3 rounds of tool calls (max_tool_iterations)"
+        assert (ended.why, ended.problem) == ("steps", limit)
         assert len(here.provider.requests) == 3
+        assert (await here.facts(Noted))[-1] == Noted(text=f"The turn ended early: {limit}", topic="turn")
         assert check_chat((await here.session.fit()).to_openai()) == []
+        finished = (await here.turn("Go on."))[-1]
+        assert isinstance(finished, TurnFinished)
+        assert (finished.why, finished.problem) == ("answered", "")
 
 
 async def _interrupt(

@@ -165,8 +165,8 @@ def test_the_user_folder_as_project_has_one_file_and_not_two(folders: ConfigFold
         ("max_input_tokens = true", ":1: max_input_tokens = True is not allowed: a whole number"),
         ("margin = nan", ":1: margin = nan is not allowed: a number from 0 to 0.9"),
         (
-            "[compaction]\ninvocation_threshold = 0\noverlap_size = 0",
-            ":2: compaction.invocation_threshold = 0 is",
+            "[compaction]\ninvocation_threshold = -1\noverlap_size = 0",
+            ":2: compaction.invocation_threshold = -1 is",
         ),
         (
             "[compaction]\nmode = 'ask'",
@@ -445,7 +445,7 @@ mask = false
 max_tool_result_tokens = 0
 
 [compaction]
-mode = "confirm"
+mode = "auto"
 threshold = 0.6
 token_threshold = 70_000
 safety_ratio = 0.65
@@ -492,7 +492,7 @@ def test_keys_set_the_fields_of_the_policy(folders: ConfigFolders) -> None:
             "grep": Limits(strategy="both", tokens=None),
         },
         exempt_tools=("read_plan",),
-        mode="confirm",
+        mode="auto",
         act=0.6,
         warn=0.6,
         target=0.6,

@@ -21,12 +21,15 @@ VALUES: Final[dict[str, str]] = {
     "context.tools.*.tool_result_truncation": "'tail'",
     "context.tools.*.mask": "false",
     "compaction.mode": "'off'",
+    "on_disconnect": "'pause'",
     "compaction.summarise": "'native'",
     "tokenizer": "'estimate'",
     "tools.approval": "'ask'",
     "tools.sandbox": "'off'",
     "telegram.webhook": "'delete'",
     "server.database": "'postgresql://localhost/foveal'",
+    "telegram.agent": "'y'",
+    "discord.agent": "'y'",
     "schedule": "[{name = 'a', session = 's', cron = '0 9 * * *', prompt = 'Hello.'}]",
 }
 """Values for keys that do not take any text or number."""
@@ -84,6 +87,7 @@ def derived(config: Config) -> dict[str, Any]:
         "rules": config.rules,
         "servers": config.servers,
         "schedules": config.schedules,
+        "bots": [config.bot_agent(app) for app in ("telegram", "discord")],
         "system": config.system_text(""),
     }
 
@@ -99,6 +103,7 @@ def names_read() -> tuple[re.Pattern[str], ...]:
     found = {
         name for text in texts for name in re.findall(r'"((?:\w|\{\w+\})+(?:\.(?:\w|\{\w+\})+)+)"', text)
     }
+    found |= {name for text in texts for name in re.findall(r'get\("(\w+)"\)', text)}
     found = {name for name in found if re.sub(r"\{\w+\}", "", name.rpartition(".")[2])}
     return tuple(re.compile(re.sub(r"\\\{\w+\\\}", r"\\w+", re.escape(name))) for name in sorted(found))
 
@@ -126,6 +131,8 @@ def preset(key: ConfigKey, *, agent: str = "") -> str:
     """Return settings with which the key can act: a policy that uses all keys, and a model for its address."""
     if key.path == ("context", "policy"):
         return ""
+    if key.path[-1] == "agent":
+        return "agents.y.window = 8_000\n"
     if key.path == ("base_url",):
         return f"{f'agents.{agent}.' if agent else ''}model = 'openai/gpt-4.1'\n"
     return f"{f'agents.{agent}.' if agent else ''}context.policy = 'sliding-summary'\n"
@@ -145,6 +152,20 @@ def test_a_key_of_an_agent_acts_as_that_of_all(key: ConfigKey, tmp_path: Path) -
     assert derived(of_agent) == derived(of_all)
     if "*" not in key.path:
         assert of_agent.get(dotted(key)) == of_all.get(dotted(key)) != key.default
+
+
+def test_a_number_of_turns_is_refused_in_a_mode_that_never_summarises(tmp_path: Path) -> None:
+    given = "[compaction]\ninvocation_threshold = 5\noverlap_size = 2\n"
+    wanted = r":2: compaction.invocation_threshold = 5 is not allowed: 0 in mode 'off'.* mode 'auto' or 'confirm'"
+    with pytest.raises(foveal.BadSetting, match=wanted):
+        loaded(tmp_path, f"{given}mode = 'off'\n")
+    for mode in ("auto", "confirm"):
+        assert loaded(tmp_path, f"{given}mode = '{mode}'\n").policy().every_turns == 5
+    with pytest.raises(foveal.BadSetting, match="invocation_threshold = 5 is not allowed"):
+        loaded(tmp_path, f"{given}[agents.x.compaction]\nmode = 'off'\n")
+    none = f"{given}[agents.x.compaction]\nmode = 'off'\ninvocation_threshold = 0\n"
+    assert loaded(tmp_path, none).agent("x").policy().every_turns == 0
+    assert loaded(tmp_path, "context.policy = 'sliding-summary'\ncompaction.mode = 'off'\n").policy()
 
 
 def test_an_alias_is_no_key_of_its_own() -> None:

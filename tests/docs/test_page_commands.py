@@ -106,7 +106,7 @@ THE_TURN += " -H 'Content-Type: application/json' | sed -n 's/\\r$//; s/^x-fovea
 
 def test_commands_of_api(tmp_path: Path) -> None:
     (tmp_path / "long.json").write_text(LONG_SESSION)
-    with serving(folder=data_folder(tmp_path)) as server:
+    with serving(folder=data_folder(tmp_path), settings={"agents.reviewer.window": 64_000}) as server:
         first, *others = blocks("service/http-api", "sh")
         longer = 'curl $U/demo/events -d @long.json -H "Content-Type: application/json"\n'
         script = "\n".join([first, longer, *others]).replace("http://127.0.0.1:8790", server.url)

@@ -16,6 +16,8 @@ from foveal.errors import StoreError, StoreUnusable
 from foveal.server import ChatMessage, ChatPlace, Chats, SessionLocks, SqliteDatabase
 from foveal.server.databases import Act, Transaction
 from foveal.server.databases.sqlite_database import SERVER_APPLICATION_ID
+from foveal.server.databases.sqlite_schema import SQLITE_UPGRADES
+from foveal.server.inbox import Inbox, SessionSetup
 from foveal.stores import open_store
 from support.gated_provider import run
 
@@ -101,6 +103,19 @@ FIRST_SCHEMA = """
     CREATE TABLE chat_messages (face TEXT NOT NULL, key TEXT NOT NULL, chat INTEGER NOT NULL,
         session TEXT NOT NULL, state TEXT NOT NULL, at REAL NOT NULL,
         PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID;
+    CREATE TABLE rooms (tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL,
+        PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID;
+    CREATE TABLE errands (
+        place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,
+        session TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, prompt TEXT NOT NULL,
+        schedule TEXT NOT NULL, at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (tenant, session, kind, key));
+    CREATE TABLE schedules (
+        tenant TEXT NOT NULL, name TEXT NOT NULL, session TEXT NOT NULL, cron TEXT NOT NULL, zone TEXT NOT NULL,
+        prompt TEXT NOT NULL, missed TEXT NOT NULL, enabled INTEGER NOT NULL, source TEXT NOT NULL,
+        following REAL NOT NULL, due REAL, result TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (tenant, name)) WITHOUT ROWID;
+    INSERT INTO rooms VALUES ('a', 's', 'm');
     INSERT INTO chats VALUES ('telegram', 42, 3);
     INSERT INTO chat_messages VALUES ('telegram', 'm', 42, 'telegram-42-3', 'open', 1.5)"""
 
@@ -114,14 +129,16 @@ def file_of_version_1(path: Path) -> Path:
     return path
 
 
-async def read_chats(database: SqliteDatabase) -> tuple[str, list[ChatMessage]]:
+async def read_chats(database: SqliteDatabase) -> tuple[str, list[ChatMessage], SessionSetup | None]:
     chats = Chats(database)
-    return await chats.session("telegram", ChatPlace(42)), await chats.undelivered("telegram", now=2.0)
+    setup = await Inbox(database).session_setup("a", "s")
+    return await chats.session("telegram", ChatPlace(42)), await chats.undelivered("telegram", now=2.0), setup
 
 
 UPGRADED = (
     "telegram-42-3",
     [ChatMessage(key="m", place=ChatPlace(42), session="telegram-42-3", at=1.5)],
+    SessionSetup("m"),
 )
 
 
@@ -144,6 +161,25 @@ async def test_an_upgraded_file_stays_usable_beside_a_server_of_the_version_befo
     for reading in (SqliteDatabase(path, is_read_only=True), SqliteDatabase(path)):
         assert await read_chats(reading) == UPGRADED
         await reading.close()
+
+
+@run
+async def test_a_file_of_version_2_is_read_as_it_is_and_then_upgraded(tmp_path: Path) -> None:
+    path = file_of_version_1(tmp_path / "c.db")
+    connection = apsw.Connection(str(path))
+    for statement in SQLITE_UPGRADES[2]:
+        connection.execute(statement)
+    connection.pragma("user_version", 2)
+    connection.close()
+    before = path.read_bytes()
+    reading = SqliteDatabase(path, is_read_only=True)
+    assert await read_chats(reading) == UPGRADED
+    await reading.close()
+    assert path.read_bytes() == before
+    upgrading = SqliteDatabase(path)
+    await Inbox(upgrading).set_session_setup("a", "s", SessionSetup("m", agent="reviewer"))
+    assert await read_chats(upgrading) == (*UPGRADED[:2], SessionSetup("m", agent="reviewer"))
+    await upgrading.close()
 
 
 @run

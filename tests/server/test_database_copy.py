@@ -32,7 +32,7 @@ from foveal.server.copying import PAGE_BYTES, CopyProgress, copy_database, copy_
 from foveal.server.copying.page_size import PageSize, fitting_items
 from foveal.server.copying.table_copy import OTHER_TABLES, TOKENS_TABLE, TableCopySpec
 from foveal.server.databases import Database, Transaction
-from foveal.server.inbox import Inbox
+from foveal.server.inbox import Inbox, SessionSetup
 from foveal.server.jobs.queue import JobQueue, new_job
 from foveal.server.storage import Storage
 from foveal.stores import SqliteStore
@@ -144,7 +144,7 @@ async def fill_tables(database: Database) -> None:
     await inbox.take("default", "many", last=99)
     for tenant in ("default", "other"):
         await AuthTokens(database).create(tenant, label="l\0", now=1e9)
-        await inbox.set_session_model(tenant, "many", "openai/m")
+        await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer"))
         await queue.add(new_job(tenant, "many", key="j", kind="run", now=1e9, prompt="do\0"))
     await queue.mark_taken([job.id for job in await queue.untaken()])
     await database.write(lambda db: fill_rows(db, [(table, n) for table in TABLES for n in range(30)]))
@@ -329,6 +329,8 @@ def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, p
     connection.close()
     service = apsw.Connection(str(folder / "service.db"))
     service.execute("DROP TABLE beside; DROP TABLE chat_places; DROP TABLE chat_messages")
+    for table in ("rooms", "errands", "schedules"):
+        service.execute(f"ALTER TABLE {table} DROP COLUMN agent")
     service.execute(
         """CREATE TABLE chats (face TEXT, chat INTEGER, number INTEGER);
         CREATE TABLE chat_messages (face TEXT, key TEXT, chat INTEGER, session TEXT, state TEXT, at REAL);

@@ -35,7 +35,7 @@ def few_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
 async def opened(tmp_path: Path, provider: Any) -> AsyncIterator[Service]:
     config = load(tmp_path, environ={}, user_folder=tmp_path / "empty")
     async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers[""] = provider
+        service.runtime._providers["", ""] = provider
         yield service
 
 

@@ -62,7 +62,7 @@ def configured(tmp_path: Path, **flags: Any) -> Config:
 async def opened(tmp_path: Path, *answers: Any, provider: Scripted | None = None) -> AsyncIterator[Service]:
     made = provider or Scripted(*answers)
     async with Service.open(configured(tmp_path), folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers[""] = made
+        service.runtime._providers["", ""] = made
         yield service
 
 
@@ -80,7 +80,7 @@ async def test_estimating_tokens_loads_no_vocabulary(tmp_path: Path) -> None:
     _load_counter.cache_clear()
     config = configured(tmp_path, tokenizer="estimate")
     async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers[""] = Scripted("Hello.")
+        service.runtime._providers["", ""] = Scripted("Hello.")
         await service.tenant("default").create("demo")
     assert _load_counter.cache_info().currsize == 1
 
@@ -354,7 +354,9 @@ async def test_recall_tools_are_offered_after_the_first_reduction_and_stay(
 async def test_settings_of_one_session_do_not_affect_others(tmp_path: Path) -> None:
     async with opened(tmp_path, "one", "two") as service:
         tenant = service.tenant("default")
-        service.runtime._providers["scripted/other"] = Scripted("other", name="scripted/other", window=9_000)
+        service.runtime._providers["", "scripted/other"] = Scripted(
+            "other", name="scripted/other", window=9_000
+        )
         plain = await tenant.create("plain")
         other = await tenant.create("other", model="scripted/other", system="Speak French.")
         assert [live.model for live in (plain, other)] == ["scripted/model", "scripted/other"]
@@ -743,7 +745,7 @@ async def test_a_session_whose_model_lost_its_key_can_be_read_and_erased(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, "x") as service:
-        service.runtime._providers["openai/gpt-4o"] = Scripted("Yes.", name="openai/gpt-4o")
+        service.runtime._providers["", "openai/gpt-4o"] = Scripted("Yes.", name="openai/gpt-4o")
         live = await service.tenant("default").create("demo", model="openai/gpt-4o")
         await (await live.submit("Hello?")).outcome()
     async with opened(tmp_path) as service:

@@ -26,7 +26,7 @@ async def opened(tmp_path: Path, provider: Scripted) -> AsyncIterator[Service]:
     async with Service.open(
         config, folder=tmp_path / "served", environment={}, clock=lambda: 1_000.0
     ) as service:
-        service.runtime._providers[""] = provider
+        service.runtime._providers["", ""] = provider
         yield service
 
 

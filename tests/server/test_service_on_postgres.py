@@ -47,7 +47,7 @@ async def member(
     config = load(Path("/nowhere"), environ={}, user_folder=Path("/nowhere"))
     storage = PostgresStorage(url, times=times, listens=listens, connections=4)
     service = Service(Runtime(config, storage, environment={}, answer_poll_s=answer_poll_s))
-    service.runtime._providers[""] = provider
+    service.runtime._providers["", ""] = provider
     try:
         yield service
     finally:

@@ -12,7 +12,7 @@ from foveal.errors import KeyReused, LeaseLost, StoreError
 from foveal.interception.recognised_messages import IndexedMessage
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, TokenCaller
 from foveal.server.databases import Transaction
-from foveal.server.inbox import DONE_KEY_TTL_S
+from foveal.server.inbox import DONE_KEY_TTL_S, SessionSetup
 from foveal.server.jobs import JobQueue
 from foveal.server.jobs.queue import new_job
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession
@@ -108,13 +108,15 @@ async def test_unfinished_messages_models_and_deletion(place: Path | str) -> Non
             await inbox.put(tenant, session, key=key, now=float(key), **GIVEN)
         assert sorted(await inbox.unfinished()) == [("a", "s", 2), ("b", "s", 1)]
         assert await inbox.unfinished(before=2.0) == [("a", "s", 2)]
-        await inbox.set_session_model("a", "s", "m1")
-        await inbox.set_session_model("a", "s", "m2")
-        assert await inbox.session_model("a", "s") == "m2"
-        assert await inbox.session_model("b", "s") is None
+        await inbox.set_session_setup("a", "s", SessionSetup("m1"))
+        await inbox.set_session_setup("a", "s", SessionSetup("m2", agent="reviewer"))
+        assert await inbox.session_setup("a", "s") == SessionSetup("m2", agent="reviewer")
+        assert await inbox.session_agents("a", ["s", "t"]) == {"s": "reviewer"}
+        assert await inbox.session_agents("b", ["s"]) == await inbox.session_agents("a", []) == {}
+        assert await inbox.session_setup("b", "s") is None
         await inbox.delete_session("a", "s")
         assert await inbox.unfinished() == [("b", "s", 1)]
-        assert await inbox.session_model("a", "s") is None
+        assert await inbox.session_setup("a", "s") is None
 
 
 @run
@@ -262,7 +264,7 @@ async def test_a_tenant_sees_no_rows_of_others_even_if_the_sql_forgets_the_tenan
     async with open_database(service_url) as database:
         for tenant in ("a", "b"):
             await Inbox(database).put(tenant, "s", key="k", now=1.0, **GIVEN)
-            await Inbox(database).set_session_model(tenant, "s", "m")
+            await Inbox(database).set_session_setup(tenant, "s", SessionSetup("m"))
             await AuthTokens(database).create(tenant, now=1.0)
             await JobQueue(database).add(new_job(tenant, "s", key="job", kind="run", now=1.0))
         await Chats(database).start_next_session("discord", ChatPlace(5), session="discord-5")

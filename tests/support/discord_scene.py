@@ -99,7 +99,7 @@ async def server(
         given = {"discord.allowed": [OWNER], "discord.base_url": api.url} | flags
         settings = load(folder, flags=given, environ={}, user_folder=folder / "no-config")
         async with Service.open(settings, folder=folder / "served", environment={}) as service:
-            service.runtime._providers[""] = provider or Scripted(*answers)
+            service.runtime._providers["", ""] = provider or Scripted(*answers)
             yield Scene(api, service, Pairing(service.runtime.database), settings)
 
 

@@ -30,7 +30,7 @@ async def main(url: str, name: str) -> None:
     config = load(Path("/nowhere"), environ={}, user_folder=Path("/nowhere"))
     times = LeaseTimes(lease=4.0, renew=0.5, give_up=3.2, poll=0.3)
     service = Service(Runtime(config, PostgresStorage(url, times=times), environment={}))
-    service.runtime._providers[""] = SlowEcho()
+    service.runtime._providers["", ""] = SlowEcho()
     live = await service.tenant("default").ensure("demo")
     outcome = await (await live.submit(f"first of {name}", key=name)).outcome()
     sys.stdout.write(f"{outcome.why}: {outcome.text}\n")

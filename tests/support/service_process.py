@@ -84,7 +84,7 @@ async def main(folder: Path, what: str, name: str, count: int) -> None:
     config = load(folder, environ={}, user_folder=folder / "empty")
     async with Service.open(config, folder=folder / "served", environment={}) as service:
         provider = script() if what == "die" else Echo()
-        service.runtime._providers[""] = provider
+        service.runtime._providers["", ""] = provider
         live = await service.tenant("default").ensure("demo")
         if what == "die":
             kill_at(name, service, provider)

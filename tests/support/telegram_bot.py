@@ -54,7 +54,7 @@ class Bot:
         config = self._config
         opening = Service.open(config, folder=self._folder, environment={}, clock=self.clock)
         self.service = await self._stack.enter_async_context(opening)
-        self.service.runtime._providers[""] = self.provider
+        self.service.runtime._providers["", ""] = self.provider
         await self.service.recover()
         pairing, token = Pairing(self.service.runtime.database), {"TELEGRAM_BOT_TOKEN": TOKEN}
         bot = telegram(

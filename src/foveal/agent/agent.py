@@ -37,6 +37,7 @@ from foveal.agent.agent_events import (
 from foveal.agent.agent_hooks import Hook, HookOccasion, HookVerdict
 from foveal.agent.refused_media import RefusedMedia
 from foveal.agent.running_call import RunningCall, cancel_and_wait
+from foveal.config.keys import MAX_TOOL_ITERATIONS
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log.events import (
     REDUCTIONS,
@@ -61,8 +62,6 @@ from foveal.sessions.session import Session
 from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput, media_dialect
 
 _LOG: Final = logging.getLogger("foveal.agent")
-MAX_STEPS: Final = 50
-"""Most requests to the model in one turn."""
 INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no result]"
 _LIVE_INTERVAL_S: Final = 0.1
 """Seconds between two looks at the output of a running tool."""
@@ -107,11 +106,12 @@ class Agent:
         guidance: AgentGuidance | None = None,
         recall_tools: Toolbox | None = None,
         deferral: ToolDeferral | None = None,
-        max_steps: int = MAX_STEPS,
+        max_tool_iterations: int = MAX_TOOL_ITERATIONS,
     ) -> None:
         """`recall_tools` replaces `tools` from the first reduction on. Before it there is nothing to recall, and
         small models call any tool that they are given; the reduction changes the prompt's prefix anyway.
-        `deferral` decides which of the tools requests offer; without it, all."""
+        `deferral` decides which of the tools requests offer; without it, all. A turn ends after
+        `max_tool_iterations` requests whose answers called tools."""
         self.session = session
         self.provider = provider
         self.tools: Toolbox = tools
@@ -124,7 +124,7 @@ class Agent:
         self._has_sent_tools = False
         """Whether a request has offered the recall tools."""
         self._approve = approve
-        self._max_steps = max_steps
+        self._max_tool_iterations = max_tool_iterations
         self._open_calls: list[Call] = []
         """Calls of the newest reply that have no result yet."""
         self._partial_text = ""
@@ -159,7 +159,7 @@ class Agent:
         why: Literal["answered", "steps"] = "steps"
         self._leaves_log = False
         try:
-            for _ in range(self._max_steps):
+            for _ in range(self._max_tool_iterations):
                 async for event in self._step():
                     yield event
                 if not self._open_calls:
@@ -169,6 +169,8 @@ class Agent:
                 async with aclosing(self._run_tools()) as events:
                     async for event in events:
                         yield event
+            else:
+                await self._end_early(self._limit_text)
         except (asyncio.CancelledError, GeneratorExit):
             if not self._leaves_log:
                 await asyncio.shield(self._end_early("interrupted by the user"))
@@ -179,7 +181,14 @@ class Agent:
         except FovealError as problem:
             await self._end_early(str(problem), partial=getattr(problem, "partial", ""))
             raise
-        yield TurnFinished(why=why, report=await self.session.report())
+        missing = "" if why == "answered" else self._limit_text
+        yield TurnFinished(why=why, report=await self.session.report(), problem=missing)
+
+    @property
+    def _limit_text(self) -> str:
+        most = self._max_tool_iterations
+        rounds = "1 round" if most == 1 else f"{most:,} rounds"
+        return f"it has reached its limit of {rounds} of tool calls (max_tool_iterations)"
 
     def postpone(self) -> None:
         """Store nothing more if the turn is interrupted from now on: another process runs it again."""

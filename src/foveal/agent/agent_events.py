@@ -121,3 +121,5 @@ class TurnFinished(AgentEvent, frozen=True, tag="ended"):
 
     why: Literal["answered", "steps", "denied"]
     report: Report
+    problem: str = ""
+    """Why it ended without an answer, as the end of a sentence about the turn; "" if it was answered."""

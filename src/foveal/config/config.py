@@ -90,11 +90,16 @@ def _trigger_tokens(get: GetValue, window: int) -> int:
 
 
 def _check_turn_trigger(get: GetValue, preset: Policy) -> None:
-    """Raise `BadSetting` unless both values of the trigger by turns are set, here or in the preset."""
+    """Raise `BadSetting` unless both values of the trigger by turns are set, here or in the preset, and if a number
+    of turns that is set here would do nothing in the mode."""
     given = [name for name in TURN_TRIGGER_KEYS if get(name) is not None]
     if len(given) == 1 and not preset.every_turns:
         other = next(name for name in TURN_TRIGGER_KEYS if name not in given)
         raise BadSetting(given[0], get(given[0]), f"without {other}: give both, or neither")
+    turns, mode = get(TURN_TRIGGER_KEYS[0]), get("compaction.mode") or preset.mode
+    if turns and mode == "off":
+        allowed = "0 in mode 'off', which never summarises: choose mode 'auto' or 'confirm', or leave it out"
+        raise BadSetting(TURN_TRIGGER_KEYS[0], turns, allowed)
 
 
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────
@@ -182,6 +187,11 @@ class Config:
     def agents(self) -> tuple[str, ...]:
         """Names of the configured agents."""
         return tuple(dict.fromkeys(path[1] for path in self.values if path[0] == "agents"))
+
+    def bot_agent(self, platform: str) -> str:
+        """Return the agent of a bot's new sessions; "" for the settings of the server."""
+        has_key = find_key((platform, "agent")) is not None
+        return (self.get(f"{platform}.agent") if has_key else None) or ""
 
     def agent(self, name: str) -> Config:
         """Return the configuration of a named agent.

@@ -151,6 +151,8 @@ class ScheduleSetting(NamedTuple):
     tenant: str = "default"
     missed: MissedRuns = "once"
     """What to do about times that passed while no server ran: one run for all of them, or none."""
+    agent: str = ""
+    """The agent `[agents.NAME]` with which its session is created."""
 
 
 _REQUIRED_FIELDS: Final = tuple(
@@ -186,7 +188,7 @@ def _schedule_problem(table: Mapping[str, Any]) -> str:
 
 _SCHEDULES: Final = ValueKind(
     f"tables with different names, each with {', '.join(_REQUIRED_FIELDS)} "
-    "and perhaps zone, tenant, missed (once, skip)",
+    "and perhaps zone, tenant, missed (once, skip), agent",
     lambda value: not _schedules_problem(value),
     _refuse_text,
     _schedules_problem,
@@ -247,6 +249,7 @@ SERVER_KEYS: Final = (
         [],
     ),
     _server_key("telegram.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
+    _server_key("telegram.agent", STRING, "the agent [agents.NAME] of new conversations", None),
     _server_key("telegram.footer", BOOLEAN, "show how full the window is below each answer", default=True),
     _server_key(
         "telegram.webhook",
@@ -256,6 +259,7 @@ SERVER_KEYS: Final = (
     ),
     _server_key("telegram.base_url", HTTP_URL, "URL of your own Bot API server", None),
     _server_key("discord.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
+    _server_key("discord.agent", STRING, "the agent [agents.NAME] of new conversations", None),
     _server_key("discord.footer", BOOLEAN, "show how full the window is below each answer", default=True),
     _server_key("discord.base_url", HTTP_URL, "another URL of the API", None),
     _server_key("schedule", _SCHEDULES, "prompts that the server sends at given times", []),
@@ -272,6 +276,8 @@ _FROM_ZERO: Final = whole_number(0)
 _FROM_ONE: Final = whole_number(1)
 _STRATEGIES: Final = one_of(get_args(Strategy))
 
+MAX_TOOL_ITERATIONS: Final = 50
+"""Most rounds of tool calls in one turn, unless the configuration has another number."""
 _AGENT_KEYS: Final = (
     config_key(
         "model",
@@ -304,6 +310,20 @@ _AGENT_KEYS: Final = (
         project=False,
         default="",
     ),
+    config_key(
+        "max_tool_iterations",
+        whole_number(1, 10_000),
+        "rounds of tool calls in one turn, after which the turn ends",
+        project=False,
+        default=MAX_TOOL_ITERATIONS,
+    ),
+    config_key(
+        "on_disconnect",
+        one_of(("continue", "pause")),
+        "what the server does with an answer when its client goes away: write it to the end, or stop",
+        project=False,
+        default="continue",
+    ),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
     config_key(
         "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"
@@ -327,7 +347,11 @@ _AGENT_KEYS: Final = (
     ),
     config_key("compaction.token_threshold", _FROM_ONE, "the same as tokens of the whole request"),
     config_key("compaction.safety_ratio", fraction(), "the same as a share of the window"),
-    config_key("compaction.invocation_threshold", _FROM_ONE, "summarise after this many turns"),
+    config_key(
+        "compaction.invocation_threshold",
+        _FROM_ZERO,
+        "summarise after this many turns; 0 waits for the tokens",
+    ),
     config_key(
         "compaction.overlap_size",
         _FROM_ZERO,

@@ -125,6 +125,19 @@ def _check_combinations(config: Config) -> None:
             agent_config.check_room()
         except BadSetting as problem:
             raise _add_source(agent_config, problem) from None
+    _check_agent_names(config)
+
+
+def _check_agent_names(config: Config) -> None:
+    """Raise `BadConfig` if a bot or a schedule names an agent that is not configured."""
+    of_bots = [((app, "agent"), f"{app}.agent", config.bot_agent(app)) for app in ("telegram", "discord")]
+    of_schedules = [(("schedule", one.name, "agent"), "schedule", one.agent) for one in config.schedules]
+    for path, key, agent in (*of_bots, *of_schedules):
+        try:
+            if agent:
+                config.agent(agent)
+        except BadSetting as problem:
+            raise bad_value(config.source(key), path, agent, problem.allowed) from None
 
 
 def _add_source(config: Config, problem: BadSetting) -> BadConfig:

@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from foveal.config.tool_names import SERVER_MARK, is_tool_pattern, names_tool
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.errors import BadSetting
 from foveal.permissions.command_line import parse_command_line
@@ -41,9 +42,6 @@ SHELL_TOOL: Final = "run"
 """Name of the tool whose calls are command lines."""
 RULE_LIFETIME_S: Final = 30 * 24 * 3600
 """Seconds for which a rule of a project is in force."""
-SERVER_MARK: Final = "__"
-"""Ends the name of the MCP server in the name of a tool where it first stands."""
-_TOOL_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]+\*?")
 _SHARED_FOLDERS: Final = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders where any process can write a program."""
 
@@ -102,13 +100,7 @@ class ToolRule(msgspec.Struct, frozen=True):
 
     def covers(self, tool: str) -> bool:
         """Return whether calls of a tool need no question."""
-        if not self.pattern.endswith("*"):
-            return tool == self.pattern
-        server, mark, begin = self.pattern[:-1].partition(SERVER_MARK)
-        if not mark:
-            return tool.startswith(server)
-        found, found_mark, name = tool.partition(SERVER_MARK)
-        return bool(found_mark) and found == server and name.startswith(begin)
+        return names_tool(self.pattern, tool)
 
 
 Rule = CommandRule | ToolRule
@@ -166,7 +158,7 @@ def parse_deny_entries(entries: Iterable[str]) -> tuple[Rule, ...]:
 def _parse_entry(entry: str, setting: str) -> Rule:
     text = entry.strip()
     tool, colon, command = (part.strip() for part in text.partition(":"))
-    if not colon and _TOOL_PATTERN.fullmatch(tool):
+    if not colon and is_tool_pattern(tool):
         if setting == "allow" and tool.endswith("*") and SERVER_MARK not in tool:
             raise BadSetting(setting, one_line(entry), "names of one MCP server's tools, such as github__*")
         return ToolRule(tool)

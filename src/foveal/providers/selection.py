@@ -14,7 +14,8 @@
 2. Without a name, the first of `DEFAULT_MODELS` whose key is set is used; OPENAI_BASE_URL counts as a key if
    OPENAI_MODEL names the model. Without any key, the local model is used; FOVEAL_GGUF names its file.
 3. The window is the one that the catalogue knows. Ollama is the exception: it cuts longer requests to its own
-   default silently, so that default is used unless OLLAMA_CONTEXT_LENGTH or the caller gives another.
+   default silently, so that default is used unless OLLAMA_CONTEXT_LENGTH or the caller gives another, or
+   `ollama_window` has asked the server.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from foveal.providers import LOCAL_SERVICE
 from foveal.providers.base import require_library
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress, weights_folder
+from foveal.providers.ollama_window import OLLAMA_TITLE
 
 LOCAL_ENGINE: Final = "dasllama"
 """The package with the server of local models."""
@@ -89,7 +91,7 @@ SERVICES: Final[dict[str, ProviderService]] = {
         options={"extra_body": {"plugins": [{"id": "context-compression", "enabled": False}]}},
     ),
     "ollama": ProviderService(
-        "Ollama",
+        OLLAMA_TITLE,
         "http://127.0.0.1:11434/v1",
         url_variables=("OLLAMA_BASE_URL", "OLLAMA_HOST"),
         optional_key_variables=("OLLAMA_API_KEY",),

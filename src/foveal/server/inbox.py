@@ -1,4 +1,4 @@
-"""Durable inbox of user messages, and the model chosen for each session.
+"""Durable inbox of user messages, and the model and agent chosen for each session.
 
 1. A message in the inbox is not lost. Messages of a session are processed in order of arrival, by the process that
    holds the session lock; if that process dies, the message is processed again. The prompt of a background run
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import blake2b
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -77,6 +78,15 @@ class InboxEntry(NamedTuple):
     @property
     def message(self) -> Content:
         return cast(Content, msgspec.json.decode(self.content or b'""', type=Content))
+
+
+class SessionSetup(NamedTuple):
+    """What a session was created with."""
+
+    model: str = ""
+    """The model; "" for the configured one."""
+    agent: str = ""
+    """The agent of the configuration; "" for the server's own settings."""
 
 
 class UnansweredMessages(NamedTuple):
@@ -198,18 +208,25 @@ class Inbox:
         rows = await self._database.read(lambda db: db.fetch(sql))
         return UnansweredMessages(*rows[0])
 
-    async def session_model(self, tenant: str, session: str) -> str | None:
-        """Return the model that a session was created with, "" for the configured one; None if this server did not
-        create the session."""
-
-        sql = "SELECT model FROM rooms WHERE tenant = ? AND session = ?"
+    async def session_setup(self, tenant: str, session: str) -> SessionSetup | None:
+        """Return what a session was created with; None if this server did not create the session."""
+        sql = "SELECT model, agent FROM rooms WHERE tenant = ? AND session = ?"
         rows = await self._database.read(lambda db: db.fetch(sql, tenant, session), tenant=tenant)
-        return rows[0][0] if rows else None
+        return SessionSetup(*rows[0]) if rows else None
 
-    async def set_session_model(self, tenant: str, session: str, model: str) -> None:
-        sql = """INSERT INTO rooms (tenant, session, model) VALUES (?, ?, ?)
-            ON CONFLICT (tenant, session) DO UPDATE SET model = excluded.model"""
-        values = tenant, session, model
+    async def session_agents(self, tenant: str, sessions: Sequence[str]) -> dict[str, str]:
+        """Return the agents of those of these sessions that have one."""
+        marks = ", ".join("?" * len(sessions))
+        sql = f"""SELECT session, agent FROM rooms
+            WHERE tenant = ? AND agent <> '' AND session IN ({marks})"""
+        if not sessions:
+            return {}
+        return dict(await self._database.read(lambda db: db.fetch(sql, tenant, *sessions), tenant=tenant))
+
+    async def set_session_setup(self, tenant: str, session: str, setup: SessionSetup) -> None:
+        sql = """INSERT INTO rooms (tenant, session, model, agent) VALUES (?, ?, ?, ?)
+            ON CONFLICT (tenant, session) DO UPDATE SET model = excluded.model, agent = excluded.agent"""
+        values = tenant, session, setup.model, setup.agent
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def delete_session(self, tenant: str, session: str) -> None:

@@ -34,11 +34,9 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.core.models.cost import UsageTotals
-from foveal.core.models.model import Model, model
 from foveal.core.redaction.redact import scrub
-from foveal.core.view.request import Fitted
-from foveal.errors import AnsweredElsewhere, Busy, FovealError, LeaseLost, ProviderError, StoreError
-from foveal.ports import Hit, Reply, ReplyPiece, SessionEnd, SessionInfo
+from foveal.errors import Busy, FovealError, LeaseLost, StoreError
+from foveal.ports import Hit, SessionEnd, SessionInfo
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import LOG, Runtime
 from foveal.server.turns import (
@@ -51,33 +49,8 @@ from foveal.server.turns import (
     postponed_outcome,
     session_deleted_outcome,
 )
+from foveal.server.unavailable_provider import UnavailableProvider
 from foveal.sessions.session import Session
-
-
-class UnavailableProvider:
-    """A `Provider` that only raises an error: its session can still be read, searched and deleted."""
-
-    dialect: Dialect = "openai_chat"
-
-    def __init__(
-        self, name: str, why: str, *, window: int | None, code: str = "refused", accepts_messages: bool = True
-    ) -> None:
-        """`accepts_messages`: whether messages may wait in the inbox until the provider is available."""
-        self.name: str = name or "unknown"
-        self.model: Model = model(self.name.partition("@")[0], window=window)
-        self.why = why
-        self.accepts_messages = accepts_messages
-        self._code = code
-
-    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
-        no_pieces: tuple[ReplyPiece, ...] = ()
-        for piece in no_pieces:  # makes this an async generator, as the protocol requires
-            yield piece
-        raise ProviderError(self.why, code=self._code)
-
-    async def close(self) -> None:
-        """Do nothing: there is no connection."""
-
 
 MAX_ENDED_TURNS: Final = 64
 """Ended turns of a session whose events can still be read."""
@@ -105,10 +78,17 @@ class LiveSession:
         agent: Agent,
         turn_listeners: Sequence[TurnListener],
         *,
+        agent_name: str = "",
+        pauses_on_disconnect: bool = False,
         owner: object = None,
     ) -> None:
-        """`owner` is not garbage-collected before the session: it finds the session for others."""
+        """`agent_name` is that of the configuration. `owner` is not garbage-collected before the session: it finds
+        the session for others."""
         self.tenant = tenant
+        self.agent_name = agent_name
+        """The agent of the configuration whose settings it has; "" for the server's own."""
+        self.pauses_on_disconnect = pauses_on_disconnect
+        """Whether a turn stops when the last client that waits for it goes away."""
         self._owner = owner
         self.session: Session = agent.session
         self.id: str = agent.session.id
@@ -216,8 +196,8 @@ class LiveSession:
         self, key: str, content: Content | None, dialect: Dialect, *, checks_text: bool = True
     ) -> Turn:
         provider = self._agent.provider
-        if isinstance(provider, UnavailableProvider) and not provider.accepts_messages:
-            raise AnsweredElsewhere(provider.why)
+        if isinstance(provider, UnavailableProvider) and provider.refusal is not None:
+            raise provider.refusal
         entry, is_new = await self._runtime.inbox.put(
             self.tenant,
             self.id,

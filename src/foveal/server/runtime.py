@@ -184,21 +184,30 @@ class Runtime:
         self._observers: list[Observer] = []
         self._delete_hooks: list[DeleteHook] = []
         self._download_progress: Callable[[Any], None] = lambda _: None
-        self._providers: OrderedDict[str, Provider] = OrderedDict()
-        self._in_use: WeakValueDictionary[str, Provider] = WeakValueDictionary()
+        self._providers: OrderedDict[tuple[str, str], Provider] = OrderedDict()
+        """By agent and model, "" for the configured one; the one used last is at the end."""
+        self._in_use: WeakValueDictionary[tuple[str, str], Provider] = WeakValueDictionary()
         """Includes providers that left `_providers` while a session still uses them."""
 
-    def provider(self, model: str) -> Provider:
-        """Return the shared provider of a model; "" is the configured model."""
-        known = self._providers.get(model) or self._in_use.get(model)
+    def config_of(self, agent: str) -> Config:
+        """Return the configuration of a named agent; "" is that of the server. Raises `BadSetting`."""
+        return self.config.agent(agent) if agent else self.config
+
+    def provider(self, model: str, *, agent: str = "") -> Provider:
+        """Return the shared provider of a model; "" is the configured model, of the agent if one is named."""
+        key = agent, model
+        known = self._providers.get(key) or self._in_use.get(key)
         if known is None:
             known = provider_from_config(
-                self.config, model or None, environment=self.environment, progress=self._download_progress
+                self.config_of(agent),
+                model or None,
+                environment=self.environment,
+                progress=self._download_progress,
             )
-        self._providers[model] = self._in_use[model] = known
-        self._providers.move_to_end(model)
+        self._providers[key] = self._in_use[key] = known
+        self._providers.move_to_end(key)
         if len(self._providers) > MAX_IDLE_PROVIDERS:
-            del self._providers[next(name for name in self._providers if name)]
+            del self._providers[next(key for key in self._providers if any(key))]
         return known
 
     def storable_key(self, key: str) -> str:

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from foveal.agent.agent import Agent
+from foveal.config import Config
+from foveal.config.tool_names import denied_tools
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.core.models.model import Model
-from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
+from foveal.errors import (
+    AgentRemoved,
+    AnsweredElsewhere,
+    BadSetting,
+    FovealError,
+    ProviderError,
+    SessionExists,
+    UnknownSession,
+)
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
+from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.provider_summariser import native_summariser_for, summariser_for
 from foveal.server.chats import find_place
-from foveal.server.inbox import InboxEntry
-from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
+from foveal.server.inbox import InboxEntry, SessionSetup
+from foveal.server.live_session import LiveSession, TurnListener
 from foveal.server.runtime import LOG, EventsStored, Runtime
+from foveal.server.unavailable_provider import UnavailableProvider
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.log_reader import last_opened
@@ -39,6 +53,15 @@ DEFAULT_SYSTEM_PROMPT: Final = files("foveal.server").joinpath("system.md").read
 CHAT_NOTICE: Final = files("foveal.server").joinpath("chat_notice.md").read_text("utf-8").strip()
 CHAT_SYSTEM_PROMPT: Final = f"{DEFAULT_SYSTEM_PROMPT}\n\n{CHAT_NOTICE}"
 """For sessions of the chat gateways: it explains the lines that a gateway adds to a message."""
+
+
+class _Answering(NamedTuple):
+    """What answers in a session."""
+
+    agent: str
+    """The agent of the configuration; "" for the server's own settings."""
+    config: Config
+    provider: Provider
 
 
 class Tenant:
@@ -59,6 +82,7 @@ class Tenant:
         id: str = "",
         *,
         model: str = "",
+        agent: str = "",
         title: str = "",
         system: str = "",
         continue_from: str = "",
@@ -66,13 +90,14 @@ class Tenant:
     ) -> LiveSession:
         """Create a session; raises `SessionExists`. It takes over a record of session `continue_from`, if given."""
         id = check_session_id(id or new_session_id())
-        begin: list[AnyFact] = [Instructed(content=system or self._system_prompt(id))]
+        setup = self._new_setup(id, model=model, agent=agent)
+        begin: list[AnyFact] = [Instructed(content=system or self._system_prompt(id, setup))]
         if continue_from:
-            begin += await self._carried_facts(continue_from, carry, model, begin)
+            begin += await self._carried_facts(continue_from, carry, setup, begin)
         async with self._runtime.locks.lock(self.name, id):
             if await self._end(id) is not None:
                 raise SessionExists(id)
-            return await self._create(id, model=model, title=title, begin=begin, origin=continue_from)
+            return await self._create(id, setup, title=title, begin=begin, origin=continue_from)
 
     async def session(self, id: str) -> LiveSession:
         """Return an existing session; raises `UnknownSession`."""
@@ -86,20 +111,28 @@ class Tenant:
         """Return the message of a session with a key, answered or not; None if it was not stored."""
         return await self._runtime.inbox.find(self.name, id, key=self._runtime.storable_key(key))
 
-    async def ensure(self, id: str, *, title: str = "", model: str = "", system: str = "") -> LiveSession:
-        """Return the session, creating it on first use; raises `UnknownSession` if it was erased."""
+    async def ensure(self, id: str, *, title: str = "", agent: str = "") -> LiveSession:
+        """Return the session, created on first use with this agent; raises `UnknownSession` if it was erased."""
         if self._known(id) is not None:
             return await self.session(id)
         async with self._runtime.locks.lock(self.name, check_session_id(id)):
             end = await self._end(id)
             if end is None:
-                begin = [Instructed(content=system or self._system_prompt(id))]
-                return await self._create(id, model=model, title=title, begin=begin)
+                setup = self._new_setup(id, agent=agent)
+                begin = [Instructed(content=self._system_prompt(id, setup))]
+                return await self._create(id, setup, title=title, begin=begin)
         return await self.session(id)
 
     async def model(self, id: str) -> Model:
-        """Return the model that answers in a session, or would if the session existed; raises `ProviderError`."""
-        return (await self._provider(id)).model
+        """Return the model that answers in a session, or would if the session existed, with the configured window;
+        raises `ProviderError`."""
+        answering = await self._answering(id)
+        window = answering.config.get("window")
+        return replace(answering.provider.model, window=window or answering.provider.model.window)
+
+    async def agents(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the agents of those of these sessions that have one."""
+        return await self._runtime.inbox.session_agents(self.name, ids)
 
     async def is_erased(self, id: str) -> bool:
         """Return whether the session existed and was erased."""
@@ -119,8 +152,8 @@ class Tenant:
             if await self._end(new) is not None:
                 raise SessionExists(new)
             await live.session.fork(new, at=at)
-            model = await self._runtime.inbox.session_model(self.name, id)
-            await self._runtime.inbox.set_session_model(self.name, new, model or "")
+            setup = await self._runtime.inbox.session_setup(self.name, id) or SessionSetup()
+            await self._runtime.inbox.set_session_setup(self.name, new, setup)
             return self._keep(await self._open(new))
 
     async def delete(self, id: str) -> None:
@@ -166,10 +199,16 @@ class Tenant:
             redact=self._runtime.redact, on_stored=watch, prepares_summaries=prepares_summaries
         )
 
-    def _system_prompt(self, id: str) -> str:
+    def _new_setup(self, id: str, *, model: str = "", agent: str = "") -> SessionSetup:
+        """Return what a new session is created with: the agent of a chat's is the bot's, if none is named."""
+        if not agent and find_place(self.name, id) is not None:
+            agent = self._runtime.config.bot_agent(self.name)
+        return SessionSetup(model, agent)
+
+    def _system_prompt(self, id: str, setup: SessionSetup) -> str:
         """Return the system prompt of a new session: that of a chat is the same whatever creates it."""
         default = DEFAULT_SYSTEM_PROMPT if find_place(self.name, id) is None else CHAT_SYSTEM_PROMPT
-        return self._runtime.config.system_text(default)
+        return self._runtime.config_of(setup.agent).system_text(default)
 
     async def _end(self, id: str) -> SessionEnd | None:
         try:
@@ -178,24 +217,26 @@ class Tenant:
             return None
 
     async def _carried_facts(
-        self, origin: str, carry: Carry, model: str, begin: Sequence[AnyFact]
+        self, origin: str, carry: Carry, setup: SessionSetup, begin: Sequence[AnyFact]
     ) -> list[AnyFact]:
         """Return what a new session takes over from another; raises `UnknownSession` also for an erased one."""
         end = await self._end(origin)
         if end is None or end.erased:
             raise UnknownSession(origin)
-        known = self._runtime.provider(model).model
-        settings = self._runtime.config.session(known)
+        provider = self._runtime.provider(setup.model, agent=setup.agent)
+        await ensure_ollama_window(provider)
+        known = provider.model
+        settings = self._runtime.config_of(setup.agent).session(known)
         settings.pop("prompt", None)
         return await carried_facts(
             self.store, origin, resolve_settings(known, **settings), carry=carry, begin=begin
         )
 
     async def _create(
-        self, id: str, *, model: str, title: str, begin: Sequence[AnyFact], origin: str = ""
+        self, id: str, setup: SessionSetup, *, title: str, begin: Sequence[AnyFact], origin: str = ""
     ) -> LiveSession:
-        self._runtime.provider(model)  # raises before anything is stored
-        await self._runtime.inbox.set_session_model(self.name, id, model)
+        self._runtime.provider(setup.model, agent=setup.agent)  # raises before anything is stored
+        await self._runtime.inbox.set_session_setup(self.name, id, setup)
         live = await self._open(id, begin=begin, origin=origin)
         if title:
             await live.rename(title)
@@ -203,41 +244,70 @@ class Tenant:
 
     async def _open(self, id: str, *, begin: Sequence[AnyFact] = (), origin: str = "") -> LiveSession:
         runtime = self._runtime
-        provider = await self._provider(id)
+        agent_name, config, provider = await self._answering(id)
         session = await Session.open(
             self.store,
             id,
             model=provider.model,
             origin=origin,
             summarise=[
-                *([native_summariser_for(provider)] if runtime.config.summarises_natively else []),
-                *self.summarisers(),
+                *([native_summariser_for(provider)] if config.summarises_natively else []),
+                *self.summarisers(agent_name if agent_name in runtime.config.agents else ""),
                 summariser_for(provider),
             ],
             clock=runtime.clock,
             options=self.session_options(id, prepares_summaries=lambda: runtime.request_summary is None),
             begin=begin,
-            **runtime.config.session(provider.model),
+            **config.session(provider.model),
         )
-        tools = Toolbox(recall_tools(session, counting=session.counter))
-        agent = Agent(session, provider, Toolbox(()), recall_tools=tools)
-        return LiveSession(runtime, self.name, agent, self._turn_listeners, owner=self)
+        tools = recall_tools(session, counting=session.counter)
+        denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
+        offered = Toolbox([tool for tool in tools if tool.name not in denied])
+        agent = Agent(
+            session,
+            provider,
+            Toolbox(()),
+            recall_tools=offered,
+            max_tool_iterations=config.get("max_tool_iterations"),
+        )
+        return LiveSession(
+            runtime,
+            self.name,
+            agent,
+            self._turn_listeners,
+            agent_name=agent_name,
+            pauses_on_disconnect=config.get("on_disconnect") == "pause",
+            owner=self,
+        )
 
-    async def _provider(self, id: str) -> Provider:
-        """Return the provider of a session. One that is unavailable raises its error only when a turn asks it."""
-        name, window = (
-            await self._runtime.inbox.session_model(self.name, id),
-            self._runtime.config.get("window"),
-        )
-        if name is None and (model := await self._proxied_model(id)):
+    async def _answering(self, id: str) -> _Answering:
+        """Return what answers in a session. A provider that is unavailable raises its error only when a turn asks
+        it, and so does one of an agent that the configuration no longer has."""
+        runtime = self._runtime
+        setup = await runtime.inbox.session_setup(self.name, id)
+        if setup is None and (model := await self._proxied_model(id)):
             text = f"session {id!r} belongs to a proxy client, which resends its history: continue in a fork of it"
-            return UnavailableProvider(model, text, window=window, accepts_messages=False)
+            return self._unavailable(model, AnsweredElsewhere(text))
+        setup = setup or self._new_setup(id)
+        if setup.agent and setup.agent not in runtime.config.agents:
+            opened = None if await self._end(id) is None else await last_opened(self.store, id)
+            problem = AgentRemoved(id, agent=setup.agent, known=runtime.config.agents)
+            return self._unavailable(opened.model if opened else setup.model, problem, agent=setup.agent)
+        config = runtime.config_of(setup.agent)
         try:
-            return self._runtime.provider(name or "")
+            provider = runtime.provider(setup.model, agent=setup.agent)
+            await ensure_ollama_window(provider)
         except ProviderError as problem:
-            return UnavailableProvider(
-                name or self._runtime.config.model, str(problem), window=window, code=problem.code
+            provider = UnavailableProvider(
+                setup.model or config.model, str(problem), window=config.get("window"), code=problem.code
             )
+        return _Answering(setup.agent, config, provider)
+
+    def _unavailable(self, model: str, refusal: FovealError, *, agent: str = "") -> _Answering:
+        """Return what refuses all messages of a session."""
+        config = self._runtime.config
+        provider = UnavailableProvider(model, window=config.get("window"), refusal=refusal)
+        return _Answering(agent, config, provider)
 
     async def _proxied_model(self, id: str) -> str:
         """Return the model that a proxy client uses in a session; "" for a session of the server itself."""
@@ -249,11 +319,11 @@ class Tenant:
         newest = await last_opened(self.store, id)
         return (newest or first).model
 
-    def summarisers(self) -> list[Summariser]:
+    def summarisers(self, agent: str = "") -> list[Summariser]:
         """Return the configured summariser if it is available; the session's own model is tried after it."""
-        other = self._runtime.config.summariser
+        other = self._runtime.config_of(agent).summariser
         try:
-            return [summariser_for(self._runtime.provider(other))] if other else []
+            return [summariser_for(self._runtime.provider(other, agent=agent))] if other else []
         except ProviderError as problem:
             LOG.error("compaction.model is unavailable: %s", problem.code)
             return []

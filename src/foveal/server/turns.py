@@ -1,7 +1,7 @@
 """Turns: one message from the inbox, its answer, and how it ended.
 
 1. `Turn` is what callers see: a stream of events that can be read late, left and resumed, and an outcome. The turn
-   continues without its readers.
+   continues without its readers, unless the session's `on_disconnect` is `pause`.
 2. `TurnRunner` runs a turn: it records the message once, has the agent answer it once, and marks it as done.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Final, Literal
 
@@ -33,6 +33,7 @@ from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
 from foveal.server.inbox import InboxEntry
 from foveal.server.redacted_events import redacted_events
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded
+from foveal.server.unavailable_provider import UnavailableProvider
 from foveal.sessions.log_reader import read_slices
 from foveal.sessions.session import Session
 
@@ -42,6 +43,8 @@ _event_number: Final = itemgetter(0)
 POSTPONED: Final = "the server is stopping: the message is kept and will be answered after the next start"
 STOPPING_CODE: Final = "stopping"
 """Code of a turn that ended because its server stops, not because a user stopped it."""
+PAUSED: Final = "the client went away, and on_disconnect is pause: ask again to continue"
+PAUSED_CODE: Final = "disconnected"
 EndReason = Literal["answered", "steps", "denied", "stopped", "failed"]
 
 
@@ -77,6 +80,8 @@ class Turn:
         self._changed = asyncio.Event()
         self._stop: Callable[[], object] | None = None
         self._stopped = False
+        self._clients = 0
+        self._pauses = self._is_paused = False
 
     # ── For readers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -112,12 +117,31 @@ class Turn:
         if self._stop is not None:
             self._stop()
 
+    @contextmanager
+    def awaited(self, *, pauses: bool) -> Iterator[None]:
+        """Count a client that waits for the turn in this block. If one of them came with `pauses`, the turn stops
+        when the last one leaves before its end."""
+        self._clients += 1
+        self._pauses |= pauses
+        try:
+            yield
+        finally:
+            self._clients -= 1
+            if self._pauses and not self._clients and self._outcome is None:
+                self._is_paused = True
+                self.stop()
+
     # ── For the runner ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def is_stopped(self) -> bool:
         """Whether `stop` was called."""
         return self._stopped
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the turn was stopped because its last client went away."""
+        return self._is_paused
 
     @property
     def text(self) -> str:
@@ -185,6 +209,8 @@ class TurnRunner:
         self._entry = entry
         self._turn = turn
         self._report: Report | None = None
+        self._problem = ""
+        """Why the turn ended without an answer."""
 
     async def run(self) -> None:
         """Run the turn to its end and mark the message as done, unless the server stops before. Raises if the
@@ -260,7 +286,9 @@ class TurnRunner:
         if problem is not None and (self.is_unstored or isinstance(problem, LeaseLost)):
             raise problem
         if problem is None:
-            return TurnOutcome(why=task.result(), text=self._turn.text, report=self._report)
+            return TurnOutcome(
+                why=task.result(), text=self._turn.text, problem=self._problem, report=self._report
+            )
         return failed_outcome(problem, text=await self._text_so_far())
 
     async def _text_so_far(self) -> str:
@@ -279,7 +307,8 @@ class TurnRunner:
     def _stopped_outcome(self, text: str) -> TurnOutcome:
         """Return the outcome of a turn that a user or the end of the server has stopped."""
         if not self._runtime.is_closing:
-            return TurnOutcome(why="stopped", text=text, report=self._report)
+            problem, code = (PAUSED, PAUSED_CODE) if self._turn.is_paused else ("", "")
+            return TurnOutcome(why="stopped", text=text, problem=problem, code=code, report=self._report)
         return replace(postponed_outcome(), text=text, report=self._report)
 
     async def _record_message(self) -> ModelAnswered | None:
@@ -304,11 +333,14 @@ class TurnRunner:
             self._turn.emit(TurnFinished(why="answered", report=self._report))
             return "answered"
         why: EndReason = "answered"
+        provider = self._agent.provider
+        if isinstance(provider, UnavailableProvider) and provider.refusal is not None:
+            raise provider.refusal  # before the request is reduced with settings that are not the session's
         events = self._agent.answer()
         async for event in events if self._runtime.redact is None else redacted_events(events):
             if isinstance(event, TurnFinished):
-                why, self._report = event.why, _without_events(event.report)
-                event = TurnFinished(why=why, report=self._report)
+                why, self._problem, self._report = event.why, event.problem, _without_events(event.report)
+                event = TurnFinished(why=why, problem=self._problem, report=self._report)
             self._turn.emit(event)
         return why
 
@@ -414,7 +446,7 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     if answer is not None:
         turn.emit(answer)
     if entry.why in ("answered", "steps", "denied"):
-        turn.emit(TurnFinished(why=entry.why, report=report))  # type: ignore[arg-type]
+        turn.emit(TurnFinished(why=entry.why, problem=entry.problem, report=report))  # type: ignore[arg-type]
     turn.end(
         TurnOutcome(
             why=entry.why,  # type: ignore[arg-type]

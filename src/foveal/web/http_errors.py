@@ -14,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from foveal.errors import (
+    AgentRemoved,
     AnsweredElsewhere,
     BadSetting,
     Busy,
@@ -116,6 +117,8 @@ def http_error_of(problem: FovealError) -> HttpError:
             return HttpError(409, detail, code="session_exists")
         case Busy():
             return HttpError(409, detail, code="busy")
+        case AgentRemoved():
+            return HttpError(409, detail, code="agent_removed", members={"agent": problem.agent})
         case AnsweredElsewhere():
             return HttpError(409, detail, code="answered_elsewhere")
         case KeyReused():

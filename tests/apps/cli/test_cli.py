@@ -45,10 +45,11 @@ from foveal.core.log import (
 )
 from foveal.sessions import Session
 from foveal.stores import SqliteStore
-from foveal.transcripts import read
+from foveal.transcripts import read, write_events
 from support import warm_start
 from support.histories import session as history
 from support.legality import check_anthropic, check_chat, check_gemini, check_responses
+from support.made_secrets import made
 from support.paths import TRANSCRIPTS
 from support.terminal import TAB, Terminal
 
@@ -237,6 +238,52 @@ def test_message_lists_and_trajectories_are_imported(store: Path, tmp_path: Path
     for id in ids(store):
         shown = json.loads(output_of(store, "show", id, "--json"))["messages"]
         assert [message.get("content") for message in shown] == [message["content"] for message in CHAT]
+
+
+def test_import_leaves_secrets_out_if_asked(store: Path, tmp_path: Path) -> None:
+    key = "sk-" + made(48)
+    function = {"name": "read", "arguments": json.dumps({"key": key})}
+    call = {"id": "c1", "type": "function", "function": function}
+    messages = [
+        {"role": "user", "content": f"Use {key}"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "DB_PASSWORD=mackerel"},
+        {"role": "user", "content": "Thanks"},
+    ]
+    (tmp_path / "list.json").write_text(json.dumps(messages))
+    output = output_of(store, "import", "--redact", tmp_path / "list.json")
+    assert "3 events redacted" in output
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("chats.db*"))
+    assert key.encode() not in stored
+    assert b"mackerel" not in stored
+    (id,) = ids(store)
+    shown = output_of(store, "show", id, "--json")
+    assert key not in shown
+    assert "mackerel" not in shown
+    assert "[foveal: redacted OpenAI key …" in json.loads(shown)["messages"][0]["content"]
+    output_of(store, "import", tmp_path / "list.json")
+    assert any(key in output_of(store, "show", id, "--json") for id in ids(store))
+
+
+def test_a_clipped_result_of_an_imported_session_shows_the_same_pieces_without_secrets(
+    store: Path, tmp_path: Path
+) -> None:
+    key = "gh" + "p_" + made(36)
+    text = f"first {key} middle of the log, which is left out here, and the end"
+    facts: list[AnyFact] = [
+        Opened(model="m"),
+        UserSaid(content="look"),
+        ModelSaid(content=(Call(id="c", name="read", arguments="{}"),)),
+        ToolReturned(call_id="c", content=text),
+        Clipped(target=3, pieces=((0, 6 + len(key) // 2), " [foveal: …] ", (len(text) - 7, len(text)))),
+    ]
+    path = tmp_path / "session.jsonl"
+    log = [Event(seq, fact, None) for seq, fact in enumerate(facts)]
+    path.write_bytes(b"".join(write_events(log, "clipped")))
+    output_of(store, "import", "--redact", path)
+    (id,) = ids(store)
+    shown = json.loads(output_of(store, "show", id, "--json"))["messages"]
+    assert shown[-1]["content"] == f"first [foveal: redacted GitHub token …{key[16:20]}] [foveal: …] the end"
 
 
 def test_a_folder_is_imported_and_used_ids_get_a_number(store: Path) -> None:

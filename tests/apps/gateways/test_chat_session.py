@@ -47,7 +47,7 @@ SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKL"
 async def open_service(folder: Path, provider: Scripted, **settings: Any) -> AsyncIterator[Service]:
     config = load(folder, flags=settings, environ={}, user_folder=folder / "no-config")
     async with Service.open(config, folder=folder / "served", environment={}) as service:
-        service.runtime._providers[""] = provider
+        service.runtime._providers["", ""] = provider
         yield service
 
 

@@ -35,7 +35,7 @@ def test_an_explanation_is_not_repeated_after_a_restart(tmp_path: Path) -> None:
     async def ask(number: int) -> str:
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
         async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers[""] = Scripted("An answer.")
+            service.runtime._providers["", ""] = Scripted("An answer.")
             pairing = Pairing(service.runtime.database)
             chats = ChatSessions(service, pairing, platform="telegram", allowed=[42], footer=False)
             message = IncomingMessage(
@@ -73,7 +73,7 @@ async def test_a_notice_is_due_again_after_its_interval_and_when_it_is_forgotten
 async def test_a_session_of_a_chat_explains_the_lines_of_the_bot_whatever_creates_it(tmp_path: Path) -> None:
     config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
     async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers[""] = Scripted()
+        service.runtime._providers["", ""] = Scripted()
         prompts = []
         for tenant, session in (
             ("telegram", "telegram-42"),

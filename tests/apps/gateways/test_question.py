@@ -70,7 +70,7 @@ async def chatting(folder: Path, **settings: Any) -> AsyncIterator[Chat]:
     answers = [f"Answer {n}: " + " ".join(f"word{n}x{i}" for i in range(20)) for n in range(200)]
     config = load(folder, flags=settings, environ={}, user_folder=folder / "no-config")
     async with Service.open(config, folder=folder / "served", environment={}) as service:
-        service.runtime._providers[""] = Scripted(*answers)
+        service.runtime._providers["", ""] = Scripted(*answers)
         yield Chat(service)
 
 
@@ -188,7 +188,7 @@ async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(tmp
         assert "🔎" not in answer.footer, "the numbers of the yes have them"
 
 
-@pytest.mark.parametrize("policy", ["economy", "sliding-summary"])
+@pytest.mark.parametrize("policy", ["economy", "recent-summary"])
 @pytest.mark.parametrize(
     ("count", "undoes"),
     [

@@ -53,7 +53,7 @@ def test_a_stopped_answer_is_shown_as_it_was_stored(
         provider = Unfinished(*pieces)
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
         async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers[""] = provider
+            service.runtime._providers["", ""] = provider
             chats = chats_of(service)
             answer = (await chats.accept(said("telegram-1", "Count."))).replies
             await provider.streamed.wait()
@@ -79,7 +79,7 @@ async def test_a_stopped_answer_is_shown_after_a_crash_too(tmp_path: Path) -> No
     provider = Unfinished("One, two")
     config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
     async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers[""] = provider
+        service.runtime._providers["", ""] = provider
         chats = chats_of(service)
         await chats.accept(said("telegram-1", "Count."))  # its answer is not delivered
         await provider.streamed.wait()

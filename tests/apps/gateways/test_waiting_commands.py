@@ -30,7 +30,7 @@ class Chat:
     async def __aenter__(self) -> Chat:
         self._opening = Service.open(self._config, folder=self._folder, environment={})
         self.service = await self._opening.__aenter__()
-        self.service.runtime._providers[""] = self._provider
+        self.service.runtime._providers["", ""] = self._provider
         pairing = Pairing(self.service.runtime.database)
         self.chats = ChatSessions(
             self.service, pairing, platform="telegram", allowed=frozenset({42}), footer=False

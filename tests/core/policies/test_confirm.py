@@ -194,3 +194,19 @@ def test_a_policy_in_mode_confirm_can_be_written_and_read(name: str) -> None:
         confirming(name, act=1.0, warn=1.0, target=1.0, clip=PRESETS["rolling"].clip),
     ):
         assert policy(chosen.values()) == chosen
+
+
+@pytest.mark.parametrize("name", ["economy", "handoff", "sliding-summary"])
+def test_the_question_comes_after_a_number_of_turns(name: str) -> None:
+    ctx = Context("gpt-4.1", policy=policy(name, mode="confirm", every_turns=2, overlap_turns=1))
+    for turn in range(2):
+        assert ctx.report().question == ""
+        ctx.append(user(f"Question {turn}: " + "word " * 300))
+        ctx.append({"role": "assistant", "content": f"Answer {turn}. " + "text " * 300})
+    assert ctx.report().question == "2 turns are not summarised yet. Compact conversation? [y/N]"
+    ctx.fit()
+    assert not ctx.report().reduced  # no yes yet
+    ctx.agree()
+    report = ctx.report()
+    assert report.reduced
+    assert report.question == ""

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from bench.made_keys import MadeKey, made_forms, made_keys
+from bench.secret_kinds import MadeSecret, made_secrets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,11 @@ from foveal.core.redaction.redact import scan_part
 from foveal.core.redaction.secret_values import Secret
 from support.made_secrets import made
 
-CASES = [*made_keys(seed=11), *made_forms(seed=11)]
+CASES: list[MadeKey | MadeSecret] = [
+    *made_keys(seed=11),
+    *made_forms(seed=11),
+    *made_secrets(30, seed=11),
+]
 PATTERN = re.compile(candidate_pattern())
 """Python reads the pattern as RE2 does, only slower, so that these tests do not need RE2."""
 
@@ -64,7 +69,7 @@ def outside(text: str, search: Search) -> list[Secret]:
     ]
 
 
-def as_ascii(case: MadeKey) -> str:
+def as_ascii(case: MadeKey | MadeSecret) -> str:
     return case.text.encode("ascii", "replace").decode()
 
 
@@ -86,7 +91,7 @@ def test_a_secret_without_a_prefix_or_a_name_is_in_a_part(text: str) -> None:
     )
 )
 def test_every_secret_is_in_a_part_however_texts_are_cut_and_joined(
-    parts: list[tuple[MadeKey, int, str]],
+    parts: list[tuple[MadeKey | MadeSecret, int, str]],
 ) -> None:
     text = "".join(as_ascii(case)[at % len(case.text) :] + sign for case, at, sign in parts)
     assert outside(text, python_search) == []

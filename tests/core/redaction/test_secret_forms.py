@@ -212,7 +212,9 @@ def test_a_stream_holds_back_a_bounded_text() -> None:
 HOSTILE = ("sk_live_", "AKIA", "key=", "key: a1", "token:'", "secret = ", "cookie: a=b; ", "curl -u a:", "mysql -p",
            "my password is ", "https://a:b", "@", "%40", "%2F%2Fa%3A", "-p", "z", "Authorization: ", "eyJ", "ZXlK",
            "Bearer ", "datadog: a1", "private key", "-----BEGIN PRIVATE KEY-----", "auth: YTpi", "a.", "/a", "Q~",
-           "hooks/", "password='", "a1" * 10 + "/")  # fmt: skip
+           "hooks/", "password='", "a1" * 10 + "/", "login a password ", "identified by '", ":5432:a:b:", "psk=",
+           "kind: Secret\ndata:\n  a: b\n", "data:\n", "password\n  value: ", "密码", "密码是a", "\x1b[0m", "\\/",
+           "a@", "pass:")  # fmt: skip
 
 
 def seconds(text: str) -> float:

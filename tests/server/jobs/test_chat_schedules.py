@@ -80,7 +80,7 @@ def test_after_new_the_answer_and_replies_to_it_share_a_session(tmp_path: Path, 
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
         provider = Scripted("Hello.", "Rain.", "Yes, rain.")
         async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers[""] = provider
+            service.runtime._providers["", ""] = provider
             pairing = Pairing(service.runtime.database)
             chats = ChatSessions(service, pairing, platform="telegram", allowed=frozenset({42}), footer=False)
             answers: asyncio.Queue[PendingAnswer] = asyncio.Queue()

@@ -117,6 +117,9 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     imports.set_defaults(command="import_")
     imports.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder of files")
     imports.add_argument("--format", default="auto", help="format of the files; default: detected")
+    imports.add_argument(
+        "--redact", action="store_true", help="remove likely API keys and passwords before storing"
+    )
 
     parents = [_store_option(), _session_argument()]
     export = commands.add_parser("export", help="write a session to a file", parents=parents)

@@ -168,6 +168,7 @@ def _model_findings(config: Config | None) -> Iterator[tuple[str, str]]:
         setting = str(config.source("window")) if config is not None else ""
         words = {"yours": setting, "snapshot": "the table of models", "pattern": "its name"}
         words["server"] = "the default of its server; OLLAMA_CONTEXT_LENGTH or `window` sets more"
+        words["asked"] = "its server was asked"
         yield "window", f"{model.window:,} tokens ({words.get(source := model.sources['window'], source)})"
     try:
         chosen = counter(config.get("tokenizer") if config is not None else "auto", model=name)
@@ -182,8 +183,11 @@ def _resolve_model(name: str, window: int | None) -> tuple[Model | None, str]:
 
     try:
         from foveal.providers import selection
+        from foveal.providers.ollama_window import ask_ollama_window
 
-        return selection.provider(name or None, environment=os.environ, window=window).model, ""
+        found = selection.provider(name or None, environment=os.environ, window=window)
+        ask_ollama_window(found)
+        return found.model, ""
     except (FovealError, ImportError) as problem:
         if not name:
             return None, str(problem)

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from foveal import transcripts
+from foveal.apps.cli.redacted_import import redact_transcript
 from foveal.apps.cli.stored_sessions import (
     EXPORT_DIALECTS,
     SessionExport,
@@ -94,7 +95,7 @@ async def import_(args: Namespace) -> int:
                 for recording in transcripts.read(
                     path, format=args.format, progress=_progress(), skipped=print_skipped
                 ):
-                    print(await _import_one(store, recording))
+                    print(await _import_one(store, recording, redacts=args.redact))
                     imported += 1
             except transcripts.UnreadableTranscript as problem:
                 print_skipped(problem)
@@ -105,10 +106,14 @@ async def import_(args: Namespace) -> int:
     return 0 if imported and not failed else 1
 
 
-async def _import_one(store: Store, recording: Transcript) -> str:
-    id = await _append_new(store, recording)
+async def _import_one(store: Store, recording: Transcript, *, redacts: bool) -> str:
     many = "s" * (recording.unknown != 1)
     note = f", {recording.unknown:,} line{many} not understood (kept as notes)" if recording.unknown else ""
+    if redacts:
+        given, recording = recording, redact_transcript(recording)
+        changed = sum(new is not old for new, old in zip(recording.facts, given.facts, strict=True))
+        note += f", {changed:,} event{'s' * (changed != 1)} redacted" if changed else ""
+    id = await _append_new(store, recording)
     return f"{visible(id)}: {len(recording.facts):,} events from {recording.source}{note}"
 
 

@@ -125,7 +125,7 @@ def _outcome_text(outcome: TurnOutcome) -> str:
         case "answered":
             added = "" if outcome.text.strip() else texts.EMPTY_ANSWER
         case "steps":
-            added = texts.STEP_LIMIT
+            added = texts.step_limit(outcome.problem)
         case "stopped":
             added = texts.STOPPED
         case _:

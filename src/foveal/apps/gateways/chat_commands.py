@@ -6,7 +6,7 @@ The output of a command is sent and not stored: it does not enter the conversati
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import cast
 from weakref import WeakValueDictionary
@@ -72,10 +72,13 @@ class ChatCommands:
         chats: Chats,
         *,
         platform: ChatPlatform,
+        agents: Sequence[str],
         composer: MessageComposer,
         turns: RunningTurns,
     ) -> None:
+        """`agents` are those of the configuration, which /new can choose."""
         self.platform = platform
+        self._agents = agents
         self._tenant = tenant
         self._chats = chats
         self._composer = composer
@@ -92,7 +95,7 @@ class ChatCommands:
             case "help" | "start":
                 return text_reply(texts.help_text())
             case "new":
-                return text_reply(await self._new(place, argument.lower()))
+                return text_reply(await self._new(place, argument.split()))
             case "stop":
                 return text_reply(await self._stop(place))
             case "compact":
@@ -145,22 +148,30 @@ class ChatCommands:
             for live in self._tenant.live_sessions
         )
 
-    async def _new(self, place: ChatPlace, carry: str) -> str:
-        """Move the chat to a new session; `carry` says what that takes over, by default nothing."""
-        if carry and carry not in CARRY_CHOICES:
-            return texts.BAD_CARRY
+    async def _new(self, place: ChatPlace, words: Sequence[str]) -> str:
+        """Move the chat to a new session. The words say what that takes over, by default nothing, and which agent
+        answers in it, by default that of the bot."""
+        agents = [word for word in words if word in self._agents]
+        carries = [word.lower() for word in words if word not in agents]
+        if len(agents) > 1 or len(carries) > 1 or any(word not in CARRY_CHOICES for word in carries):
+            return texts.bad_new(self._agents)
+        agent, carry = "".join(agents), "".join(carries)
         session = await self._chats.session(self.platform, place)
         try:
             live = await self._tenant.session(session)
         except UnknownSession:
-            return texts.NO_MESSAGES
+            if not agent or carry or await self._tenant.is_erased(session):
+                return texts.NO_MESSAGES
+            await self._tenant.ensure(session, agent=agent)
+            return texts.new_session(agent=agent)
         new = await self._chats.start_next_session(self.platform, place, session=session)
         self._composer.reset_warning(session)
-        if not carry:
-            return texts.NEW_SESSION
-        title = (await live.info()).title
-        await self._tenant.create(new, title=title, continue_from=session, carry=cast(Carry, carry))
-        return texts.CONTINUED_SESSION.format(carry=carry)
+        if carry:
+            title, carried = (await live.info()).title, cast(Carry, carry)
+            await self._tenant.create(new, agent=agent, title=title, continue_from=session, carry=carried)
+        elif agent:
+            await self._tenant.create(new, agent=agent)
+        return texts.new_session(carry=carry, agent=agent)
 
     async def _stop(self, place: ChatPlace) -> str:
         """Stop the oldest turn of the chat, or a turn of its session that another source started."""

@@ -92,7 +92,12 @@ class ChatSessions:
         self._composer = MessageComposer(footer=footer)
         self._turns = RunningTurns()
         self._commands = ChatCommands(
-            self._tenant, self._chats, platform=platform, composer=self._composer, turns=self._turns
+            self._tenant,
+            self._chats,
+            platform=platform,
+            agents=service.runtime.config.agents,
+            composer=self._composer,
+            turns=self._turns,
         )
         self._postponed: set[str] = set()
         """Keys of messages whose chats got an error, or the reply that the answer comes later."""
@@ -177,8 +182,7 @@ class ChatSessions:
     async def _read_files(self, message: IncomingMessage, fetch: Fetch) -> IncomingMessage:
         """Return the message with its files, as far as the model of its session reads them."""
         model = await self._model(message.place)
-        window = self._service.runtime.config.get("window") or model.window
-        files = await read_files(message.files, replace(model, window=window), fetch=fetch)
+        files = await read_files(message.files, model, fetch=fetch)
         return replace(message, files=files)
 
     async def _notices(self, message: IncomingMessage) -> list[str]:

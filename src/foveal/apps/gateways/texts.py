@@ -39,13 +39,13 @@ BOT_COMMANDS: Final = {
     "context": "show what fills the context window",
     "tokens": "show tokens used so far, turns left, cost",
     "undo": "undo the newest summary or other reduction",
-    "new": "start a new conversation; record, summary or rules carries these over",
+    "new": "start a new conversation; record, summary or rules carries these over, a name chooses the agent",
     "stop": "stop the answer that is being written",
     "help": "list the commands",
     "pair": "pair this account with the bot",
 }
 """Names and descriptions of the commands, in the order of the list."""
-COMMAND_ARGUMENTS: Final = {"compact": " [words]", "new": " [record]", "pair": " CODE"}
+COMMAND_ARGUMENTS: Final = {"compact": " [words]", "new": " [record] [agent]", "pair": " CODE"}
 BAR_CELLS: Final = 10
 MAX_ERROR_CHARS: Final = 400
 MAX_QUOTED_STATEMENTS: Final = 5
@@ -59,9 +59,9 @@ CONTINUED_SESSION: Final = (
     "🆕 A new conversation begins, with the {carry} of the old one. The server keeps that one."
 )
 BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules carry these over."
+NEW_AGENT: Final = "The agent `{agent}` answers in it."
 EMPTY_ANSWER: Final = "(The model gave an empty answer.)"
 STOPPED: Final = "⏹ Stopped."
-STEP_LIMIT: Final = "⏹ The answer has reached its limit of steps. Say “go on” to continue."
 BUSY: Final = "An answer is being written. Try again when it has arrived, or send /stop."
 AFTER_ANSWER: Final = "⏳ This comes after the answer that is being written."
 IDLE: Final = "No answer is being written."
@@ -121,6 +121,22 @@ def unknown_command(word: str) -> str:
 def scheduled(text: str, *, name: str) -> str:
     """Return an answer that a schedule asked for with the name of the schedule; "" for no schedule."""
     return f"⏰ `{name}`\n\n{text}" if name else text
+
+
+def bad_new(agents: Sequence[str]) -> str:
+    """Return the reply to /new with words that it does not know."""
+    return f"{BAD_CARRY} /new NAME chooses an agent: {', '.join(agents)}." if agents else BAD_CARRY
+
+
+def new_session(*, carry: str = "", agent: str = "") -> str:
+    """Return the reply to /new."""
+    text = CONTINUED_SESSION.format(carry=carry) if carry else NEW_SESSION
+    return f"{text} {NEW_AGENT.format(agent=agent)}" if agent else text
+
+
+def step_limit(problem: str) -> str:
+    """Return the last line of an answer that has reached its limit of tool calls."""
+    return f"⏹ The answer ends here: {problem or 'it has reached its limit'}. Say “go on” to continue."
 
 
 def stopping(queued: int) -> str:

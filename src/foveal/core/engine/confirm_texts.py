@@ -11,6 +11,7 @@ from typing import Final
 from foveal.core.compaction.plan import NoPlan
 from foveal.core.engine.engine import Engine
 from foveal.core.models.budget import window_percent
+from foveal.core.policies.ladder.compact import has_enough_turns, turns_since_summary
 
 PART_NAMES: Final = {
     "system": "system texts",
@@ -29,8 +30,11 @@ PART_NAMES: Final = {
 
 def compaction_question(engine: Engine, state: str) -> str:
     """Return the question whether to compact; "" when there is nothing to ask."""
-    if not engine.policy.asks or state not in ("act", "over"):
+    if not engine.policy.asks:
         return ""
+    if state not in ("act", "over"):
+        turns = turns_since_summary(engine.view) if has_enough_turns(engine.view, engine.policy) else 0
+        return f"{turns:,} turns are not summarised yet. Compact conversation? [y/N]" if turns else ""
     used, window = engine.calibration.tokens(engine.total_units), engine.model.window
     usage = f"{window_percent(used, window)} of the window ({used:,}/{window:,} tokens)"
     return f"Context usage at {usage}. Compact conversation? [y/N]"

@@ -36,6 +36,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.log.ranges import seqs_outside
 from foveal.core.models.budget import window_percent
+from foveal.core.policies.ladder.compact import has_enough_turns
 from foveal.core.policies.ladder.drop import hide_steps
 from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.view.steps import Step
@@ -340,7 +341,7 @@ def check_agreement(engine: Engine) -> None:
             f'mode "{engine.policy.mode}" asks nothing: `compact()` summarises without a question'
         )
     budget, tokens = engine.budget(), engine.calibration.tokens
-    if engine.view.units <= budget.act:
+    if engine.view.units <= budget.act and not has_enough_turns(engine.view, engine.policy):
         used, act = tokens(engine.total_units), tokens(budget.act + budget.fixed)
         raise NotCompacted(
             f"the request takes {window_percent(used, budget.window)} of the window and the question comes above "

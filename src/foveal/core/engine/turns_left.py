@@ -1,6 +1,6 @@
 """How many turns fit before the policy reduces something, or asks the user.
 
-1. A policy reduces above `act`; `every_turns` makes a summary after a number of turns.
+1. A policy reduces above `act`; `every_turns` makes a summary, or asks for one, after a number of turns.
 2. The projection assumes turns of one size. What a policy reduces earlier because it is cheap just then, a
    change of tools or model, and limits on images cannot be foreseen.
 """
@@ -16,6 +16,6 @@ from foveal.core.view.view import View
 def turns_until_reduction(view: View, budget: Budget, policy: Policy, *, turn: int) -> int:
     """Return how many turns of this many units fit before the one in which the policy must reduce or ask."""
     left = max(0, budget.act - view.units) // max(1, turn)
-    if policy.mode == "auto" and policy.every_turns:
+    if policy.mode != "off" and policy.every_turns:
         return min(left, max(0, policy.every_turns - turns_since_summary(view)))
     return left

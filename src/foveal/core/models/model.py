@@ -92,8 +92,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     binds_thinking: bool = False
     """Whether its provider refuses thinking once anything before it has changed."""
     sources: dict[str, str]
-    """The source of each value, such as `yours`, `learned`, `server`, `snapshot` or `default`. Equal lookups share
-    the dict: do not change it.
+    """The source of each value, such as `yours`, `asked`, `learned`, `server`, `snapshot` or `default`. Equal
+    lookups share the dict: do not change it.
     """
 
     def input_limit(self, reserve: int) -> int:

@@ -14,21 +14,26 @@ from functools import lru_cache
 from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
+from foveal.core.redaction.passwords import judge_password, name_start
 from foveal.core.redaction.secret_values import (
     Secret,
     has_digit,
     has_scattered_digits,
-    is_code,
     is_hexadecimal,
+    is_lower_key,
     is_placeholder,
     is_uuid,
-    looks_like_password,
-    looks_like_spoken_password,
     looks_random,
 )
+from foveal.core.redaction.stored_logins import judge_manifest
 
-_AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?[\"'`\\\])\s]{0,5}(?:[:=>,]|%3[ad])"
-_BEFORE_VALUE: Final = rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,6}+(?=[a-z0-9_+/.~-]{8})[a-z_+/.~-]*+[0-9])"
+_VALUE_BELOW: Final = rb"[\"']?,?\s{1,40}[\"']?value[\"']?\s?:"
+"""A name and its value in two fields, as the variables of a Kubernetes container have them."""
+_AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])\s]{0,9}+(?:[:=>,]|%3[ad])|" + _VALUE_BELOW + rb")"
+_BEFORE_VALUE: Final = (
+    rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
+    rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
+)
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
 FOLDED: Final = bytes(
     ord("k") if chr(byte).lower() in ("w", "z") else ord(chr(byte).lower()) if byte < 128 else byte
@@ -50,11 +55,17 @@ _NAMES: Final = re.compile(
     + _AFTER_NAME
     + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
     + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
-    + rb"(?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=]))"
-    + rb"(?!\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?[$<{\[*%(])"
+    + rb"(?P<password>)(?=[0-9]?[\"'`\\\])]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
+    + _VALUE_BELOW
+    + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\(['\"])(?![0-9]?[\"'`\\\])]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?[$<{\[*%(])"
+    + rb"|ind[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>)"
+    + rb"|[:=\"'](?<=psk.)(?P<psk>)"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
-_SECRET_NAMES: Final = re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)
+_SECRET_NAMES: Final = re.compile(rb"secret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)
+_PASS_NAMES: Final = re.compile(
+    rb"pass(?:phrase|(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|" + _VALUE_BELOW + rb")"
+)
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
     r"(?P<scheme>[a-z0-9-]{3,16}(?:\s{1,2}|%20|\+))?(?P<value>[A-Za-z0-9._~+/-]{8,}+={0,2})"
@@ -63,7 +74,7 @@ _AUTHORIZATION: Final = re.compile(
 
 def find_names(folded: bytes) -> list[re.Match[bytes]]:
     """Find the names that introduce a secret, in a text translated with `FOLDED`; the last group is the kind."""
-    return [*_NAMES.finditer(folded), *_SECRET_NAMES.finditer(folded)]
+    return [*_NAMES.finditer(folded), *_SECRET_NAMES.finditer(folded), *_PASS_NAMES.finditer(folded)]
 
 
 def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:
@@ -76,9 +87,8 @@ def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:
 
 # ── Keys, tokens and secrets ───────────────────────────────────────────────────────────────────────────
 
-_VALUE: Final = re.compile(r"[=>\s\"'`\\]{0,6}+(?P<value>[A-Za-z0-9_+/.~-]{8,}+={0,2})(?![(\[{])")
-_NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_.-]*+")
-_MAX_NAME_CHARS: Final = 48
+_VALUE: Final = re.compile(r"[=>\s\"'`\\]{0,10}+(?P<value>[A-Za-z0-9_+/.~-]{8,}+={0,2})(?![(\[{])")
+_QUOTED_VALUE: Final = re.compile(r"[=>\s\\]{0,6}+(?P<quote>[\"'])(?P<value>[^\s\"'`\\]{32,128})(?P=quote)")
 WORDS_BEFORE_BLANK: Final = "api|access|secret|private|signing|auth|master|account|bot|refresh"
 """A pattern that matches a word that makes a following `key` the name of a secret, with a blank between them."""
 _NAME_WITH_BLANK: Final = re.compile(rf"(?i)(?:{WORDS_BEFORE_BLANK})\s\Z")
@@ -93,10 +103,16 @@ KEY_WORDS: Final = (
 _KEY_WORDS: Final = re.compile(rf"(?:{KEY_WORDS})[_.-]?\Z")
 _HARMLESS_WORDS: Final = re.compile(
     r"(?:cache|primary|foreign|public|pub|sort|partition|idempotency|object|lookup|index|natural|unique|row|group|dedup"
-    r"|page|next|prev|previous|continuation|pagination|sync|csrf|xsrf|resume|cursor|cancellation|shard|routing|registry|s3"
+    r"|page|next|prev|previous|continuation|pagination|sync|csrf|xsrf|resume|cursor|cancellation|shard|routing|registry|s3|publickey|public_key"
     r"|bucket|hash|host|sync|event|dict|map|translation|message|mon|tur|don)[_.-]?\Z"
 )
-_DOTTED_NAME: Final = re.compile(r"\.[A-Za-z_]+\.|^[a-z_]+\.[a-z_]")
+_DOTTED_NAME: Final = re.compile(
+    r"\.[A-Za-z_]+\.|^[a-z_]+\.[a-z_]|^[a-z_][a-z0-9_]*\.[A-Z]\w*(?:Key|Token|Secret|Password)\Z"
+)
+_PHRASE_SIGNS: Final = re.compile(r"[!@#$%^&*()+=]")
+MIN_PHRASE_SIGNS: Final = 4
+MIN_LETTERS_CHARS: Final = 24
+"""Characters of the shortest key without a digit."""
 MIN_KEY_CHARS: Final = 16
 """Characters of the shortest value of a key outside environment variables."""
 
@@ -111,19 +127,16 @@ def _judge_token(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
 
 def _judge(text: str, hit: re.Match[bytes], *, kind: str) -> Iterator[Secret]:
     end = hit.end(hit.lastgroup or "")
-    start = _name_start(text, end, _MAX_NAME_CHARS)
+    start = name_start(text, end)
     name = text[start:end]
     if not is_secret_name(name, before=text[max(0, start - _MAX_QUALIFIER_CHARS) : start]):
         return
     value = _VALUE.match(text, hit.end())
-    if value and has_digit(value["value"]) and _is_key(name, value["value"]):
+    quoted = _QUOTED_VALUE.match(text, hit.end())
+    if quoted and _is_phrase(quoted["value"]):
+        yield Secret(*quoted.span("value"), kind)
+    elif value and _is_key(name, value["value"]):
         yield Secret(*value.span("value"), kind)
-
-
-def _name_start(text: str, end: int, max_chars: int) -> int:
-    """Return where the name begins that ends here."""
-    backwards = _NAME_BACKWARDS.match(text[max(0, end - max_chars) : end][::-1])
-    return end - backwards.end() if backwards else end
 
 
 def is_secret_name(name: str, *, before: str = "") -> bool:
@@ -149,6 +162,8 @@ def _is_key(name: str, value: str) -> bool:
     """Return whether a value looks like a key; the value of an environment variable needs less proof."""
     if is_placeholder(value) or _DOTTED_NAME.search(value):
         return False
+    if not has_digit(value):
+        return len(value) >= MIN_LETTERS_CHARS and looks_random(value)
     if is_uuid(value):
         return name.lower() != "token"
     if is_service_key(name, value):
@@ -156,7 +171,16 @@ def _is_key(name: str, value: str) -> bool:
     long = len(value) >= MIN_KEY_CHARS
     if _VARIABLE.match(name) and "_" in name:
         return looks_random(value) or (long and has_scattered_digits(value))
-    return long and (looks_random(value) or is_hexadecimal(value))
+    return long and (looks_random(value) or is_hexadecimal(value) or is_lower_key(value))
+
+
+def _is_phrase(value: str) -> bool:
+    """Return whether a value has letters, digits and several signs without an order, as the keys of Django do."""
+    return (
+        has_digit(value)
+        and len(_PHRASE_SIGNS.findall(value)) >= MIN_PHRASE_SIGNS
+        and not is_placeholder(value)
+    )
 
 
 def _judge_authorization(text: str, word: re.Match[bytes]) -> Iterator[Secret]:
@@ -186,7 +210,9 @@ MIN_COOKIE_CHARS: Final = 8
 
 
 def _judge_cookies(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
-    return find_cookies(text, hit.end())
+    """Find the cookies of a header; after a comma they are a string, since code lists names."""
+    is_header = text[hit.end() - 1] != "," or text[hit.end() : hit.end() + 4].lstrip()[:1] in ("'", '"', "\\")
+    return find_cookies(text, hit.end()) if is_header else iter(())
 
 
 def find_cookies(text: str, at: int) -> Iterator[Secret]:
@@ -206,82 +232,15 @@ def _is_session(name: str, value: str) -> bool:
     return has_digit(value) or looks_random(value) or _SESSION_NAME.search(name) is not None
 
 
-# ── Passwords ──────────────────────────────────────────────────────────────────────────────────────────
-
-_MAX_PASSWORD_NAME_CHARS: Final = 32
-"""Characters of a name before `password`."""
-_SIGN: Final = re.compile(
-    r"(?P<sign>\s{0,2}(?::=|=>|[:=]|%3[AaDd])|>|(?P<spoken>\s(?:is|ist|lautet)(?:\s?[:=])?))\s{0,3}+(?P<quote>\\{0,3}[\"'`])?"
-)
-_QUOTED: Final = {
-    quote: re.compile(rf"[^{quote}\n\\]{{4,128}}+(?={escape}{quote})")
-    for quote, escape in (('"', r"\\{0,3}"), ("'", r"\\{0,3}"), ("`", r"\\{0,3}"))
-}
-_UNQUOTED: Final = re.compile(
-    r"(?:[^\s\"'`\\<>&;,)\]}%]"
-    r"|[&;,](?=[^\s\"'`\\<>&;,)\]}])(?!(?:amp;)?[A-Za-z_][\w.-]{0,40}\s?[=:])"
-    r"|[)\]}](?=[A-Za-z0-9])|[<>](?![/A-Za-z])(?=[A-Za-z0-9!])|%(?!26|3[Bb]|2[027]|0[AaDd]|3[EeCc]|40)){4,128}+"
-)
-_LAST_SIGNS: Final = ".:"
-_PAIR_BEFORE: Final = re.compile(r"(?:;\s?|[A-Za-z]=[^\s,;()]{1,64} )\Z")
-_PAIR_AFTER: Final = re.compile(r";|\s[A-Za-z_]{2,20}=[^\s,]")
-
-
-def _judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
-    sign = _SIGN.match(text, hit.end())
-    if sign is None:
-        return
-    value = password_at(text, sign.end(), quote=sign["quote"] or "")
-    if value is None:
-        return
-    start, end = value
-    password = text[start:end]
-    if is_placeholder(password) or (is_code(password) and not sign["quote"]):
-        return
-    word = hit.start() - (1 if text[hit.start() - 1] in "pP" else 4)  # `pw`, or `passw` and `kennw`
-    name = _name_start(text, word, _MAX_PASSWORD_NAME_CHARS)
-    variable = text[name : hit.end("password")].strip("\"'")
-    if (
-        looks_like_password(password)
-        or (sign["spoken"] and looks_like_spoken_password(password))
-        or (_is_prose(sign) and looks_like_spoken_password(password))
-        or (_is_variable(variable) and sign["sign"] == "=" and not sign.group().endswith(" "))
-        or (not sign["sign"].endswith((":", ">")) and _in_connection(text, name, end))
-    ):
-        yield Secret(start, end, "password", tail=False)
-
-
-def password_at(text: str, at: int, *, quote: str = "") -> tuple[int, int] | None:
-    """Return where the password that begins here starts and ends: up to its quote, or as far as a word goes."""
-    hit = _QUOTED[quote[-1]].match(text, at) if quote else None
-    if hit is None:
-        hit = _UNQUOTED.match(text, at)
-    if hit is None:
-        return None
-    end = hit.end() - (len(hit.group()) - len(hit.group().rstrip(_LAST_SIGNS)))
-    return (at, end) if end - at >= 4 else None
-
-
-def _is_variable(name: str) -> bool:
-    return name.isupper()
-
-
-def _is_prose(sign: re.Match[str]) -> bool:
-    """Return whether a colon and a blank stand before the value, without quotes: `Password: …`."""
-    return sign.group().endswith(": ")
-
-
-def _in_connection(text: str, start: int, end: int) -> bool:
-    """Return whether the pair is one of several `name=value` pairs, separated by semicolons or blanks."""
-    return bool(_PAIR_BEFORE.search(text, max(0, start - 70), start) or _PAIR_AFTER.match(text, end))
-
-
 _JUDGES: Final[dict[str, tuple[str, Callable[[str, re.Match[bytes]], Iterator[Secret]]]]] = {
     "key": ("kK", _judge_key),
     "token": ("kK", _judge_token),
-    "secret": ("cC", _judge_key),
+    "secret": ("sS", _judge_key),
     "cookie": ("kK", _judge_cookies),
-    "password": ("wW", _judge_password),
+    "password": ("wW", judge_password),
+    "psk": ("kK", judge_password),
+    "passphrase": ("pP", judge_password),
+    "manifest": ("kK", judge_manifest),
     "authorization": ("zZ", _judge_authorization),
 }
 """The judge of each kind of name, and the letter for which `_NAMES` searches: `FOLDED` makes others equal to it."""

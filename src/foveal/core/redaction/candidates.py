@@ -21,8 +21,10 @@ from foveal.core.redaction.long_tokens import SERVICE_NAMES
 from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS
 from foveal.core.redaction.token_places import ENCODED_JWT_START, ENCODED_KEY_START, JWT_START
 
-MARGIN_CHARS: Final = MAX_KEY_BLOCK_CHARS + 8_192
+MARGIN_CHARS: Final = 12_288
 """Characters around a match that are scanned with it: a secret and what introduces it are no longer."""
+KEY_BLOCK_MARGIN_CHARS: Final = MAX_KEY_BLOCK_CHARS + MARGIN_CHARS
+"""The same for a private key."""
 MAX_SEARCH_BYTES: Final = 32 * 1024 * 1024
 """Memory of the search: with less, RE2 discards what it built, or uses a slower method, in ordinary texts."""
 _BLANK: Final = re.compile(rb"[ \n]")
@@ -39,13 +41,14 @@ def find_parts(ascii_text: bytes, search: Search | None) -> list[tuple[int, int]
     hit = search(ascii_text, 0)
     while hit:
         last = parts[-1][1] if parts else 0
-        start = _blank_before(ascii_text, last, hit[0] - MARGIN_CHARS)
-        end = _blank_after(ascii_text, hit[1] + 2 * MARGIN_CHARS)
+        margin = KEY_BLOCK_MARGIN_CHARS if ascii_text.startswith(b"--", hit[1] - 2) else MARGIN_CHARS
+        start = _blank_before(ascii_text, last, hit[0] - margin)
+        end = _blank_after(ascii_text, hit[1] + margin + MARGIN_CHARS)
         if parts and start <= last:
             parts[-1] = (parts[-1][0], end)
         else:
             parts.append((start, end))
-        # Two margins were added, so matches in the first of them change nothing.
+        # Another margin was added, so matches before it change nothing, unless they are private keys.
         hit = search(ascii_text, end - MARGIN_CHARS) if end < len(ascii_text) else None
     return None if parts == [(0, len(ascii_text))] else parts
 
@@ -94,16 +97,21 @@ _SPACE: Final = r"\s\x0b\x1c-\x1f"
 _EDGE: Final = r"(?:\A|[^A-Za-z0-9]|\\[nrtbf]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|[\[;][0-9]{1,2}m)"
 _RUN: Final = "[A-Za-z0-9_~+-]{20}"
 _MARKS: Final = r"""["'`\\ \t:=>?,|\])]+"""
-_AFTER_NAME: Final = rf"""s?[0-9]?(?:_id)?["'`\\\]){_SPACE}]{{0,5}}(?:[:=>,]|%3[ad])"""
+_VALUE_BELOW: Final = rf"""["']?,?[{_SPACE}]+["']?value["']?[{_SPACE}]?:"""
+_AFTER_NAME: Final = rf"""s?[0-9]?(?:_id)?(?:["'`\\\]){_SPACE}]{{0,9}}(?:[:=>,]|%3[ad])|{_VALUE_BELOW})"""
 _LETTER: Final = "[a-z_+/.~-]"
 _KEY_VALUE: Final = (
-    rf"""{_AFTER_NAME}[=>{_SPACE}"'`\\]{{0,6}}(?:{_LETTER}{{8,}}[0-9]|"""
+    rf"""{_AFTER_NAME}[=>{_SPACE}"'`\\]{{0,10}}(?:{_LETTER}{{8,}}[0-9]|[a-z+/]{{24}}|["'][^{_SPACE}"'`\\]{{32}}|"""
     + "|".join(f"{_LETTER}{{{at}}}[0-9][a-z0-9_+/.~-]{{{7 - at}}}" for at in range(8))
     + ")"
 )
-"""A value of at least eight characters with a digit."""
-_PASSWORD: Final = rf"""(?:\\{{0,3}}["'`][^$<{{\[*%(\n\\]|[^{_SPACE}"'`\\$<{{\[*%(][^{_SPACE}"'`\\]{{3}})"""
+"""A value of at least eight characters with a digit, or a long one."""
+_PASSWORD: Final = rf"""(?:\\{{0,7}}["'`][^$<{{\[*%(\n\\]|[^{_SPACE}"'`\\$<{{\[*%(][^{_SPACE}"'`\\]{{3}})"""
 """The beginning of a password that is no placeholder."""
+_PASSWORD_VALUE: Final = (
+    rf"""[0-9]?["'`\\\])]{{0,9}}(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?"""
+    rf"""|{_VALUE_BELOW})[{_SPACE}]{{0,3}}{_PASSWORD}"""
+)
 _OPTION_PASSWORD: Final = rf"""(?:["'][^$<{{\[*%(\n\\-]|[^{_SPACE}"'\\$<{{\[*%(-])"""
 _COOKIE: Final = rf"""[{_SPACE}"'`\\]{{0,4}}[A-Za-z0-9_.%!#$&*+^|~-]+="""
 _TO_OPTION: Final = r"(?:[^\n]|\\\n)*[^A-Za-z0-9_-]"
@@ -149,8 +157,15 @@ def _named_alternatives() -> list[str]:
         rf"_KEY(?i:{_KEY_VALUE})",
         rf"(?i:(?:token|secret(?:_?value)?){_KEY_VALUE})",
         rf"(?i:cookie{_AFTER_NAME}{_COOKIE})",
-        rf"""(?i:(?:passw|kennw|pw)(?:or)?[dt][0-9]?["'`\\\])]{{0,3}}"""
-        rf"""(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?)[{_SPACE}]{{0,3}}{_PASSWORD})""",
+        rf"(?i:(?:(?:passw|kennw|pw)(?:or)?[dt]|[_.-]pass|passphrase|psk){_PASSWORD_VALUE})",
+        rf"pass{_PASSWORD_VALUE}",
+        rf"""(?i:pass)(?:["'`\\]+[{_SPACE}]{{0,2}}[:=]|[{_SPACE}]{{0,2}}=|{_VALUE_BELOW}|:[{_SPACE}]{{0,3}}["'`])""",
+        rf"""(?i:(?:passw|kennw|pw)(?:or)?[dt])(?:[{_SPACE}]{{1,4}}|\()["'][^$<{{\[*%(\n\\]""",
+        rf"(?i:login|account)[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+password[{_SPACE}]",
+        r"ENV [A-Z0-9_]*(?:PASSW|KENNW|PW)(?:OR)?[DT] ",
+        rf"(?i:identified[{_SPACE}]+(?:with[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+)?(?:by|as)[{_SPACE}]+(?:password[{_SPACE}]+)?[\"'])",
+        rf"(?i:kind[\"']?:[{_SPACE}]?[\"']?secret)",
+        r":(?:5432|\*):[^:\s\x0b]+:[^:\s\x0b]+:[^:\s\x0b]{4}",
         rf"""(?i:uthorization["'`\\\]]{{0,4}}(?:[{_SPACE}]?[:=,]|%3[ad])[{_SPACE}]{{0,3}}(?:\\{{0,3}}["'`])?(?:%20)?"""
         rf"""(?:[a-z0-9-]{{3,16}}(?:[{_SPACE}]{{1,2}}|%20|\+))?[A-Za-z0-9._~+/-]{{8}})""",
         r"(?i:private(?:[ +]|%20)key(?:(?:[ +]|%20)block)?)--",
@@ -160,11 +175,11 @@ def _named_alternatives() -> list[str]:
 def _command_line_alternatives() -> list[str]:
     """Return what `command_lines` looks for."""
     return [
-        rf"--[a-z-]*(?:pass(?:word|wd)?|pwd)[ =]{{1,2}}{_OPTION_PASSWORD}",
+        rf"--[a-z-]*(?:pass(?:word|wd|phrase)?|pwd)[ =]{{1,2}}{_OPTION_PASSWORD}",
         r"""--[a-z-]*(?:key|token|secret)(?: {1,2}|=)["']?[A-Za-z0-9_+/.~-]{16}""",
         rf"""(?:curl|wget|http|xh|aria2c){_TO_OPTION}-(?:(?:[uU]|-user|-proxy-user)[ =]{{0,2}}["']?"""
         rf"""[^\s\x0b:"'/=$@]+:|(?:b|-cookie)[ =]{{0,2}}["']?{_COOKIE})""",
         rf"(?:mysql|mariadb|mycli|sshpass| login|mongo|redis-cli){_TO_OPTION}-[pPa][ =]{{0,2}}{_OPTION_PASSWORD}",
-        r"""//[^\s\x0b/?#@:,"'`<>\\]*:[^\s\x0b/?,"'`<>\\${\[*%(][^\s\x0b/?,"'`<>\\]*@""",
+        r"""/\\*/[^\s\x0b/?#@:,"'`<>\\]*:[^\s\x0b/?,"'`<>\\${\[*%(][^\s\x0b/?,"'`<>\\]*@""",
         r"%2[Ff]%2[Ff][A-Za-z0-9_.~+%-]*%3[Aa][A-Za-z0-9_.~+%-]+%40",
     ]

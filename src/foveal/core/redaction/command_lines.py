@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from foveal.core.redaction.assignments import find_cookies, password_at
+from foveal.core.redaction.assignments import find_cookies
+from foveal.core.redaction.passwords import password_at
 from foveal.core.redaction.secret_values import Secret, has_scattered_digits, is_placeholder, looks_random
 
 MAX_COMMAND_LINE_CHARS: Final = 400
@@ -20,10 +21,10 @@ def _option_pattern(short: bytes) -> re.Pattern[bytes]:
     The first alternative that matches is final: an option is of one kind, whatever its value is. Of a value, the
     pattern asks what the checks ask first, since most options have no such value."""
     return re.compile(
-        rb"-(?<![A-Za-z0-9_-]-)(?=[uUpPab-])(?>(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
+        rb"-(?=[uUpPab-])(?<![A-Za-z0-9_-]-)(?>(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
         + short
-        + rb"|(?P<cookie>b|-cookie)(?=[ ='\"])|-(?=[a-z-]{3,32}+(?<=[dnsty])[ =])[a-z-]{0,24}?"
-        rb"(?:(?P<password>pass(?:word|wd)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
+        + rb"|(?P<cookie>b|-cookie)(?=[ ='\"])|-(?=[a-z-]{3,32}+(?<=[densty])[ =])[a-z-]{0,24}?"
+        rb"(?:(?P<password>pass(?:word|wd|phrase)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
         rb"(?(login)(?=[ =]{0,2}[\"']?[^\s:\"'/=$@]{1,64}:))"
         rb"(?(cookie)(?=[ =]{0,2}[\"']?[\s\x1c-\x1f\"'`\\]{0,4}[A-Za-z0-9_.%!#$&*+^|~-]{1,64}=))"
         rb"(?(key)(?=(?: {1,2}|=)[\"']?[A-Za-z0-9_+/.~-]{16}))"
@@ -37,7 +38,8 @@ _SHORT_OPTION_COMMANDS: Final = ("mysql", "mariadb", "mycli", "sshpass", " login
 _MAX_SHORT_OPTIONS: Final = 50
 """With more short options than these, the whole text is searched for their commands."""
 _START: Final = re.compile(r"[ =]{0,2}(?P<quote>[\"'])?")
-_WORD_START: Final = r"(?<![^\s;|&$(\"'`/])"
+_WORD_START: Final = r"(?<![^\s;|&$(\"'`/?])"
+"""The beginning of a command; `?` stands for a letter that is not ASCII."""
 _HTTP_COMMAND: Final = re.compile(_WORD_START + r"(?:curl|wget|https?(?= )|xh|aria2c)\b")
 _HTTP_COMMANDS: Final = ("curl", "wget", "http", "xh", "aria2c")
 _LOGIN: Final = re.compile(r"(?P<user>[^\s:\"'/=$@]{1,64}):")
@@ -149,40 +151,60 @@ def _cookie_option(text: str, at: int) -> Iterator[Secret]:
 
 MAX_LOGIN_CHARS: Final = 512
 """Characters between `//` and `@` of an address."""
-MAX_SIGNS_TRIED: Final = 500
+MAX_SIGNS_TRIED: Final = 2_000
 """`@` signs that are tried one by one; in a text with more of them, a search for whole addresses is faster."""
-_ADDRESS_LOGIN: Final = re.compile(r"//(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)")
+_BEFORE_NO_LOGIN: Final = b" \t\n\r@/("
+"""Characters before an `@` that ends no login, such as that of a decorator in code."""
+_TWO_SLASHES: Final = re.compile(r"/\\{0,7}\Z")
+"""What stands before the second slash of an address; JSON may escape both."""
+_ADDRESS_LOGIN: Final = re.compile(r"/(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)")
 _ENCODED_LOGIN: Final = re.compile(
     r"%2[Ff]%2[Ff](?P<user>(?:[A-Za-z0-9_.~+-]|%(?!3[Aa]|40|2[Ff]))*+)%3[Aa]"
     r"(?P<password>(?:[A-Za-z0-9_.~+-]|%(?!40|2[Ff]))++)"
 )
-
-
+_ENCODED_SLASHES: Final = re.compile(rb"%(?=2[Ff]%2[Ff])")
 _ADDRESS_WITH_LOGIN: Final = re.compile(
-    rb"//[^\s/?#@:,\"'`<>\\]*+:(?P<password>[^\s/?,\"'`<>\\]*)@(?=[A-Za-z0-9\[$_{<%])"
+    rb"/(?<=[/\\]/)[^\s/?#@:,\"'`<>\\]*+:[^\s/?,\"'`<>\\]*@(?=[A-Za-z0-9\[$_{<%])"
 )
+_SAMPLE_LOGINS: Final = frozenset(
+    {("scott", "tiger"), ("user", "pass"), ("username", "passwd"), ("foo", "bar")}
+)
+"""Logins of documentation."""
 
 
 def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find passwords in addresses such as `postgres://user:password@host`."""
     at, tried = ascii_text.find(b"@"), 0
     while at >= 0 and tried < MAX_SIGNS_TRIED:
-        yield from _login_before(text, at, ("//",), _ADDRESS_LOGIN)
+        if ascii_text[at - 1] not in _BEFORE_NO_LOGIN:
+            yield from _address_login(text, at)
         at, tried = ascii_text.find(b"@", at + 1), tried + 1
     if at >= 0:
         for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, max(0, at - MAX_LOGIN_CHARS)):
-            yield from _login_before(text, address.end() - 1, ("//",), _ADDRESS_LOGIN)
-    if b"%" in ascii_text:
-        at = ascii_text.find(b"%40")
-        if at >= 0 and b"%2F%2F" not in ascii_text and b"%2f%2f" not in ascii_text:
-            return
-        while at >= 0:
-            yield from _login_before(text, at, ("%2F%2F", "%2f%2f"), _ENCODED_LOGIN)
-            at = ascii_text.find(b"%40", at + 1)
+            yield from _address_login(text, address.end() - 1)
+    if b"%" in ascii_text and _ENCODED_SLASHES.search(ascii_text):
+        yield from _encoded_logins(text, ascii_text)
 
 
-def _login_before(text: str, at: int, starts: tuple[str, ...], login: re.Pattern[str]) -> Iterator[Secret]:
-    begin = max(text.rfind(start, max(0, at - MAX_LOGIN_CHARS), at) for start in starts)
-    hit = login.fullmatch(text, begin, at) if begin >= 0 else None
-    if hit and hit["password"] != hit["user"] and not is_placeholder(hit["password"]):
-        yield Secret(*hit.span("password"), "password", tail=False)
+def _address_login(text: str, at: int) -> Iterator[Secret]:
+    """Find the password before the `@` of an address."""
+    slash = text.rfind("/", max(0, at - MAX_LOGIN_CHARS), at)
+    hit = _ADDRESS_LOGIN.fullmatch(text, slash, at) if slash > 0 else None
+    if hit and _TWO_SLASHES.search(text, max(0, slash - 8), slash):
+        yield from _password_of(hit)
+
+
+def _encoded_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
+    at = ascii_text.find(b"%40")
+    while at >= 0:
+        begin = max(text.rfind(start, max(0, at - MAX_LOGIN_CHARS), at) for start in ("%2F%2F", "%2f%2f"))
+        hit = _ENCODED_LOGIN.fullmatch(text, begin, at) if begin >= 0 else None
+        if hit:
+            yield from _password_of(hit)
+        at = ascii_text.find(b"%40", at + 1)
+
+
+def _password_of(login: re.Match[str]) -> Iterator[Secret]:
+    user, password = login["user"], login["password"]
+    if password != user and not is_placeholder(password) and (user, password) not in _SAMPLE_LOGINS:
+        yield Secret(*login.span("password"), "password", tail=False)

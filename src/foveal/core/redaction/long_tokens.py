@@ -17,7 +17,14 @@ from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from foveal.core.redaction.key_formats import KEY_FORMATS, SERVICE_KEYS, to_pattern
-from foveal.core.redaction.secret_values import Secret, has_digit, has_scattered_digits, looks_random
+from foveal.core.redaction.secret_values import (
+    Secret,
+    has_digit,
+    has_digit_or_capital,
+    has_scattered_digits,
+    is_random_token,
+    looks_random,
+)
 from foveal.core.redaction.token_places import (
     ENCODED_JWT_START,
     ENCODED_KEY_START,
@@ -73,7 +80,11 @@ class _Format(NamedTuple):
     proof: Callable[[str], object]
 
 
-_PROOFS: Final[dict[str, Callable[[str], object]]] = {"": bool, "digit": has_digit, "random": looks_random}
+_PROOFS: Final[dict[str, Callable[[str], object]]] = {
+    "": bool,
+    "mixed": has_digit_or_capital,
+    "random": is_random_token,
+}
 _FORMATS: Final = sorted(
     (
         _Format(prefix, re.escape(prefix) + to_pattern(row.rest), row.kind, _PROOFS[row.proof])
@@ -149,7 +160,7 @@ def _format_at(text: str, start: int, prefix: str) -> tuple[Secret | None, int]:
             return secret, secret.end
     for each in _FORMATS_BY_START[prefix]:
         match = _compiled(each.pattern).match(text, start)
-        if match and each.proof(match.group()):
+        if match and each.proof(match.group()[len(each.prefix) :]):
             return Secret(*match.span(), each.kind), match.end()
         end = max(end, match.end() if match else 0)
     return None, end
@@ -228,8 +239,6 @@ def _has_context(text: str, at: int, end: int) -> bool:
 def _find_by_context(text: str, at: int, end: int) -> Secret | None:
     if text.find("auth", max(0, at - 12), at) >= 0 and (login := _basic_auth(text, at)):
         return login
-    if not _DIGITS.search(text, at, min(end, at + 64)):
-        return None
     before = text[max(0, at - MAX_CONTEXT_CHARS) : at]
     last = before[-1:]
     if last == ":" or before.endswith("%"):
@@ -242,12 +251,9 @@ def _find_by_context(text: str, at: int, end: int) -> Secret | None:
         found = _facebook_token(text, at, end)
     else:
         found = None
-    return (
-        found
-        or _azure_secret(text, at, end)
-        or _bearer(text, before, at, end)
-        or _service_key(text, before, at)
-    )
+    if found or not _DIGITS.search(text, at, min(end, at + 64)):
+        return found
+    return _azure_secret(text, at, end) or _bearer(text, before, at, end) or _service_key(text, before, at)
 
 
 MAX_NEAR_CHARS: Final = 16
@@ -299,9 +305,9 @@ def _bot_token(text: str, at: int, end: int) -> Secret | None:
     if number is None or (encoded and text[at : at + 2].upper() != "3A"):
         return None
     body = _BOT_BODY.match(text, at + encoded)
-    return (
-        Secret(number.start(), body.end(), "Telegram token") if body and looks_random(body.group()) else None
-    )
+    if body and (body.group().startswith("AA") or looks_random(body.group())):
+        return Secret(number.start(), body.end(), "Telegram token")
+    return None
 
 
 _DISCORD: Final = re.compile(rf"{EDGE}[MNO]{_TOKEN_CHAR}{{21,29}}\.{_TOKEN_CHAR}{{6}}\.\Z")

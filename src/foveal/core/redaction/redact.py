@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -26,6 +26,7 @@ from foveal.core.redaction.command_lines import find_logins, find_options
 from foveal.core.redaction.long_tokens import find_tokens
 from foveal.core.redaction.private_keys import find_private_keys
 from foveal.core.redaction.secret_values import Secret
+from foveal.core.redaction.stored_logins import end_in_sentence, find_foreign, find_stored
 
 REFERENCE_FIELDS: Final = frozenset({"id", "call_id", "name", "origin"})
 """Fields of facts that are references, not text."""
@@ -35,6 +36,8 @@ MAX_PASSES: Final = 8
 """Replacing one secret can reveal where an adjacent one ends, so scans repeat up to this often."""
 EDGE_CHARS: Final = 8_192
 """A secret this near to the edge of a part of a text is searched again in the whole text."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+"""A sequence that sets the colour of a terminal, or moves its cursor."""
 TAIL_CHARS: Final = 4
 MIN_CHARS_WITH_TAIL: Final = 20
 """A secret with at least this many characters keeps its last `TAIL_CHARS`, so that its owner can identify
@@ -47,8 +50,11 @@ def find_secrets(text: str) -> list[Secret]:
     """Return the secrets in a text, in order; overlapping hits are merged."""
     if len(text) < MIN_TEXT_CHARS:
         return []
+    ranked = _scan(text)
+    if "\x1b" in text:
+        ranked += _scan_without_colours(text)
     merged: list[Secret] = []
-    for hit, _ in sorted(_scan(text), key=lambda ranked: (ranked[0].start, ranked[1])):
+    for hit, _ in sorted(ranked, key=lambda ranked: (ranked[0].start, ranked[1])):
         if merged and hit.start < merged[-1].end:
             last = merged[-1]
             merged[-1] = last._replace(end=max(last.end, hit.end), tail=last.tail and hit.tail)
@@ -60,8 +66,22 @@ def find_secrets(text: str) -> list[Secret]:
 def _scan(text: str) -> list[tuple[Secret, int]]:
     """Return the hits of all scans with their rank; for overlapping hits the first rank names the secret."""
     ascii_text = text.encode("ascii", "replace")  # one byte per character, so that positions agree
-    if not text.isascii():
-        text = ascii_text.decode("ascii")
+    if text.isascii():
+        return _scan_ascii(text, ascii_text)
+    found = _scan_ascii(ascii_text.decode("ascii"), ascii_text)
+    ranked = [(_without_sentence(hit, text), rank) for hit, rank in found]
+    return ranked + [(hit, 6) for hit in find_foreign(text, ascii_text)]
+
+
+def _without_sentence(hit: Secret, text: str) -> Secret:
+    """Return the secret without the words of another script that follow it; a private key has its own end."""
+    if hit.name == "private key":
+        return hit
+    return hit._replace(end=end_in_sentence(text, hit.start, hit.end))
+
+
+def _scan_ascii(text: str, ascii_text: bytes) -> list[tuple[Secret, int]]:
+    """Return the hits in the parts of a text that can contain a secret."""
     parts = find_parts(ascii_text, re2_search())
     if parts is None:
         return scan_part(text, ascii_text)
@@ -74,6 +94,28 @@ def _scan(text: str) -> list[tuple[Secret, int]]:
     return ranked
 
 
+def _scan_without_colours(text: str) -> list[tuple[Secret, int]]:
+    """Return the hits in a text of a terminal as it is shown, at their places in the text with the colours."""
+    colours = list(_COLOUR.finditer(text))
+    shown, removed, starts = [], 0, [0]
+    at, offsets = 0, [0]
+    for colour in colours:
+        shown.append(text[at : colour.start()])
+        removed += colour.end() - colour.start()
+        at = colour.end()
+        starts.append(at - removed)
+        offsets.append(removed)
+    shown.append(text[at:])
+
+    def place(position: int) -> int:
+        return position + offsets[bisect_right(starts, position) - 1]
+
+    return [
+        (hit._replace(start=place(hit.start), end=place(hit.end - 1) + 1), rank)
+        for hit, rank in _scan("".join(shown))
+    ]
+
+
 def _is_cut(hit: Secret, start: int, end: int, size: int) -> bool:
     """Return whether a secret may extend beyond its part: it reaches the part's edge inside the text."""
     return (start > 0 and hit.start < EDGE_CHARS) or (end < size and hit.end > end - start - EDGE_CHARS)
@@ -81,11 +123,13 @@ def _is_cut(hit: Secret, start: int, end: int, size: int) -> bool:
 
 def scan_part(text: str, ascii_text: bytes) -> list[tuple[Secret, int]]:
     """Return the hits in a text of ASCII characters, given as a string and as bytes."""
-    names = find_names(ascii_text.translate(FOLDED))
+    folded = ascii_text.translate(FOLDED)
+    names = find_names(folded)
     ranked = [(hit, 1) for hit in find_tokens(text, ascii_text)]
     ranked += [(hit, 2) for hit in find_named(text, names)]
     ranked += [(hit, 3) for hit in find_options(text, ascii_text)]
     ranked += [(hit, 4) for hit in find_logins(text, ascii_text)]
+    ranked += [(hit, 5) for hit in find_stored(text, folded)]
     if any(name.lastgroup == "private_key" for name in names):
         ranked += [(hit, 0) for hit in find_private_keys(text, ascii_text.lower())]
     return ranked
@@ -109,6 +153,16 @@ def scrub(text: str, *, under: str = "") -> str:
             ]  # the value of a field is one password
         text = _replace_secrets(text, secrets, shift=len(context))
     return text
+
+
+def scrub_span(text: str, start: int, end: int) -> str:
+    """Return a part of a text without the secrets of the whole text, also those that the part cuts."""
+    inside = [
+        hit._replace(start=max(hit.start, start), end=min(hit.end, end))
+        for hit in find_secrets(text)
+        if hit.start < end and hit.end > start
+    ]
+    return scrub(_replace_secrets(text[start:end], inside, shift=start))
 
 
 def redact_fact(fact: AnyFact) -> AnyFact:

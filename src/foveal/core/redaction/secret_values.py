@@ -19,19 +19,22 @@ class Secret(NamedTuple):
 
 MIN_RANDOM_CHARS: Final = 8
 """Different characters of a value that looks random."""
-_MAX_MEAN_RUN: Final = 3.2
+_MAX_MEAN_RUN: Final = 3.5
 """Mean run of letters or digits between changes of class: random text has shorter runs than names."""
 _PIECE: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _DIGIT: Final = re.compile("[0-9]")
+_DIGIT_OR_CAPITAL: Final = re.compile("[0-9A-Z]")
 _DIGITS: Final = re.compile("[0-9]+")
 _LETTER: Final = re.compile("[A-Za-z]")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PLACEHOLDER_SIGNS: Final = tuple("$<{[*%(")
 _PLACEHOLDER: Final = re.compile(
     r"(?i)(.)\1*|\W*|none|null|true|false|changeme|change[_-]me|example|undefined|redacted\w*|x{3,}.*"
-    r"|(?:my|your|the|some|db|user|test)?[_-]?(?:pass|passwd|password|pwd|pw|secret|token)|.*(?:example|placeholder).*"
+    r"|(?:my|your|the|some|db|user|test)?[_-]?(?:pass|passwd|password|passphrase|pwd|pw|secret|token)|testing|hashed\w*"
+    r"|.*(?:example|placeholder).*|anonymous\W*|user@\w+|&(?:lt|#x?3c|#60);.*"
 )
-_CODE: Final = re.compile(r"[(\[{]|::|=|\.\w+\.|^/|^https?:")
+_CODE: Final = re.compile(r"[(\[{]|::|=|^/|^https?:")
+_DOTTED: Final = re.compile(r"\.\w+\.")
 _SIGNS: Final = re.compile(r"[^A-Za-z0-9_./-]")
 _STRONG_SIGNS: Final = re.compile(r"[!@#$^&*+?~]")
 
@@ -49,9 +52,19 @@ def looks_random(value: str) -> bool:
     )
 
 
+def is_random_token(value: str) -> bool:
+    """Return whether a token looks random, and is no name whose words underscores join."""
+    return looks_random(value) and value.count("_") * 10 < len(value)
+
+
 def is_hexadecimal(value: str) -> bool:
     """Return whether a value is a hexadecimal number with letters, or several joined by hyphens."""
     return not value.strip("0123456789abcdefABCDEF-") and value.upper() != value.lower() and has_digit(value)
+
+
+def is_lower_key(value: str) -> bool:
+    """Return whether a value has small letters and scattered digits, and no sign that joins words."""
+    return len(value) >= 20 and value.isalnum() and value.islower() and has_scattered_digits(value)
 
 
 def has_scattered_digits(value: str) -> bool:
@@ -61,6 +74,10 @@ def has_scattered_digits(value: str) -> bool:
 
 def has_digit(value: str) -> bool:
     return _DIGIT.search(value) is not None
+
+
+def has_digit_or_capital(value: str) -> bool:
+    return _DIGIT_OR_CAPITAL.search(value) is not None
 
 
 def is_uuid(value: str) -> bool:
@@ -76,12 +93,16 @@ def is_placeholder(value: str) -> bool:
 
 def is_code(value: str) -> bool:
     """Return whether a value is an expression, a path or an address."""
-    return _CODE.search(value) is not None
+    if _CODE.search(value):
+        return True
+    return _DOTTED.search(value) is not None and not (has_digit(value) and looks_random(value))
 
 
 def looks_like_password(value: str) -> bool:
     """Return whether a value looks like a password: letters, digits, and a special character or both cases."""
     plain = value.islower() or value.isupper() or value.upper() == value.lower()
+    if len(value) >= 12 and looks_random(value):
+        return True
     return len(value) >= 8 and has_digit(value) and (not plain or _SIGNS.search(value) is not None)
 
 

@@ -15,13 +15,17 @@ from foveal.core.redaction.command_lines import COMMAND_NAMES
 from foveal.core.redaction.long_tokens import SERVICE_NAMES
 from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS, find_private_keys, open_block_start
 from foveal.core.redaction.redact import scrub
+from foveal.core.redaction.stored_logins import FOREIGN_KEY_NAMES, FOREIGN_NAMES, MAX_MANIFEST_CHARS
 
 MAX_HELD_BACK_CHARS: Final = MAX_KEY_BLOCK_CHARS + 8_192
 MAX_CUTS_TRIED: Final = 64
 """Places that are tried in one call, from the last."""
 _INTRODUCTION: Final = re.compile(
     r"""(?ix) (?: key | token | secret | cookie | authoriz | bearer | auth ) [^\n]{0,24} \s* \Z
-      | (?: passw | pwd | pwor | kennw ) .{0,260} \Z
+      | (?: passw | pwd | pwor | kennw | passphrase | identified ) .{0,260} \Z
+      | (?<![a-z0-9]) (?: pass | psk ) [^a-z] .{0,260} \Z
+      | (?: machine \s+ \S{0,128} | default ) (?: \s+ (?: (?:login|account) .{0,80} )? )? \Z | machine \s* \Z
+      | (?: login | account ) \s+ \S{0,64} \s* \Z
       | (?: api | access | private | signing | master | account ) \s \Z
       | ; \s{0,4} \Z | [a-z]=[^\s,;()]{1,64} \s \Z
       | -[\w-]{1,40} \s{1,2} \Z
@@ -30,8 +34,16 @@ _INTRODUCTION: Final = re.compile(
 )
 _INTRODUCTION_CHARS: Final = 300
 _SERVICE: Final = re.compile(f"(?i)(?:{SERVICE_NAMES})[^\\n]{{0,80}}\\Z")
-_COMMAND: Final = re.compile(rf"\b(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
+_COMMAND: Final = re.compile(rf"(?<![A-Za-z0-9_])(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
 _COMMAND_CHARS: Final = 480
+_MANIFEST: Final = re.compile(
+    r"""(?ix) kind["']?:\s?["']?secret(?![a-z]) | apiversion["']?:\s?["']?v1(?![a-z0-9])
+      | kind["']?: \s? ["']? (?:s(?:e(?:c(?:r(?:et?)?)?)?)?)? \Z"""
+)
+"""A Kubernetes secret, in which every later value counts."""
+_FOREIGN: Final = re.compile(
+    f"(?:{'|'.join((*FOREIGN_NAMES, *FOREIGN_KEY_NAMES))})\\W{{0,8}}\\w{{0,4}}\\s?\\Z"
+)
 
 
 class StreamRedactor:
@@ -72,6 +84,8 @@ def _safe_cut(text: str) -> int:
 
 def _is_safe(text: str, cut: int) -> bool:
     near = text[max(0, cut - _INTRODUCTION_CHARS) : cut]
-    if _INTRODUCTION.search(near) or _SERVICE.search(near):
+    if _INTRODUCTION.search(near) or _SERVICE.search(near) or (not near.isascii() and _FOREIGN.search(near)):
+        return False
+    if _MANIFEST.search(text, max(0, cut - MAX_MANIFEST_CHARS), cut):
         return False
     return _COMMAND.search(text, max(0, cut - _COMMAND_CHARS), cut) is None

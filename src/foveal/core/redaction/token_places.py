@@ -80,7 +80,7 @@ _ESCAPE: Final = (
 _NO_HASH: Final = "(?!sha(?:1|256|384|512)-)" + "".join(f"(?<!{re.escape(label)})" for label in _HASH_LABELS)
 _CONTEXT: Final = (
     rf"(?:(?<=[:=>,|?])|(?<=[\"'`\\:=>,|? \t][ \t\"'`\\])|(?<=[rR:=]\s)|(?<=[rR]\s\s)|(?<=[rR]%)20"
-    rf"|(?<=[0-9]{{6}}%)3[Aa]|(?<![\s\S])){_NO_HASH}(?={_IN_PART}{{20}})(?=[A-Za-z_~+-]{{0,63}}[0-9]|[A-Za-z_~+/-]*+(?:[\"'\\\s=,;}}]|\Z))"
+    rf"|(?<=[0-9]{{6}}%)3[Aa]|(?<![\s\S])){_NO_HASH}(?={_IN_PART}{{20}})(?=[A-Za-z_~+-]{{0,63}}[0-9]|(?<=[0-9]:){_IN_PART}{{35}}|[A-Za-z_~+/-]*+(?:[\"'`\\\s=,;}}<&|?]|\Z))"
 )
 """A run after a name and a sign such as `=`, after `Bearer`, or at the beginning of the text."""
 _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"

@@ -35,7 +35,7 @@ def _table(name: str, key: str, others: str, *, has_counter: bool = False) -> Ta
 
 TOKENS_TABLE: Final = _table("tokens", "id", "hash tenant label created revoked")
 OTHER_TABLES: Final = (
-    _table("rooms", "tenant session", "model"),
+    _table("rooms", "tenant session", "model agent"),
     _table(
         "inbox",
         "id",
@@ -53,10 +53,10 @@ OTHER_TABLES: Final = (
     _table(
         "schedules",
         "tenant name",
-        "session cron zone prompt missed enabled source following due result",
+        "session cron zone prompt missed enabled source following due result agent",
     ),
     # Without `taken`: the engine of the target has none of the jobs.
-    _table("errands", "place", "id tenant session key kind prompt schedule at", has_counter=True),
+    _table("errands", "place", "id tenant session key kind prompt schedule at agent", has_counter=True),
     _table("heads", "tenant digest session", "seq turn words stale"),
     _table("beside", "tenant session name", "words"),
 )

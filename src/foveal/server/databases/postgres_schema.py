@@ -115,4 +115,11 @@ SERVICE_MIGRATIONS: Final = (
             "ALTER TABLE foveal.chat_messages ADD COLUMN piece_of text COLLATE \"C\" NOT NULL DEFAULT ''",
         ),
     ),
+    Migration(  # agents of sessions and schedules
+        3,
+        tuple(
+            f"ALTER TABLE foveal.{table} ADD COLUMN agent text NOT NULL DEFAULT ''"
+            for table in ("rooms", "errands", "schedules")
+        ),
+    ),
 )

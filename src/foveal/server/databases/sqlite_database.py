@@ -20,7 +20,7 @@ from foveal.server.databases.sqlite_schema import (
     SERVER_SCHEMA_VERSION,
     SQLITE_TABLES,
     SQLITE_UPGRADES,
-    VIEWS_OF_VERSION_1,
+    VIEWS_OF_OLD_VERSIONS,
 )
 from foveal.stores.sqlite.connection import connect, create_file, translate_errors, use_wal
 from foveal.stores.sqlite.read_only import open_read_only
@@ -129,8 +129,8 @@ class SqliteDatabase:
                 version = _readable_version(connection, self.path)
                 if not self._is_read_only:
                     self._prepare(connection)
-                elif version == 1:
-                    for statement in VIEWS_OF_VERSION_1:
+                else:
+                    for statement in VIEWS_OF_OLD_VERSIONS.get(version, ()):
                         connection.execute(statement)
             except BaseException:
                 connection.close()
@@ -222,5 +222,8 @@ def _schema_version(connection: apsw.Connection) -> int:
     """Return the version of the file's schema. A server of version 1 that still runs writes its own number into a
     file that was upgraded meanwhile, whenever it checks whether the file can be written."""
     version = int(connection.pragma("user_version"))
-    upgraded = "SELECT 1 FROM sqlite_schema WHERE name = 'chat_places'"
-    return 2 if version == 1 and connection.execute(upgraded).get else version
+    if version != 1:
+        return version
+    if connection.execute("SELECT 1 FROM pragma_table_info('rooms') WHERE name = 'agent'").get:
+        return 3
+    return 2 if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'chat_places'").get else 1

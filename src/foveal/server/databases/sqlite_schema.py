@@ -1,7 +1,7 @@
 """The server's tables in SQLite.
 
-Some names predate the words of the code and stay for existing files: `rooms` holds the model of each session,
-`errands` the jobs, and a column `face` the chat platform.
+Some names predate the words of the code and stay for existing files: `rooms` holds the model and the agent of
+each session, `errands` the jobs, and a column `face` the chat platform.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SQLITE_TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS inbox_open ON inbox(tenant, session, id) WHERE state <> 'done'",
     "CREATE INDEX IF NOT EXISTS inbox_done ON inbox(at) WHERE state = 'done'",
     """CREATE TABLE IF NOT EXISTS rooms (
-        tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL,
+        tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL, agent TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",
     # auth_tokens
     """CREATE TABLE IF NOT EXISTS tokens (
@@ -52,13 +52,14 @@ SQLITE_TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS errands (
         place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,
         session TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, prompt TEXT NOT NULL, schedule TEXT NOT NULL,
-        at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, session, kind, key))""",
+        at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0, agent TEXT NOT NULL DEFAULT '',
+        UNIQUE (tenant, session, kind, key))""",
     "CREATE INDEX IF NOT EXISTS errands_open ON errands (taken, place)",
     # jobs/schedule_store
     """CREATE TABLE IF NOT EXISTS schedules (
         tenant TEXT NOT NULL, name TEXT NOT NULL, session TEXT NOT NULL, cron TEXT NOT NULL, zone TEXT NOT NULL,
         prompt TEXT NOT NULL, missed TEXT NOT NULL, enabled INTEGER NOT NULL, source TEXT NOT NULL,
-        following REAL NOT NULL, due REAL, result TEXT NOT NULL DEFAULT '',
+        following REAL NOT NULL, due REAL, result TEXT NOT NULL DEFAULT '', agent TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (tenant, name)) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS schedules_following ON schedules (enabled, following)",
     # proxy/digest_index
@@ -70,6 +71,7 @@ SQLITE_TABLES: Final = (
     " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
 )
 """Statements that create the tables; they do nothing if the tables exist."""
+_AGENT_TABLES: Final = ("rooms", "errands", "schedules")
 SQLITE_UPGRADES: Final = {
     2: (  # topics of chats, answers of which a part is delivered, messages in pieces, notices
         """CREATE TABLE chat_places (
@@ -84,12 +86,18 @@ SQLITE_UPGRADES: Final = {
         "ALTER TABLE chat_messages ADD COLUMN place_name TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE chat_messages ADD COLUMN piece_of TEXT NOT NULL DEFAULT ''",
     ),
+    # agents of sessions and schedules
+    3: tuple(f"ALTER TABLE {table} ADD COLUMN agent TEXT NOT NULL DEFAULT ''" for table in _AGENT_TABLES),
 }
 """For each version of the schema, the statements that lead to it from the version before."""
 SERVER_SCHEMA_VERSION: Final = max(SQLITE_UPGRADES)
-VIEWS_OF_VERSION_1: Final = (
+_VIEWS_OF_CHATS: Final = (
     "CREATE TEMP VIEW chat_places AS SELECT face, chat, 0 AS topic, number, NULL AS moved_from FROM main.chats",
     """CREATE TEMP VIEW chat_messages AS SELECT *, 0 AS topic, 0 AS reply_to, 0 AS parts, 0 AS author,
         '' AS place_name, '' AS piece_of FROM main.chat_messages""",
 )
-"""Views that show a file of version 1 as the tables of version 2, for a reader that leaves the file as it is."""
+_VIEWS_OF_AGENTS: Final = tuple(
+    f"CREATE TEMP VIEW {table} AS SELECT *, '' AS agent FROM main.{table}" for table in _AGENT_TABLES
+)
+VIEWS_OF_OLD_VERSIONS: Final = {1: (*_VIEWS_OF_CHATS, *_VIEWS_OF_AGENTS), 2: _VIEWS_OF_AGENTS}
+"""Views that show a file of an earlier version as the tables of this one, for a reader that changes nothing."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from foveal.core.log.events import Noted
-from foveal.errors import FovealError, NothingToAsk, StoreError, UnknownSession
+from foveal.errors import BadSetting, FovealError, NothingToAsk, StoreError, UnknownSession
 from foveal.server.jobs.job_engine import AttemptResult
 from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.jobs.retries import RETRYABLE_CODES
@@ -83,7 +83,9 @@ class JobRunner:
     async def _run(self, job: Job, number: int) -> TurnOutcome:
         try:
             tenant = self._service.tenant(job.tenant)
-            live = await tenant.ensure(job.session, title=job.schedule)
+            live = await tenant.ensure(job.session, title=job.schedule, agent=job.agent)
+            if job.agent not in ("", live.agent_name):
+                raise BadSetting("agent", job.agent, _agent_text(live))
             outcome = await self._outcome(live, job, number)
             while outcome.code == STOPPING_CODE and not self._service.runtime.is_closing:
                 # Another process answered in this session and was stopped: this one asks again.
@@ -149,6 +151,11 @@ class JobRunner:
         with suppress(FovealError):  # the session was deleted or cannot be written
             await _note(await self._service.tenant(job.tenant).session(job.session), text)
         await self._end(job, result="failed")
+
+
+def _agent_text(live: LiveSession) -> str:
+    own = f"has the agent {live.agent_name!r}" if live.agent_name else "has no agent"
+    return f"session {live.id!r} exists and {own}"
 
 
 async def _note(live: LiveSession, text: str) -> None:

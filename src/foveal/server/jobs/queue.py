@@ -20,7 +20,7 @@ from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import check_key
 
 JobKind = Literal["run", "prepare"]
-_FIELDS: Final = "id, tenant, session, key, kind, prompt, schedule, at"
+_FIELDS: Final = "id, tenant, session, key, kind, prompt, schedule, at, agent"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +36,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the schedule that created the job, or ""."""
     at: float = 0.0
     """When the job was requested."""
+    agent: str = ""
+    """The agent with which its session is created, if that does not exist."""
 
 
 def new_job(
-    tenant: str, session: str, *, key: str, kind: JobKind, now: float, prompt: str = "", schedule: str = ""
+    tenant: str,
+    session: str,
+    *,
+    key: str,
+    kind: JobKind,
+    now: float,
+    prompt: str = "",
+    schedule: str = "",
+    agent: str = "",
 ) -> Job:
     return Job(
         id=uuid4().hex,
@@ -50,12 +60,13 @@ def new_job(
         prompt=prompt,
         schedule=schedule,
         at=now,
+        agent=agent,
     )
 
 
 async def insert_job(db: Transaction, job: Job) -> bool:
     """Insert a job in the caller's transaction; return False if its key is taken."""
-    sql = f"INSERT INTO errands ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    sql = f"INSERT INTO errands ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
     return await db.execute(sql, *msgspec.structs.astuple(job)) == 1
 
 

@@ -127,6 +127,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = "default"
     source: Literal["api", "config"] = "api"
     """A schedule of the configuration can only be changed there."""
+    agent: str = ""
+    """The agent of the configuration with which its session is created; a session that exists keeps its own."""
 
 
 class DueRun(msgspec.Struct, frozen=True, kw_only=True):

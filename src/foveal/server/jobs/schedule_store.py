@@ -26,7 +26,9 @@ from foveal.server.jobs.schedule import Schedule, check_schedule, due_run, forma
 
 MAX_SCHEDULES_PER_TENANT: Final = 1_000
 
-_FIELDS: Final = "tenant, name, session, cron, zone, prompt, missed, enabled, source, following, due, result"
+_FIELDS: Final = (
+    "tenant, name, session, cron, zone, prompt, missed, enabled, source, following, due, result, agent"
+)
 _TIME_FIELDS: Final = ("cron", "zone", "enabled")
 """Fields that decide when a schedule is due."""
 
@@ -233,6 +235,7 @@ def _new_run(schedule: Schedule, session: str, when: str, *, now: float) -> Job:
         kind="run",
         prompt=schedule.prompt,
         schedule=schedule.name,
+        agent=schedule.agent,
         now=now,
     )
 

@@ -73,7 +73,7 @@ class ProxyRetention:
 
     async def _is_proxied(self, tenant: Tenant, info: SessionInfo) -> bool:
         """Return whether a session is one of a proxy client, and not a fork of it that the native API made."""
-        if await self._runtime.inbox.session_model(tenant.name, info.id) is not None:
+        if await self._runtime.inbox.session_setup(tenant.name, info.id) is not None:
             return False
         try:
             first = (await tenant.store.read(info.id, first=0, last=0))[0].fact

@@ -49,7 +49,7 @@ async def running(folder: Path, *answers: Any) -> AsyncIterator[Running]:
         flags = {"discord.allowed": [OWNER, ANA], "discord.base_url": api.url}
         config = load(folder, flags=flags, environ={}, user_folder=folder / "no-config")
         async with Service.open(config, folder=folder / "served", environment={}) as service:
-            service.runtime._providers[""] = provider
+            service.runtime._providers["", ""] = provider
             pairing = Pairing(service.runtime.database)
             async with discord(service, pairing, config, {"DISCORD_BOT_TOKEN": TOKEN}):
                 await until(lambda: api.identified)
@@ -136,7 +136,7 @@ async def test_a_message_that_waits_for_its_rest_is_stored_when_the_server_stops
         flags = {"discord.allowed": [OWNER], "discord.base_url": api.url}
         config = load(tmp_path, flags=flags, environ={}, user_folder=tmp_path / "no-config")
         async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers[""] = Scripted("One.")
+            service.runtime._providers["", ""] = Scripted("One.")
             environment = {"DISCORD_BOT_TOKEN": TOKEN}
             async with discord(service, Pairing(service.runtime.database), config, environment) as gateway:
                 await until(lambda: api.identified)

@@ -50,6 +50,7 @@ def test_a_schedule_is_created_read_changed_and_deleted(client: httpx.Client) ->
         "missed": "once",
         "enabled": True,
         "source": "api",
+        "agent": "",
         "last": None,
         "result": "",
     }

@@ -35,6 +35,7 @@ from foveal.core.log.events import AnyFact, Call, Instructed, Opened
 from foveal.errors import FovealError
 from foveal.instructions.instruction_files import InstructionFiles
 from foveal.ports import Store
+from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.session import Session
@@ -106,6 +107,7 @@ class ChatState:
         state._connect_mcp_servers = partial(factory.connect_mcp_servers, options, stack, state._warn)
         id = await choose_session_id(store, options, ui) or factory.new_session_id()
         provider = WatchedProvider(factory.make_provider(None, config, progress=state.show_download))
+        await ensure_ollama_window(provider.provider)
         origin = await find_session(store, options.continue_from) if options.continue_from else ""
         if origin:
             await state._carried_facts(origin, options.carry, config, provider)
@@ -201,6 +203,7 @@ class ChatState:
             approve=self.approve,
             guidance=self.instruction_files,
             deferral=deferral,
+            max_tool_iterations=self.config.loaded.get("max_tool_iterations"),
         )
 
     @property
@@ -275,6 +278,7 @@ class ChatState:
             chosen = await self._ask_about_settings(chosen)
         if model is not None:
             provider = WatchedProvider(factory.make_provider(None, chosen, progress=self.show_download))
+            await ensure_ollama_window(provider.provider)
         old_session, old_writers, old_provider = self.session, self.writers, self.provider
         await self._open_session(id or self.session.id, chosen, provider, origin=origin)
         if self.session.id != old_session.id:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.configured_provider import provider_from_config
+from foveal.config.tool_names import denied_tools
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.engine.settings import EngineSettings, resolve_settings
@@ -28,7 +29,6 @@ from foveal.core.policies.presets import Policy
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
-from foveal.permissions.command_rules import ToolRule, parse_deny_entries
 from foveal.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.ports import Provider, ReplyItem
 from foveal.project import ItemTrust
@@ -287,8 +287,8 @@ def make_tools(
         *log_recall.recall_tools(library),
         *mcp_tools,
     ]
-    denied = [rule for rule in parse_deny_entries(config.get("tools.deny")) if isinstance(rule, ToolRule)]
-    return [tool for tool in every if not any(rule.covers(tool.name) for rule in denied)]
+    denied = denied_tools([tool.name for tool in every], config.get("tools.deny"))
+    return [tool for tool in every if tool.name not in denied]
 
 
 def make_deferral(config: Config, tools: Sequence[Tool], *, mcp_tools: Sequence[Tool]) -> ToolDeferral | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Generic, Protocol, get_args, get_type_hints
 
 from starlette.requests import Request
@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from foveal.errors import FovealError, UnknownHandle
 from foveal.server import LiveSession, Service, Tenant
+from foveal.web.client_end import wait_for_client_end
 from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, http_error_of
 from foveal.web.request_structs import JSON_TYPE, BodyT, QueryT, read_body, read_query
@@ -46,6 +47,8 @@ class ApiCall(Generic[BodyT, QueryT]):
     path_params: Mapping[str, str]
     headers: Mapping[str, str]
     may_read_on: MayReadOn
+    client_end: Callable[[], Awaitable[None]]
+    """Returns when the client has gone, or has ended its side of the connection."""
     body: BodyT
     query: QueryT
 
@@ -171,6 +174,7 @@ class Endpoint:
             path_params=request.path_params,
             headers=request.headers,
             may_read_on=request.state.may_read_on,
+            client_end=partial(wait_for_client_end, request),
             body=await read_body(request, operation.body),
             query=read_query(request, operation.query),
         )

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from foveal.apps.http.api.operation import ApiCall, Operation, OperationResult
-from foveal.apps.http.api.schemas import ApiBody, EmptyBody, Id
+from foveal.apps.http.api.schemas import ApiBody, EmptyBody, Id, ShortText
 from foveal.core.redaction.redact import scrub
 from foveal.server.jobs.schedule import (
     CRON_HELP,
@@ -69,6 +69,8 @@ class NewSchedule(ApiBody, frozen=True):
     missed: MissedRule = "once"
     """For times that passed while no server ran: one run for all of them, or none."""
     enabled: bool = True
+    agent: ShortText = ""
+    """The agent of the server's configuration with which the session is created."""
 
 
 class ScheduleChange(ApiBody, frozen=True):
@@ -80,6 +82,7 @@ class ScheduleChange(ApiBody, frozen=True):
     zone: Zone | UnsetType = UNSET
     missed: MissedRule | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
+    agent: ShortText | UnsetType = UNSET
 
 
 class ApiSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,8 @@ class ApiSchedule(msgspec.Struct, frozen=True, kw_only=True):
     missed: MissedRule
     enabled: bool
     source: Literal["api", "config"]
+    agent: str
+    """The agent with which its session is created; "" for the server's own settings."""
     next: float | None
     """The next time it is due; null if it is disabled."""
     last: float | None
@@ -120,6 +125,7 @@ async def list_schedules(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 async def create_schedule(call: ApiCall[NewSchedule, EmptyBody]) -> Response:
     fields = _redacted(call, msgspec.structs.asdict(call.body))
+    call.service.runtime.config_of(call.body.agent)  # raises if it has no such agent
     schedule = Schedule(**fields, tenant=call.tenant.name)
     state = await _with_http_errors(_store(call).create(schedule, now=_now(call)))
     location = {"Location": f"{SCHEDULES_PATH}/{state.schedule.name}"}
@@ -132,6 +138,7 @@ async def get_schedule(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 async def change_schedule(call: ApiCall[ScheduleChange, EmptyBody]) -> Response:
     given = {name: value for name, value in msgspec.structs.asdict(call.body).items() if value is not UNSET}
+    call.service.runtime.config_of(given.get("agent", ""))
     changed = _store(call).update(*_key(call), _redacted(call, given), now=_now(call))
     return json_response(_to_api(await _with_http_errors(changed)))
 

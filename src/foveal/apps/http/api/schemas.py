@@ -78,10 +78,13 @@ class EmptyBody(ApiBody, frozen=True):
 
 
 class NewSession(ApiBody, frozen=True):
-    """A session to create; without `id` the server generates one, without `model` it uses its own."""
+    """A session to create; without `id` the server generates one, without `model` it uses that of the agent, or its
+    own."""
 
     id: Id | None = None
     model: ModelName = ""
+    agent: ShortText = ""
+    """The agent of the server's configuration, `[agents.NAME]`, whose settings the session has."""
     title: ShortText = ""
     system: str = ""
     continue_from: Id | None = None
@@ -192,6 +195,8 @@ class ApiSession(msgspec.Struct, frozen=True, kw_only=True):
     """When the latest event was stored."""
     events: int
     bytes: int
+    agent: str
+    """The agent of the configuration whose settings it has; "" for the server's own."""
 
 
 class ApiOpenedSession(ApiSession, frozen=True, kw_only=True):
@@ -353,6 +358,8 @@ class ApiReduction(msgspec.Struct, frozen=True, kw_only=True, tag_field="happeni
 
 class ApiTurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening", tag="ended"):
     why: str
+    problem: str
+    """Why it ended without an answer; "" if it was answered."""
     context: ApiContext
 
 
@@ -361,7 +368,7 @@ class ApiTurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening
 MAX_EXCERPT_CHARS: Final = 240
 
 
-def session_to_api(info: SessionInfo) -> ApiSession:
+def session_to_api(info: SessionInfo, agent: str) -> ApiSession:
     return ApiSession(
         id=info.id,
         title=info.title,
@@ -369,11 +376,12 @@ def session_to_api(info: SessionInfo) -> ApiSession:
         active=info.active,
         events=info.events,
         bytes=info.bytes,
+        agent=agent,
     )
 
 
-def opened_session_to_api(info: SessionInfo, model: str) -> ApiOpenedSession:
-    return ApiOpenedSession(**asdict(session_to_api(info)), model=model)
+def opened_session_to_api(info: SessionInfo, *, agent: str, model: str) -> ApiOpenedSession:
+    return ApiOpenedSession(**asdict(session_to_api(info, agent)), model=model)
 
 
 def event_to_api(event: events.Event) -> ApiEvent:
@@ -428,7 +436,7 @@ def agent_event_to_api(event: agent_events.AgentEvent) -> msgspec.Struct:
             log_events = tuple(map(event_to_api, event.events))
             return ApiReduction(events=log_events, before=event.before, after=event.after)
         case agent_events.TurnFinished():
-            return ApiTurnEnd(why=event.why, context=context_to_api(event.report))
+            return ApiTurnEnd(why=event.why, problem=event.problem, context=context_to_api(event.report))
         case _:
             return event
 

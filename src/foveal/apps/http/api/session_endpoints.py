@@ -115,6 +115,7 @@ async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
         session = await call.tenant.create(
             given.id or "",
             model=given.model,
+            agent=given.agent,
             title=given.title,
             system=given.system,
             continue_from=given.continue_from or "",
@@ -152,9 +153,9 @@ async def delete_session(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 async def _session_response(session: LiveSession, *, status: int = 200) -> Response:
     location = {"Location": f"/api/sessions/{quote(session.id, safe='')}"} if status == 201 else None
-    return json_response(
-        schemas.opened_session_to_api(await session.info(), session.model), status=status, headers=location
-    )
+    info = await session.info()
+    opened = schemas.opened_session_to_api(info, agent=session.agent_name, model=session.model)
+    return json_response(opened, status=status, headers=location)
 
 
 # ── List ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,9 +176,10 @@ async def list_sessions(call: ApiCall[EmptyBody, ListQuery]) -> Response:
     before = None if last is None else (last.active, last.id)
     found = await call.tenant.sessions(limit=call.query.limit + 1, before=before)
     page, more = found[: call.query.limit], len(found) > call.query.limit
+    agents = await call.tenant.agents([info.id for info in page])
     return json_response(
         ApiSessions(
-            sessions=[schemas.session_to_api(info) for info in page],
+            sessions=[schemas.session_to_api(info, agents.get(info.id, "")) for info in page],
             next=_encode_cursor(page[-1]) if more else None,
         )
     )

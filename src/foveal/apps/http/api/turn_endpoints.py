@@ -1,7 +1,8 @@
 """Endpoints of turns, and turns as server-sent events.
 
 1. A request is answered only after the user message is stored. From then on the turn runs to its end, whether
-   or not the client stays connected.
+   or not the client stays connected; with `on_disconnect = "pause"` it stops when the last client that waits for
+   it has gone. Turns that no client has asked for, such as those of schedules, never stop because of it.
 2. A stream has events of this form; `event` is the kind of the agent event, `id` counts from 1 within the turn, and
    `data` is one line of JSON:
 
@@ -17,9 +18,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import UNSET
@@ -31,7 +33,7 @@ from foveal.apps.http.api.operation import ApiCall
 from foveal.apps.http.api.schemas import ApiAccepted, EmptyBody, NewTurn, RetryBody, TurnQuery
 from foveal.core import wire
 from foveal.core.log.events import UserSaid
-from foveal.server import Turn
+from foveal.server import LiveSession, Turn
 from foveal.web.event_stream import MayReadOn, encode_event, event_stream_response
 from foveal.web.http_errors import HttpError
 from foveal.web.request_structs import json_response
@@ -85,6 +87,7 @@ async def run_turn(call: ApiCall[NewTurn, EmptyBody]) -> Response:
     if call.body.background:
         return await _run_in_background(call, message)
     turn = await session.submit(message.content, key=call.body.key, dialect=message.dialect)
+    _watch_client(call, session, turn, pauses=True)
     if call.body.stream:
         return event_stream(turn, may_read_on=call.may_read_on)
     return await _outcome_response(turn)
@@ -93,6 +96,7 @@ async def run_turn(call: ApiCall[NewTurn, EmptyBody]) -> Response:
 async def retry_turn(call: ApiCall[RetryBody, EmptyBody]) -> Response:
     session = await call.session()
     turn = await session.retry()
+    _watch_client(call, session, turn, pauses=True)
     if call.body.stream:
         return event_stream(turn, may_read_on=call.may_read_on)
     return await _outcome_response(turn)
@@ -100,8 +104,10 @@ async def retry_turn(call: ApiCall[RetryBody, EmptyBody]) -> Response:
 
 async def follow_turn(call: ApiCall[EmptyBody, TurnQuery]) -> Response:
     id = call.path_params["turn"]
-    turn = _require_turn(await (await call.session()).find_turn(id), id)
+    session = await call.session()
+    turn = _require_turn(await session.find_turn(id), id)
     if call.query.stream:
+        _watch_client(call, session, turn, pauses=False)
         after = _last_event_id(call.headers.get("last-event-id", ""))
         return event_stream(turn, may_read_on=call.may_read_on, after=after)
     return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))
@@ -114,6 +120,26 @@ async def stop_turn(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
     if turn.state == "running":  # a waiting turn ends when it would start
         await turn.outcome()
     return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))
+
+
+_watchers: Final = set[asyncio.Task[None]]()
+"""Tasks that wait for clients to go away; asyncio itself does not keep a task."""
+
+
+def _watch_client(call: ApiCall[Any, Any], session: LiveSession, turn: Turn, *, pauses: bool) -> None:
+    """Count the client among those that wait for a turn until it has gone, if the session pauses turns."""
+
+    async def watch() -> None:
+        with turn.awaited(pauses=pauses):
+            waiting = [asyncio.ensure_future(wait) for wait in (call.client_end(), turn.outcome())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+
+    if session.pauses_on_disconnect:
+        task = asyncio.create_task(watch())
+        _watchers.add(task)
+        task.add_done_callback(_watchers.discard)
 
 
 async def _outcome_response(turn: Turn) -> Response:

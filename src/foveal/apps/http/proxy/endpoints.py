@@ -206,8 +206,14 @@ class ProxyEndpoints:
         proxy_request: ProxyRequest,
         already_read: bytes = b"",
     ) -> ResponseStream:
-        silence_s = self._upstreams.silence_s
-        return ResponseStream(request, response, proxy_request, already_read, silence_s=silence_s)
+        return ResponseStream(
+            request,
+            response,
+            proxy_request,
+            already_read,
+            silence_s=self._upstreams.silence_s,
+            pauses=self._upstreams.pauses_on_disconnect,
+        )
 
 
 def _unchanged_because(exchange: Exchange) -> str:

@@ -3,7 +3,7 @@
 1. A stream is forwarded chunk by chunk; a copy is kept, and read when the stream has ended.
 2. A response that is no stream is read whole before its first byte is forwarded.
 3. A client that disconnects does not end the response: it is read to the end and recorded, for at most
-   `MAX_SECONDS_AFTER_DISCONNECT` seconds.
+   `MAX_SECONDS_AFTER_DISCONNECT` seconds; with `on_disconnect = "pause"` a stream is given up instead.
 4. A response above `MAX_RECORDED_REPLY_BYTES` is forwarded and not recorded.
 """
 
@@ -162,11 +162,13 @@ class ResponseStream(Response):
         already_read: bytes,
         *,
         silence_s: float,
+        pauses: bool = False,
     ) -> None:
-        """`already_read` is the beginning of the response if it was read before."""
+        """`already_read` is the beginning of the response if it was read before. With `pauses`, a stream is read no
+        further when its client has disconnected."""
         super().__init__(status_code=response.status)
         self._request, self._response, self._proxy_request = request, response, proxy_request
-        self._already_read, self._silence_s = already_read, silence_s
+        self._already_read, self._silence_s, self._pauses = already_read, silence_s, pauses
         self._shared = proxy_request.shared
         self._exchange = proxy_request.exchange if response.status == 200 else None
         """The exchange that records the response; None if there is nothing to record, or no longer."""
@@ -393,7 +395,8 @@ class ResponseStream(Response):
                 self._disconnected_at = now
         if not self._disconnected_at or self._shared.followers:
             return False
-        return self._exchange is None or now - self._disconnected_at > MAX_SECONDS_AFTER_DISCONNECT
+        waits_s = 0.0 if self._pauses else MAX_SECONDS_AFTER_DISCONNECT
+        return self._exchange is None or now - self._disconnected_at >= waits_s
 
     async def _record(self, *, streamed: bool) -> None:
         """Record the response if the copy is complete."""

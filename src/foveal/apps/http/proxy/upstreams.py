@@ -81,6 +81,7 @@ class Upstreams:
         self.request_cache: RequestCache = RequestCache()
         self.in_flight: InFlightRequests = InFlightRequests()
         self.silence_s: int = service.runtime.config.get("server.silence")
+        self.pauses_on_disconnect: bool = service.runtime.config.get("on_disconnect") == "pause"
         """Time that an upstream may send nothing."""
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self.silence_s

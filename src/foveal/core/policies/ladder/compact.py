@@ -79,7 +79,7 @@ def foresee_compaction(view: View, budget: Budget, policy: Policy) -> str:
         return ""
     if budget.max_messages and len(view.seqs) > budget.max_messages * PREPARE_AT_MESSAGE_SHARE:
         return "messages"
-    if policy.every_turns and turns_since_summary(view) >= policy.every_turns:
+    if has_enough_turns(view, policy):
         return "turns"
     if view.units <= budget.warn:
         return ""
@@ -90,9 +90,12 @@ def find_trigger(view: View, budget: Budget, terms: RangeTerms) -> str:
     """Return what triggers a compaction now: `tokens`, `turns`, or "" for nothing."""
     if view.units > budget.act:
         return "tokens"
-    if terms.every_turns and turns_since_summary(view) >= terms.every_turns:
-        return "turns"
-    return ""
+    return "turns" if has_enough_turns(view, terms) else ""
+
+
+def has_enough_turns(view: View, terms: Policy | RangeTerms) -> bool:
+    """Return whether a summary, or in mode `confirm` the question about one, is due after a number of turns."""
+    return 0 < terms.every_turns <= turns_since_summary(view)
 
 
 def turns_since_summary(view: View) -> int:

@@ -71,9 +71,7 @@ def agent_event_rows(event: AgentEvent) -> list[Row]:
                 )
             ]
         case TurnFinished(why="steps"):
-            return [
-                note("stopped: the turn has reached its limit of steps. Say “go on” to continue.", "fair")
-            ]
+            return [note(f"the turn has ended: {event.problem}. Say “go on” to continue.", "fair")]
         case _:
             return []
 

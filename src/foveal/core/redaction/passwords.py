@@ -1,0 +1,167 @@
+"""Scan for passwords after their name: `DB_PASSWORD=…`, `psk="…"`, "my password is …", `login ada password …`.
+
+1. `assignments` finds the names; `judge_password` reads what stands before and after one.
+2. A value counts if it looks like a password, or if the form leaves no doubt: a variable in capitals, one of
+   several pairs of a connection, a line of `.netrc`, a statement of SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from foveal.core.redaction.secret_values import (
+    Secret,
+    is_code,
+    is_placeholder,
+    looks_like_password,
+    looks_like_spoken_password,
+)
+
+MAX_NAME_CHARS: Final = 48
+"""Characters of a name before its value that are read."""
+_NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_.-]*+")
+_SIGN: Final = re.compile(
+    r"[0-9]?[\"'`\\\])]{0,9}(?P<sign>[\"']?,?\s{1,40}[\"']?value[\"']?\s?:|\s{0,2}(?::=|=>|[:=]|%3[AaDd])|>"
+    r"|(?P<spoken>\s(?:ist?|lautet)(?:\s?[:=]|(?=\s))))\s{0,3}+(?P<quote>\\{0,7}[\"'`])?"
+)
+_QUOTED: Final = {quote: re.compile(rf"[^{quote}\n\\]{{4,128}}+(?=\\{{0,7}}{quote})") for quote in "\"'`"}
+_UNQUOTED: Final = re.compile(
+    r"(?:[^\s\"'`\\<>&;,)\]}%]"
+    r"|[&;,](?=[^\s\"'`\\<>&;,)\]}])(?!(?:amp;)?[A-Za-z_][\w.-]{0,40}\s?[=:])"
+    r"|[)\]}](?=[A-Za-z0-9])|[<>](?![/A-Za-z])(?=[A-Za-z0-9!])|%(?!26|3[Bb]|2[027]|0[AaDd]|3[EeCc]|40)){4,128}+"
+)
+_LAST_SIGNS: Final = ".:"
+_PAIR_BEFORE: Final = re.compile(r"(?:;\s?|[A-Za-z]=[^\s,;()]{1,64} )\Z")
+_PAIR_AFTER: Final = re.compile(r";|\s[A-Za-z_]{2,20}=[^\s,]")
+_SETTING_NAME: Final = re.compile(r"(?i)(?:\A|_)psk\Z|wpa_passphrase|ansible_\w+_pass(?:word)?\Z")
+"""Names that only files of settings have: every value counts."""
+_LINE_BEFORE: Final = re.compile(r"(?:\A|[\n\r])\s{0,16}(?:export |set |ENV )?\Z")
+_LINE_AFTER: Final = re.compile(r"\s*(?:[\n\r]|\Z)")
+
+
+def judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
+    """Find the password after a name, which ends at the last group; `psk` ends at the `k` of the search."""
+    end = hit.start() + 1 if hit.lastgroup == "psk" else hit.end(hit.lastgroup or "")
+    start = name_start(text, end)
+    sign = _SIGN.match(text, end)
+    span = _after_sign(text, start, end, sign) if sign else _after_blank(text, start, end)
+    if span:
+        yield Secret(*span, "password", tail=False)
+
+
+def password_at(text: str, at: int, *, quote: str = "") -> tuple[int, int] | None:
+    """Return where the password that begins here starts and ends: up to its quote, or as far as a word goes."""
+    hit = _QUOTED[quote[-1]].match(text, at) if quote else None
+    if hit is None:
+        hit = _UNQUOTED.match(text, at)
+    if hit is None:
+        return None
+    end = hit.end() - (len(hit.group()) - len(hit.group().rstrip(_LAST_SIGNS)))
+    return (at, end) if end - at >= 4 else None
+
+
+def name_start(text: str, end: int) -> int:
+    """Return where the name begins that ends here."""
+    backwards = _NAME_BACKWARDS.match(text[max(0, end - MAX_NAME_CHARS) : end][::-1])
+    return end - backwards.end() if backwards else end
+
+
+# ── After a sign ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _after_sign(text: str, start: int, end: int, sign: re.Match[str]) -> tuple[int, int] | None:
+    """Return the password after `=`, `:` or "is", if it is one; the name is from `start` to `end`."""
+    span = password_at(text, sign.end(), quote=sign["quote"] or "")
+    if span is None:
+        return None
+    name, password = text[start:end], text[slice(*span)]
+    if is_placeholder(password) or (is_code(password) and not sign["quote"]) or _is_verdict(name, sign):
+        return None
+    proven = (
+        looks_like_password(password)
+        or _is_said(sign, password)
+        or _is_setting(text, start, span[1], name=name, sign=sign)
+    )
+    return span if proven else None
+
+
+def _is_verdict(name: str, sign: re.Match[str]) -> bool:
+    """Return whether the line is the result of a test, such as `PASS: TestLogin`."""
+    return name in ("PASS", "Pass") and not sign["quote"] and sign["sign"].endswith(":")
+
+
+def _is_said(sign: re.Match[str], password: str) -> bool:
+    """Return whether the value stands in quotes, after "is", or after a colon and a blank, and may be one."""
+    clear = sign["quote"] or sign["spoken"] or sign.group().endswith(": ") or "value" in sign["sign"]
+    return bool(clear) and looks_like_spoken_password(password)
+
+
+def _is_setting(text: str, start: int, end: int, *, name: str, sign: re.Match[str]) -> bool:
+    """Return whether the form alone shows that a value is a password, however simple it is."""
+    attached = sign["sign"].strip() in ("=", ":") and not sign.group()[-1:].isspace()
+    if _SETTING_NAME.search(name) and attached:
+        return True
+    if name.isupper() and ((sign["sign"] == "=" and attached) or "value" in sign["sign"]):
+        return True
+    if not sign["sign"].endswith((":", ">")) and _in_connection(text, start, end):
+        return True
+    if name == "pass" and _OPENSSL.search(text, max(0, start - 12), start):
+        return True
+    return (
+        attached
+        and not sign["quote"]
+        and _is_line(text, start, end)
+        and looks_like_spoken_password(text[sign.end() : end])
+    )
+
+
+_OPENSSL: Final = re.compile(r"-(?:pass(?:in|out)?)\s{1,2}\Z")
+
+
+def _in_connection(text: str, start: int, end: int) -> bool:
+    """Return whether the pair is one of several `name=value` pairs, separated by semicolons or blanks."""
+    return bool(_PAIR_BEFORE.search(text, max(0, start - 70), start) or _PAIR_AFTER.match(text, end))
+
+
+def _is_line(text: str, start: int, end: int) -> bool:
+    """Return whether the pair stands alone on its line, as in a file of settings."""
+    return bool(_LINE_BEFORE.search(text, max(0, start - 24), start) and _LINE_AFTER.match(text, end))
+
+
+# ── After a blank ──────────────────────────────────────────────────────────────────────────────────────
+
+_NETRC: Final = re.compile(
+    r"(?P<machine>machine\s{1,8}[^\s]{1,128}\s{1,8}|default\s{1,8})?(?:login|account)\s{1,8}[^\s]{1,64}\s{1,8}\Z"
+)
+MAX_NETRC_CHARS: Final = 260
+"""Characters of an entry of `.netrc` before its password."""
+_QUOTE: Final = re.compile(r"(?:\s{1,4}|\()(?P<quote>['\"])")
+_BLANKS: Final = re.compile(r"\s{1,8}")
+_DOCKERFILE: Final = re.compile(r"(?:\A|\n)[ \t]{0,8}ENV \Z")
+
+
+def _after_blank(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return the password after a blank: in `.netrc`, in SQL, in a Dockerfile."""
+    name = text[start:end]
+    quote = _QUOTE.match(text, end)
+    if quote:
+        span = password_at(text, quote.end(), quote=quote["quote"])
+        clear = name == "PASSWORD" or (span and looks_like_password(text[slice(*span)]))
+    else:
+        blanks = _BLANKS.match(text, end)
+        span = password_at(text, blanks.end()) if blanks else None
+        password = text[slice(*span)] if span else ""
+        clear = _is_netrc(text, start, password) if name == "password" else _is_dockerfile(text, start, name)
+    return span if clear and span and not is_placeholder(text[slice(*span)]) else None
+
+
+def _is_netrc(text: str, start: int, password: str) -> bool:
+    """Return whether an entry of `.netrc` stands before the password; without its machine it may be prose."""
+    entry = _NETRC.search(text, max(0, start - MAX_NETRC_CHARS), start)
+    return entry is not None and (entry["machine"] is not None or looks_like_spoken_password(password))
+
+
+def _is_dockerfile(text: str, start: int, name: str) -> bool:
+    return name.isupper() and _DOCKERFILE.search(text, max(0, start - 16), start) is not None
