@@ -128,7 +128,7 @@ def request_diff(
     )
 
 
-class _Side(NamedTuple):
+class _DiffedRequest(NamedTuple):
     """One of the two requests, without cache marks."""
 
     dialect: Dialect
@@ -143,11 +143,11 @@ class _Side(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    old: _Side
-    new: _Side
+    old: _DiffedRequest
+    new: _DiffedRequest
 
 
-def _side(log: Sequence[Event], at: int, dialect: str, views: LogViews) -> _Side:
+def _side(log: Sequence[Event], at: int, dialect: str, views: LogViews) -> _DiffedRequest:
     content = request_content(log, at=at, dialect=dialect, views=views, sets_breakpoints=False)
     messages, tools, system = map(strip_cache_marks, (content.messages, content.tools, content.system))
     content = content._replace(messages=messages, tools=tools, system=system)
@@ -157,7 +157,7 @@ def _side(log: Sequence[Event], at: int, dialect: str, views: LogViews) -> _Side
     opening = [message for key, written in logged.opening if key in shown for message in written]
     texts = [system, *opening] if system is not None else opening
     others = [(key, strip_cache_marks(written)) for key, written in logged.others if written]
-    return _Side(
+    return _DiffedRequest(
         content.dialect,
         {
             "model": content.model,
