@@ -19,6 +19,7 @@ from foveal.apps.inspector.inspector_queries import (
     InspectLostQuery,
     InspectQuery,
     InspectRequestQuery,
+    InspectRoomQuery,
     InspectSearchQuery,
     InspectSessionsQuery,
     InspectShownQuery,
@@ -212,6 +213,17 @@ class InspectorApi:
 
         def find(log: LogSnapshot) -> LostDetails:
             return lost_details(log.events, query.event, views=log.views)
+
+        return await self._answer(call, query, find)
+
+    async def room(self, call: InspectCall) -> Response:
+        from foveal.inspection.expansion_room import ExpansionRoom, expansion_room  # loads the engine
+
+        query = read_query(call.request, InspectRoomQuery)
+        settings = inspected_settings((await self._reader(call, query)).about)
+
+        def find(log: LogSnapshot) -> ExpansionRoom:
+            return expansion_room(log.events, query.event, pins=query.pins, settings=settings)
 
         return await self._answer(call, query, find)
 

@@ -94,6 +94,7 @@ class Inspector:
             "diff": api.diff,
             "search": api.search,
             "lost": api.lost,
+            "room": api.room,
             "statements": api.statements,
             "writers": api.writers,
             "whatif": api.what_if,

@@ -145,6 +145,16 @@ export class DataSource {
   }
 
   /**
+   * Return what other messages give way if a hidden one is shown again.
+   * @param {number} event a message, or a reduction
+   * @param {boolean} pins whether it stays for good
+   * @returns {Promise<import("./types.js").ExpansionRoom>}
+   */
+  room(event, pins) {
+    return this.get("room", { id: this.id, event, pins: String(pins) });
+  }
+
+  /**
    * Return what the user has said up to event `at`, and where the request after it shows that.
    * @param {number} at
    * @returns {Promise<import("./types.js").ShownStatements>}

@@ -30,6 +30,7 @@ import { isSent, seqOfKey } from "./timeline_state.js";
  * @property {string[]} sentences  What will happen.
  * @property {() => HTMLSelectElement} [field]  Something to choose in the dialog.
  * @property {string} [whyNot]  Why it cannot be used now; "" if it can.
+ * @property {() => Promise<import("./types.js").ExpansionRoom>} [room]  What else will be hidden to make room for it.
  * @property {() => string} [waits]  What is waited for, if that can take long; it can be cancelled then.
  */
 
@@ -150,6 +151,7 @@ export function reductionActions(app, card, place) {
         "What it hides is shown in full until the next user message. The reduction stays in force after that.",
         growthSentence(size),
       ],
+      room: () => app.data.room(card.seq, false),
       whyNot: isUndone || (size.more === 0 ? "Everything that it hides is shown, or was removed." : whyTooLarge(size)),
     },
   ];
@@ -257,7 +259,7 @@ function runningLine(what, cancel) {
 async function perform(app, subject, choice, buttons) {
   const field = choice.field?.();
   const asked = field ? [...choice.sentences, el("label", { class: "dialog-field" }, "The later message ", field)] : choice.sentences;
-  if (!(await confirmAction(choice.title, asked, choice.name))) return;
+  if (!(await confirmAction(choice.title, asked, choice.name, choice.room?.()))) return;
   const usable = buttons.filter((button) => !button.disabled);
   for (const button of usable) button.disabled = true;
   const stop = new AbortController();
@@ -366,6 +368,7 @@ function expandOf(app, key, change) {
       `${what} shown in full until the next user message.`,
       `${growthSentence(size)} ${UNDO_HINT}`,
     ],
+    room: () => app.data.room(seqOfKey(key), false),
     whyNot: change.level === "removed" ? "It was removed." : size.more === 0 ? "It is shown in full." : whyTooLarge(size),
   };
 }
@@ -390,6 +393,7 @@ function pinOf(app, key, change, noun = "message") {
     body: () => ({ action: "pin", event: key }),
     title: `Pin ${key}?`,
     sentences: [`The ${noun} ${shown}, through all later reductions. ${size ? `${growthSentence(size)} ` : ""}${UNDO_HINT}`],
+    room: isHidden ? () => app.data.room(seqOfKey(key), true) : undefined,
     whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : whyHidden,
   };
 }
