@@ -160,7 +160,8 @@ class Inspector:
     def _frame(self, request: Request) -> PageFrame:
         headers = request.scope["headers"]
         can_log_out = self._rules.has_form and bool(self._logins.token_of(headers))
-        return PageFrame(self._logins.write_token(headers), can_log_out)
+        command = "foveal serve" if self._rules.has_form else "foveal inspect"
+        return PageFrame(self._logins.write_token(headers), command, can_log_out)
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 

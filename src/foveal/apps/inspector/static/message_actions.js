@@ -82,7 +82,7 @@ export function restoreActions(app, key) {
   if (!key.startsWith("e") || !change || change.level === "full" || change.level === "removed") return null;
   const undo = undoOf(app, key, change);
   return actionBar(app, `restore ${key}`, [
-    isSent(change.level) ? expandOf(app, key, change) : { ...pinOf(app, key, change), name: "Restore" },
+    isSent(change.level) ? expandOf(app, key, change) : pinOf(app, key, change),
     ...(isSent(change.level) ? [] : [expandOf(app, key, change)]),
     { ...undo, name: change.by >= 0 ? `Undo e${change.by}` : undo.name },
   ]);
@@ -98,7 +98,7 @@ export function restoreActions(app, key) {
 export function restoreAction(app, key, place) {
   const change = app.timeline.at(app.timeline.last).get(key);
   if (!key.startsWith("e") || !change || isSent(change.level) || change.level === "removed") return null;
-  return actionBar(app, `restore ${key} ${place}`, [{ ...pinOf(app, key, change), name: "Restore" }]);
+  return actionBar(app, `restore ${key} ${place}`, [pinOf(app, key, change)]);
 }
 
 /**
@@ -388,10 +388,11 @@ function pinOf(app, key, change, noun = "message") {
   const tooLarge = size ? whyTooLarge(size) : "";
   const whyHidden = isHidden && isSummary ? "A newer summary replaced it. Pin the messages that it covers." : tooLarge;
   const shown = isHidden ? `is shown in full again, with the rest of its step, and stays in every request` : "stays in every request as it is shown now";
+  const name = isHidden && !isSummary && change.level !== "removed" ? "Restore" : "Pin";
   return {
-    name: "Pin",
+    name,
     body: () => ({ action: "pin", event: key }),
-    title: `Pin ${key}?`,
+    title: `${name} ${key}?`,
     sentences: [`The ${noun} ${shown}, through all later reductions. ${size ? `${growthSentence(size)} ` : ""}${UNDO_HINT}`],
     room: isHidden ? () => app.data.room(seqOfKey(key), true) : undefined,
     whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : whyHidden,
