@@ -1,4 +1,7 @@
-"""What other messages give way when a hidden message is shown again, found out without recording anything."""
+"""What is hidden to make room when a hidden message is shown again.
+
+It is found out with a trial of the engine, and nothing is recorded.
+"""
 
 from __future__ import annotations
 

@@ -154,9 +154,7 @@ class InspectorApi:
 
         log = await self._log(call, read_query(call.request, InspectQuery))
         events, timeline = await log.events(), await log.timeline()
-        page = await asyncio.to_thread(
-            lambda: export_html(log.reader.about, events, timeline=timeline).encode("utf-8")
-        )
+        page = await asyncio.to_thread(export_html, log.reader.about, events, timeline=timeline)
         name = "".join(letter for letter in log.reader.about.id if letter.isascii() and letter.isalnum())
         headers = {"Content-Disposition": f'attachment; filename="foveal-{name[:40] or "session"}.html"'}
         # As a download it is never shown with the cookie of this server.
