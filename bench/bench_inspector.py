@@ -1,5 +1,8 @@
 """Measures the inspector in a real Chromium, on a session with 10,000 messages and 50 MB of log.
 
+The timeline and the exported file are measured without a browser, in CPU time as a multiple of one fold of the log,
+which depends little on the machine.
+
 Times are wall times in the browser, so other work on the machine shows in them. A step of the scrubber is the time
 from the input event to the end of the frame that shows it.
 """
@@ -13,20 +16,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bench.measure import Row, progress
 from bench.processes import cpu_seconds
 from bench.work import coding_session
+from foveal.apps.inspector.html_export import export_html
+from foveal.core.log import Event
+from foveal.core.tokens.counter import counter
+from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
+from foveal.core.view.fold import fold
 from foveal.core.wire import wire_for
+from foveal.inspection.session_source import SessionAbout
+from foveal.inspection.timeline import Timeline
+from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
 from foveal.sessions import Session
+from foveal.sessions.log_reader import read_slices
 from foveal.stores import open_store
 
+T = TypeVar("T")
 MESSAGES: Final = 10_000
 LOG_BYTES: Final = 50_000_000
 MESSAGES_PER_FIT: Final = 40
@@ -35,6 +48,8 @@ MAX_PAINT_S: Final = 1.0
 MAX_LEVELS_S: Final = 2.0
 MAX_STEP_S: Final = 0.050
 MAX_PAGE_MB: Final = 300
+MAX_TIMELINE_FOLDS: Final = 6.0
+MAX_EXPORT_FOLDS: Final = 3.0
 STEPS: Final = 200
 SCROLL_PX: Final = 1_500
 """Pixels by which a frame scrolls on: a fast flick."""
@@ -93,16 +108,71 @@ async (pixels) => {
 
 def rows() -> Iterator[Row]:
     program = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
-    if program is None:
-        yield Row("first paint of a session", None, limit=MAX_PAINT_S, note="Chromium is not installed")
-        return
     with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder:
         path = Path(folder) / "large.db"
         size = asyncio.run(_build(path))
+        yield from _cpu_rows(path)
+        if program is None:
+            yield Row("first paint of a session", None, limit=MAX_PAINT_S, note="Chromium is not installed")
+            return
         with _inspector(path) as (url, seconds, pid):
             about = f"{size.messages:,} messages, {size.bytes / 1e6:,.0f} MB in {size.events:,} events"
             yield Row("foveal inspect: until it answers", seconds, note=f"{about}")
             yield from _page_rows(program, url, pid)
+
+
+# ── Timeline and export ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _cpu_rows(path: Path) -> Iterator[Row]:
+    """Yield what a timeline and an exported file take, without a browser and without loading the vocabulary."""
+    events = asyncio.run(_events(path))
+    counter("auto").count(" ")
+    progress("inspector: timeline and export …")
+    folded, _ = _cpu(lambda: _counted_fold(events))
+    settings = InspectedSettings(id="large", window=WINDOW)
+    built, timeline = _cpu(lambda: _timeline(events, settings))
+    about = SessionAbout(key="large", id="large", settings={"window": WINDOW})
+    exported, page = _cpu(lambda: export_html(about, events, timeline=timeline))
+    note = f"{built:.1f} s of CPU; the fold takes {folded:.1f} s"
+    yield Row(
+        "timeline: CPU of one fold with all counts", built / folded, "×", limit=MAX_TIMELINE_FOLDS, note=note
+    )
+    note = f"{exported:.1f} s of CPU for {len(page) / 1e6:,.0f} MB, beside the timeline"
+    yield Row(
+        "exported file: CPU of one fold with all counts",
+        exported / folded,
+        "×",
+        limit=MAX_EXPORT_FOLDS,
+        note=note,
+    )
+
+
+def _counted_fold(events: list[Event]) -> None:
+    """Fold a log and count all of its messages, as a timeline must."""
+    meter = MessageTokens(counter("auto"))
+    fold(events, meter)
+    for event in events:
+        if isinstance(event.fact, CountedFact):
+            meter.message(event.seq, event.fact)
+
+
+def _timeline(events: list[Event], settings: InspectedSettings) -> Timeline:
+    builder = TimelineBuilder(settings)
+    builder.add(events)
+    return builder.document()
+
+
+def _cpu(work: Callable[[], T]) -> tuple[float, T]:
+    start = time.process_time()
+    made = work()
+    return time.process_time() - start, made
+
+
+async def _events(path: Path) -> list[Event]:
+    async with open_store(path) as store:
+        end = (await store.info("large")).events
+        return [event async for part in read_slices(store, "large", end=end) for event in part]
 
 
 # ── The session ──────────────────────────────────────────────────────────────────────────────────────────

@@ -22,10 +22,24 @@ from msgspec.structs import replace
 from foveal import replay
 from foveal.apps.cli import main
 from foveal.context import Context
-from foveal.core.log import Call, Event, Mask, Masked, ModelSaid, Text, ToolReturned, UserSaid, text_of
+from foveal.core.log import (
+    Call,
+    Dropped,
+    Event,
+    Mask,
+    Masked,
+    ModelSaid,
+    Rewound,
+    Text,
+    ToolReturned,
+    Used,
+    UserSaid,
+    text_of,
+)
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, FovealError
+from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
 from foveal.replay import (
     ORACLE_ARGUMENTS,
     MessageText,
@@ -805,6 +819,39 @@ def test_why_examines_a_foveal_log_as_recorded() -> None:
     assert (shown.shown, gone.shown, gone.since) == (True, False, 3)
     (place,) = gone.places
     assert (place.handle, place.level, place.rule, place.by) == ("e2", "masked", "mine", "e5 masked (budget)")
+
+
+def test_why_numbers_calls_as_the_inspector_numbers_requests() -> None:
+    """Answers that an edit took back, and requests whose answers were lost, were sent all the same."""
+    facts = [
+        UserSaid(content="Look at the hammer."),
+        ModelSaid(content="I do."),
+        UserSaid(content="Once more."),
+        ModelSaid(content="Taken back."),
+        Rewound(to=1),
+        UserSaid(content="And again."),
+        Used(input=90, output=0, until=6),  # no answer came
+        UserSaid(content="Are you there?"),
+        ModelSaid(content="I am."),
+        Dropped(ranges=((0, 1),), reason="budget", rule="mine"),
+        UserSaid(content="And now?"),
+        ModelSaid(content="Gone."),
+        UserSaid(content="A nail."),
+        ModelSaid(content="Where?"),
+    ]
+    recording = Transcript(id="own", source="foveal", facts=tuple((fact, None) for fact in facts))
+    builder = TimelineBuilder(InspectedSettings(id="own", model="gpt-4.1"))
+    builder.add(list(recording.events()))
+    requests = builder.document().requests
+    found = why(recording, call=None, text="hammer", policy=None, setting=SETTING)
+    assert found.calls == found.call == len(requests) == 6
+    first_without = next(row.number for row in requests if row.at > 9)
+    assert (found.shown, found.since, found.places[0].call) == (False, first_without, 1)
+    nail = why(recording, call=6, text="nail", policy=None, setting=SETTING)
+    assert (nail.shown, nail.places[0].call) == (True, 6)
+    assert why(recording, call=2, text="nail", policy=None, setting=SETTING).later == 5
+    taken_back = why(recording, call=6, text="Once more", policy=None, setting=SETTING)
+    assert (taken_back.shown, taken_back.since, taken_back.places[0].call) == (False, 3, 2)
 
 
 def test_why_refuses_a_call_that_does_not_exist() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, assert_never
 
 from foveal.core.engine.cut_counts import cut_text
@@ -131,7 +132,7 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
         case Masked():
             done = f"masked {_count(len({mask.target for mask in fact.masks}), 'message')}"
         case Dropped():
-            done = f"dropped {_ranges_text(fact.ranges)}"
+            done = f"dropped {ranges_text(fact.ranges)}"
         case Compacted() if fact.masks:
             done = cut_text(fact)
         case Compacted() if fact.takes_item_back:
@@ -151,7 +152,8 @@ def failure_subject(fact: CompactionFailed) -> str:
     return f"{by}no summary of {handle(fact.first)} to {handle(fact.last)}"
 
 
-def _ranges_text(ranges: tuple[tuple[int, int], ...]) -> str:
+def ranges_text(ranges: Sequence[tuple[int, int]]) -> str:
+    """Return ranges of events in one line, such as `e3 to e60, e71`."""
     texts = [
         handle(first) if first == last else f"{handle(first)} to {handle(last)}" for first, last in ranges
     ]

@@ -179,9 +179,36 @@ def _message_keys(
 
 
 def _keyed_messages(step: Step, wire: Wire) -> Iterator[tuple[str, ProviderMessage]]:
-    for key, fact in zip(step_keys(step), step.facts(), strict=True):
-        for message in wire.write(fact):
-            yield key, message
+    for key, messages in _by_key([step], wire):
+        yield from ((key, message) for message in messages)
+
+
+class LoggedMessages(NamedTuple):
+    """The messages of a request one by one, before a dialect joins neighbours of the same role."""
+
+    opening: list[tuple[str, list[ProviderMessage]]]
+    """The system text and the instructions in front of the first other message, by key."""
+    others: list[tuple[str, list[ProviderMessage]]]
+
+
+def messages_one_by_one(view: View, dialect: Dialect) -> LoggedMessages:
+    """Return each message of the log that a request shows, as it is written alone."""
+    wire = wire_for(dialect).for_thinking(is_bound=view.thinking.is_bound)
+    leading = next((at for at, step in enumerate(view.steps) if not _is_instruction(step)), len(view.steps))
+    asides = [
+        (handle(shown.seq), list(wire.write(msgspec.structs.replace(shown.fact, aside=False))))
+        for shown in view.asides.values()
+        if isinstance(shown.fact, Instructed)
+    ]
+    return LoggedMessages(
+        [*asides, *_by_key(view.steps[:leading], wire)], list(_by_key(view.steps[leading:], wire))
+    )
+
+
+def _by_key(steps: Sequence[Step], wire: Wire) -> Iterator[tuple[str, list[ProviderMessage]]]:
+    for step in steps:
+        for key, fact in zip(step_keys(step), step.facts(), strict=True):
+            yield key, list(wire.write(fact))
 
 
 def step_keys(step: Step) -> Iterator[str]:

@@ -1,12 +1,15 @@
 """Difference of two requests: message by message, and line by line inside changed ones.
 
-1. Messages are paired by the events that they show, which have the same order in every request, so pairing is
+1. Messages are those of the log, one by one, also where a dialect joins neighbours of the same role: an exported
+   file, which has no request as it was sent, compares the same ones. They are counted from the first that is no
+   instruction, because dialects write the system text as a message or beside them.
+2. Messages are paired by the events that they show, which have the same order in every request, so pairing is
    linear in their number. Lines are compared as a reader sees them: line breaks inside texts are line breaks.
-2. `first` is where a provider's cache ends: the first message that differs, and the first byte in the compact JSON
+3. `first` is where a provider's cache ends: the first message that differs, and the first byte in the compact JSON
    of the body, whose order is tools, system text, messages. Cache marks are left out: they move with every request
    and do not change what a provider caches.
-3. `moved_by` names the events between the two requests that changed what both of them show.
-4. The work is bounded: of very long texts the beginning and the end are compared, and texts that have too little in
+4. `moved_by` names the events between the two requests that changed what both of them show.
+5. The work is bounded: of very long texts the beginning and the end are compared, and texts that have too little in
    common are shown one after the other.
 """
 
@@ -21,6 +24,7 @@ import msgspec
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.log.events import (
     AnyFact,
+    Dialect,
     Event,
     Expanded,
     Instructed,
@@ -36,7 +40,7 @@ from foveal.core.wire.request_text import common_prefix_chars
 from foveal.inspection.event_sentences import event_sentence
 from foveal.inspection.log_views import LogViews
 from foveal.inspection.message_text import log_until
-from foveal.inspection.request_content import RequestContent, request_content
+from foveal.inspection.request_content import messages_one_by_one, request_content
 
 MAX_DIFFED_CHARS: Final = 200_000
 """Longest text that is compared whole; of a longer one the beginning and the end, half of this each."""
@@ -61,15 +65,15 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where two requests begin to differ."""
 
     message: int
-    """Index of the first message that differs; -1 if the model, the tools or the system text differ."""
+    """Index of the first message that differs; -1 if the model, the tools or the instructions in front differ."""
     byte: int
     """Offset in the compact JSON of the whole body."""
     key: str = ""
-    """The first event of that message; "" if there is none."""
+    """What stands there in the second request, or in the first if that one is shorter; "" if there is none."""
 
 
 class DiffRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of either request, or a run of equal ones."""
+    """One message of either request, what stands beside them, or a run of equal messages."""
 
     op: str
     """`same`, `changed`, `removed` or `added`."""
@@ -108,9 +112,8 @@ def request_diff(
     `sent_request` does.
     """
     views = LogViews() if views is None else views
-    new = _unmarked(log, b, dialect, views)
-    old = _unmarked(log, a, dialect or new.dialect, views)
-    pair = _Pair(old, new, [bytes(raw(m)) for m in old.messages], [bytes(raw(m)) for m in new.messages])
+    new = _side(log, b, dialect, views)
+    pair = _Pair(_side(log, a, new.dialect, views), new)
     first = _divergence(pair)
     movers = _movers(log, a, b) if first is not None else []
     return RequestDiff(
@@ -125,18 +128,47 @@ def request_diff(
     )
 
 
-def _unmarked(log: Sequence[Event], at: int, dialect: str, views: LogViews) -> RequestContent:
-    content = request_content(log, at=at, dialect=dialect, views=views, sets_breakpoints=False)
-    messages, tools, system = map(strip_cache_marks, (content.messages, content.tools, content.system))
-    return content._replace(messages=messages, tools=tools, system=system)
+class _DiffedRequest(NamedTuple):
+    """One of the two requests, without cache marks."""
+
+    dialect: Dialect
+    beside: dict[str, Any]
+    """Model, tools and system text, with the instructions in front of the first other message."""
+    keys: list[str]
+    messages: list[Any]
+    json: list[bytes]
+    """Compact JSON of each message."""
+    body: bytes
+    """Compact JSON of the request as it is sent."""
 
 
 class _Pair(NamedTuple):
-    old: RequestContent
-    new: RequestContent
-    old_json: list[bytes]
-    """Compact JSON of each message."""
-    new_json: list[bytes]
+    old: _DiffedRequest
+    new: _DiffedRequest
+
+
+def _side(log: Sequence[Event], at: int, dialect: str, views: LogViews) -> _DiffedRequest:
+    content = request_content(log, at=at, dialect=dialect, views=views, sets_breakpoints=False)
+    messages, tools, system = map(strip_cache_marks, (content.messages, content.tools, content.system))
+    content = content._replace(messages=messages, tools=tools, system=system)
+    with views.at(log, at) as view:
+        logged = messages_one_by_one(view, content.dialect)
+    shown = {key for keys in content.keys for key in keys}
+    opening = [message for key, written in logged.opening if key in shown for message in written]
+    texts = [system, *opening] if system is not None else opening
+    others = [(key, strip_cache_marks(written)) for key, written in logged.others if written]
+    return _DiffedRequest(
+        content.dialect,
+        {
+            "model": content.model,
+            "tools": tools,
+            "system": strip_cache_marks(texts[0] if len(texts) == 1 else texts),
+        },
+        [key for key, _ in others],
+        [written[0] if len(written) == 1 else written for _, written in others],
+        [bytes(raw(written)) for _, written in others],
+        bytes(raw(content.body())),
+    )
 
 
 # ── Where they diverge ────────────────────────────────────────────────────────────────────────────
@@ -144,7 +176,7 @@ class _Pair(NamedTuple):
 
 def _equal_beginning(pair: _Pair) -> int:
     count = 0
-    for one, other in zip(pair.old_json, pair.new_json, strict=False):
+    for one, other in zip(pair.old.json, pair.new.json, strict=False):
         if one != other:
             break
         count += 1
@@ -152,23 +184,13 @@ def _equal_beginning(pair: _Pair) -> int:
 
 
 def _divergence(pair: _Pair) -> Divergence | None:
-    before, after = _opening(pair.old), _opening(pair.new)
-    if before != after:
-        return Divergence(message=-1, byte=_common_bytes(before, after))
-    at = _equal_beginning(pair)
-    if at == len(pair.old_json):
+    at, byte = _equal_beginning(pair), _common_bytes(pair.old.body, pair.new.body)
+    if pair.old.beside != pair.new.beside:
+        return Divergence(message=-1, byte=byte)
+    if at == len(pair.old.json):
         return None
-    offset = len(after) + sum(len(message) + 1 for message in pair.new_json[:at])
-    if at < len(pair.new_json):
-        offset += _common_bytes(pair.old_json[at], pair.new_json[at])
-    keys = (pair.new.keys[at] if at < len(pair.new.keys) else ()) or pair.old.keys[at]
-    return Divergence(message=at, byte=offset, key=keys[0] if keys else "")
-
-
-def _opening(content: RequestContent) -> bytes:
-    """Return the compact JSON of the body up to its first message."""
-    empty = bytes(raw(content._replace(messages=[]).body()))
-    return empty.removesuffix(b"]}")
+    keys = pair.new.keys if at < len(pair.new.keys) else pair.old.keys
+    return Divergence(message=at, byte=byte, key=keys[at])
 
 
 def _common_bytes(one: bytes, other: bytes) -> int:
@@ -214,7 +236,7 @@ def _movers_text(movers: Sequence[Event]) -> str:
 def _beside_rows(pair: _Pair) -> Iterator[DiffRow]:
     """Yield a row for each thing beside the messages that differs."""
     for label in ("model", "tools", "system"):
-        old, new = getattr(pair.old, label), getattr(pair.new, label)
+        old, new = pair.old.beside[label], pair.new.beside[label]
         if old != new:
             yield DiffRow(op="changed", label=label, lines=line_diff(value_lines(old), value_lines(new)))
 
@@ -230,26 +252,17 @@ def _rows(pair: _Pair) -> Iterator[DiffRow]:
 
 def _paired(pair: _Pair) -> Iterator[tuple[str, int, int]]:
     """Yield what became of each message, and its index in both requests; messages are paired by what they show."""
-    places = {_paired_key(key): at for at, keys in enumerate(pair.old.keys) for key in keys}
+    places = {_paired_key(key): at for at, key in enumerate(pair.old.keys)}
     cursor = 0
     for b in range(len(pair.new.messages)):
-        a = _partner(pair, places, cursor, b)
-        if a is None:
+        a = places.get(_paired_key(pair.new.keys[b]), -1)
+        if a < cursor:
             yield "added", -1, b
             continue
         yield from (("removed", gone, -1) for gone in range(cursor, a))
-        yield ("same" if pair.old_json[a] == pair.new_json[b] else "changed"), a, b
+        yield ("same" if pair.old.json[a] == pair.new.json[b] else "changed"), a, b
         cursor = a + 1
     yield from (("removed", gone, -1) for gone in range(cursor, len(pair.old.messages)))
-
-
-def _partner(pair: _Pair, places: dict[str, int], cursor: int, b: int) -> int | None:
-    """Return the message of the first request that shows the same as message `b` of the second."""
-    found = (places.get(_paired_key(key), -1) for key in pair.new.keys[b])
-    a = next((at for at in found if at >= cursor), None)
-    if a is None and cursor < len(pair.old_json) and pair.old_json[cursor] == pair.new_json[b]:
-        return cursor  # an opening that no event stands for
-    return a
 
 
 def _paired_key(key: str) -> str:
@@ -258,15 +271,15 @@ def _paired_key(key: str) -> str:
 
 
 def _row(pair: _Pair, op: str, *, a: int, b: int, shows_lines: bool) -> DiffRow:
-    content, at = (pair.new, b) if b >= 0 else (pair.old, a)
-    keys, message = content.keys[at], content.messages[at]
-    role = str(message.get("role") or message.get("type") or "")
-    label = f"{role} {', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}".strip()
+    side, at = (pair.new, b) if b >= 0 else (pair.old, a)
+    key, message = side.keys[at], side.messages[at]
+    first = message[0] if isinstance(message, list) else message
+    label = f"{first.get('role') or first.get('type') or ''} {key}".strip()
     lines: tuple[DiffLine, ...] = ()
     if op != "same" and shows_lines:
         old = value_lines(pair.old.messages[a]) if a >= 0 else []
         lines = line_diff(old, value_lines(pair.new.messages[b]) if b >= 0 else [])
-    return DiffRow(op=op, a=a, b=b, key=keys[0] if keys else "", label=label, lines=lines)
+    return DiffRow(op=op, a=a, b=b, key=key, label=label, lines=lines)
 
 
 def _joined_runs(rows: Iterator[DiffRow]) -> Iterator[DiffRow]:

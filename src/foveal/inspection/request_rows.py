@@ -1,7 +1,6 @@
 """Requests of a session, and what each one read from the provider's cache.
 
-1. The log has no event for a request. An answer of the model, or reported usage, shows that one was sent. The usage
-   names the newest event that it could show; without a report, that is the event before the answer.
+1. `core.log.logged_requests` finds the requests.
 2. The prefix that a request shares with the one before ends at the first message that an event in between changed.
 3. A miss is what the cache would have held otherwise: by the reported tokens, or without a report by the prefix.
 """
@@ -15,7 +14,6 @@ from foveal.core.log.events import (
     AnyFact,
     Equipped,
     Event,
-    ForeignSummary,
     Instructed,
     ModelSaid,
     Opened,
@@ -25,6 +23,7 @@ from foveal.core.log.events import (
     UserSaid,
     handle,
 )
+from foveal.core.log.logged_requests import FoundRequest, RequestFinder
 from foveal.core.models.cost import usage_cost
 from foveal.core.models.model import Model
 from foveal.core.wire.safe_print import one_line
@@ -58,26 +57,16 @@ class _SentItem(NamedTuple):
     units: int
 
 
-class _Sent(NamedTuple):
-    """A request."""
-
-    at: int
-    answer: int
-    """The event of the answer; -1 if it has not come, or was lost."""
-    model: Model
-    time: float | None
-    used: Used | None = None
-    used_seq: int = -1
-    marked: tuple[str, ...] = ()
-
-
 class RequestRows:
-    """Finds the requests in a growing log. The newest one stays open, because its usage may follow its answer, or
-    its answer its usage."""
+    """The rows of the requests in a growing log."""
 
     def __init__(self) -> None:
         self._rows: list[RequestRow] = []
-        self._open: _Sent | None = None
+        self._finder = RequestFinder()
+        self._model: Model | None = None
+        """The model of the newest request."""
+        self._marked: tuple[str, ...] = ()
+        """What the client marked in it."""
         self._items: dict[str, _SentItem] = {}
         """What the last closed request contained."""
         self._units = 0
@@ -87,7 +76,6 @@ class RequestRows:
         self._changes: list[ViewChange] = []
         """The changes since then."""
         self._sizes: dict[int, RequestSize] = {}
-        self._times: dict[int, float | None] = {}
         self._between: dict[int, AnyFact] = {}
         """What happened since then, by seq."""
         self._has_cache = False
@@ -103,70 +91,34 @@ class RequestRows:
     ) -> None:
         """Take over an event, what it changed, and the request after it."""
         fact = event.fact
+        if isinstance(fact, Used):
+            self._has_cache = self._has_cache or bool(fact.cache_read or fact.cache_write)
+        closed = self._finder.add(event)
+        if closed is not None:
+            self._close(closed)
         if isinstance(fact, ModelSaid):
-            self._answered(event, model, tuple(marked))
+            self._model, self._marked = model, tuple(marked)
         elif isinstance(fact, Used):
-            self._reported(event, fact, model)
+            self._model = model
+            self._marked = self._marked if closed is None else ()
         self._changes += changes
         self._sizes[event.seq] = size
-        self._times[event.seq] = event.at
         self._between[event.seq] = fact
 
     def rows(self) -> list[RequestRow]:
         """Return the requests so far."""
-        return [*self._rows, self._row(self._open)] if self._open is not None else list(self._rows)
+        sent = self._finder.open
+        return list(self._rows) if sent is None else [*self._rows, self._row(sent)]
 
-    def _answered(self, event: Event, model: Model, marked: tuple[str, ...]) -> None:
-        sent = self._open
-        if sent is not None and sent.answer < 0 and not self._is_followed(sent):
-            at = self._sent_at(sent.used, event.seq)
-            time = self._times.get(at, sent.time)
-            self._open = sent._replace(at=at, answer=event.seq, model=model, time=time, marked=marked)
-            return
-        self._close()
-        at = self._sent_at(None, event.seq)
-        self._open = _Sent(at, event.seq, model, self._times.get(at, event.at), marked=marked)
-
-    def _reported(self, event: Event, used: Used, model: Model) -> None:
-        self._has_cache = self._has_cache or bool(used.cache_read or used.cache_write)
-        sent = self._open
-        if sent is None or sent.used is not None or used.until > sent.answer:
-            # The answer follows, or it was lost: the request was paid either way.
-            self._close()
-            at = self._sent_at(used, event.seq)
-            self._open = _Sent(at, -1, model, self._times.get(at, event.at), used, event.seq)
-            return
-        at = self._sent_at(used, sent.answer)
-        time = self._times.get(at, sent.time)
-        self._open = sent._replace(at=at, time=time, model=model, used=used, used_seq=event.seq)
-
-    def _is_followed(self, sent: _Sent) -> bool:
-        """Return whether the conversation went on without the answer to a request."""
-        later = (fact for seq, fact in self._between.items() if seq > sent.used_seq)
-        return any(isinstance(fact, UserSaid | ToolReturned) for fact in later)
-
-    def _sent_at(self, used: Used | None, answer: int) -> int:
-        """Return the newest event that a request could show."""
-        at = used.until - 1 if used is not None and 0 < used.until <= answer else answer - 1
-        at = at if at in self._sizes else answer - 1
-        while isinstance(self._between.get(at), ForeignSummary) and at - 1 in self._sizes:
-            at -= 1  # the provider sent its summary with the answer
-        return at
-
-    def _close(self) -> None:
-        """Finish the newest request: from here on, changes count from it."""
-        sent = self._open
-        if sent is None:
-            return
+    def _close(self, sent: FoundRequest) -> None:
+        """Finish a request: from here on, changes count from it."""
         self._rows.append(self._row(sent))
         for change in self._changes:
             if change.at <= sent.at:
                 self._apply(change)
         self._changes = [change for change in self._changes if change.at > sent.at]
         self._sizes = {seq: size for seq, size in self._sizes.items() if seq >= sent.at}
-        self._times = {seq: time for seq, time in self._times.items() if seq >= sent.at}
         self._between = {seq: fact for seq, fact in self._between.items() if seq >= sent.at}
-        self._open = None
 
     def _apply(self, change: ViewChange) -> None:
         before = self._items.pop(change.key, None)
@@ -186,9 +138,10 @@ class RequestRows:
 
     # ── One request ──────────────────────────────────────────────────────────────────────────────────
 
-    def _row(self, sent: _Sent) -> RequestRow:
+    def _row(self, sent: FoundRequest) -> RequestRow:
+        assert self._model is not None  # known since the event that showed the request
         size = self._sizes.get(sent.at, RequestSize(0, 0, 0, 1.0))
-        used, model = sent.used, sent.model
+        used, model = sent.used, self._model
         tokens = used.prompt if used is not None else size.tokens
         ratio = min(size.ratio, tokens / size.units) if size.units else size.ratio
         moved = self._first_moved(sent.at)
@@ -215,8 +168,8 @@ class RequestRows:
             output=used.output if used is not None else 0,
             cost=None if used is None else usage_cost(used, model),
             prefix=prefix,
-            breakpoints=sent.marked or self._own_marks(sent, moved),
-            miss=self._miss(sent, tokens, prefix, moved),
+            breakpoints=self._marked or self._own_marks(sent, model, moved),
+            miss=self._miss(sent, model, tokens=tokens, prefix=prefix, moved=moved),
         )
 
     def _first_moved(self, at: int) -> ViewChange | None:
@@ -240,10 +193,10 @@ class RequestRows:
         place = self._place_of(moved)
         return sum(item.units for item in self._items.values() if item.place < place)
 
-    def _own_marks(self, sent: _Sent, moved: ViewChange | None) -> tuple[str, ...]:
+    def _own_marks(self, sent: FoundRequest, model: Model, moved: ViewChange | None) -> tuple[str, ...]:
         """Return where Foveal's own agent marks a request: at the end of what it shares with the one before, and
         at its own end."""
-        if not sent.model.name.startswith(_AUTOMATIC_MARKS):
+        if not model.name.startswith(_AUTOMATIC_MARKS):
             return ()
         shared = "" if moved is not None else self._last
         new = [change.key for change in self._changes if change.at <= sent.at and change.level in _IN_REQUEST]
@@ -254,12 +207,14 @@ class RequestRows:
 
     # ── Misses ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _miss(self, sent: _Sent, tokens: int, prefix: int, moved: ViewChange | None) -> CacheMiss | None:
+    def _miss(
+        self, sent: FoundRequest, model: Model, *, tokens: int, prefix: int, moved: ViewChange | None
+    ) -> CacheMiss | None:
         before = self._rows[-1] if self._rows else None
         if before is None:
             return None
         expected = min(before.tokens, tokens)
-        used, model = sent.used, sent.model
+        used = sent.used
         has_cache = self._has_cache or model.cached_price is not None
         read = used.cache_read if used is not None else prefix
         gap = expected - read
@@ -268,7 +223,7 @@ class RequestRows:
             gap = expected
         if not has_cache or gap < max(MIN_MISS_TOKENS, MIN_MISS_SHARE * expected):
             return None
-        cause, by, text = self._cause(sent, before, moved, is_expired=is_expired)
+        cause, by, text = self._cause(sent, model, before, moved, is_expired=is_expired)
         key = moved.key if moved is not None and cause in ("reduction", "edit") else ""
         return CacheMiss(
             cause=cause,
@@ -280,19 +235,25 @@ class RequestRows:
             provider=one_line(used.cache_miss) if used is not None else "",
         )
 
-    def _idle(self, sent: _Sent, before: RequestRow) -> float:
+    def _idle(self, sent: FoundRequest, before: RequestRow) -> float:
         if sent.time is None or before.time is None:
             return 0.0
         return max(0.0, sent.time - before.time)
 
     def _cause(
-        self, sent: _Sent, before: RequestRow, moved: ViewChange | None, *, is_expired: bool
+        self,
+        sent: FoundRequest,
+        model: Model,
+        before: RequestRow,
+        moved: ViewChange | None,
+        *,
+        is_expired: bool,
     ) -> tuple[MissCause, int, str]:
         """Return the cause of a miss, the event behind it, and a sentence."""
         between = [(seq, fact) for seq, fact in self._between.items() if before.at < seq <= sent.at]
-        if sent.model.name != before.model:
+        if model.name != before.model:
             by = next((seq for seq, fact in between if isinstance(fact, Opened)), -1)
-            return "model", by, f"the model changed from {before.model} to {sent.model.name}"
+            return "model", by, f"the model changed from {before.model} to {model.name}"
         for seq, fact in between:
             if isinstance(fact, Equipped):
                 return "tools", seq, f"{handle(seq)} changed the tool list: {event_sentence(fact)}"
@@ -307,7 +268,7 @@ class RequestRows:
                 "expired",
                 -1,
                 f"{_duration(idle)} since the last request; the provider keeps a prefix for"
-                f" {_duration(sent.model.cache_ttl)}",
+                f" {_duration(model.cache_ttl)}",
             )
         if sent.used is not None and sent.used.cache_miss:
             return "provider", -1, f"the provider says: {one_line(sent.used.cache_miss)}"

@@ -72,7 +72,7 @@ class StoreActor:
                 raise NotWritable(
                     f"session {session!r} does not say which model answers it: continue it in a chat first"
                 )
-            recorded = SettingArguments(policy=_recorded_policy(opened), window=recorded_window(opened))
+            recorded = SettingArguments(policy=recorded_policy(opened), window=recorded_window(opened))
             settings = recorded | self._settings
             live = await Session.open(
                 store, session, model=opened.model, summarise=self._summarise, **settings
@@ -83,7 +83,7 @@ class StoreActor:
                 await live.close()
 
 
-def _recorded_policy(opened: Opened) -> Policy:
+def recorded_policy(opened: Opened) -> Policy:
     """Return the policy that the session was opened with; one of the application's own is replaced by the default
     one under the same name, so that no change of policy is recorded."""
     return PRESETS.get(cast(PresetName, opened.policy)) or replace(PRESETS["economy"], name=opened.policy)

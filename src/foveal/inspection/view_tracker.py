@@ -82,6 +82,8 @@ class ViewTracker:
         """The keys of those that are in it now."""
         self._open_steps: dict[int, Step] = {}
         """Steps with calls that wait for a result, by seq: no message came after them."""
+        self._visible_states: dict[int, tuple[tuple[object, ...], _Shown]] = {}
+        """How messages are shown, by seq, each with what that was made of: a cut changes few of them."""
         self.marked: dict[int, None] = {}
         """Messages with a cache mark of the client, by seq, in the order in which they got it."""
 
@@ -217,11 +219,23 @@ class ViewTracker:
         return self._hidden(seq_shown)
 
     def _visible(self, step: Step, shown: ShownMessage) -> _Shown:
+        """Return how the request shows a message of a step that is in view."""
+        late = self.view.late_results
+        is_late = bool(late) and step is not self.view.steps[-1] and shown.seq in late
+        overlays = tuple(shown.overlays.values()) if shown.overlays else ()
+        is_whole = not shown.leaves_out_thinking
+        made_of = (step, step.kind, shown.fact, overlays, shown.superseded_by, shown.loads, is_whole, is_late)
+        known = self._visible_states.get(shown.seq)
+        if known is not None and known[0] == made_of and step.kind != "passed":
+            return known[1]
+        state = self._made_visible(step, shown, is_late=is_late)
+        self._visible_states[shown.seq] = made_of, state
+        return state
+
+    def _made_visible(self, step: Step, shown: ShownMessage, *, is_late: bool) -> _Shown:
         is_utterance = shown is step.utterance
         category = step_category(step) if is_utterance else result_category(shown)
-        place = step.seq if is_utterance and step.seq != shown.seq else -1
-        if not is_utterance and step is not self.view.steps[-1] and shown.seq in self.view.late_results:
-            place = step.seq
+        place = step.seq if (is_utterance and step.seq != shown.seq) or (not is_utterance and is_late) else -1
         if step.kind == "passed":
             return _Shown("summarised", category, 0, foreign_summary_seq(self.view.steps), PASSED_RULE)
         if shown.is_as_said:

@@ -1,13 +1,15 @@
 """Whether a text was in the request of a call and, if not, why.
 
 The recording is replayed under a policy up to that call. Without a policy, a Foveal log is examined with its own
-recorded reductions.
+recorded reductions; its calls are then the requests that were sent, with the numbers that the inspector gives them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from functools import cached_property
 
 import msgspec
 
@@ -25,6 +27,7 @@ from foveal.core.log.events import (
     UserSaid,
     kind,
 )
+from foveal.core.log.logged_requests import logged_requests
 from foveal.core.policies import Policy
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
@@ -67,14 +70,6 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """For a text that occurs only later: the call whose answer, or what followed it, contains it."""
 
 
-class _SentRequest(NamedTuple):
-    """The request of a call, and the log at that time."""
-
-    texts: Sequence[str] | None
-    """None if the request could not be made to fit."""
-    log: Sequence[Event]
-
-
 def why(
     recording: Transcript, *, call: int | None, text: str, policy: Policy | None, setting: ReplaySetting
 ) -> WhyAnswer:
@@ -82,7 +77,11 @@ def why(
 
     Raises `FovealError` for a call that does not exist, or an empty text.
     """
-    calls = sum(isinstance(event.fact, ModelSaid) for event in effective_events(list(recording.events())))
+    if policy is None:
+        source: _ReplayedRequests | _RecordedRequests = _RecordedRequests(recording, setting)
+    else:
+        source = _ReplayedRequests(recording, policy, setting)
+    calls = len(source.sent_at)
     call = calls if call is None else call
     if not calls:
         raise FovealError(f"{recording.id} has no calls: no model has answered in it")
@@ -90,24 +89,20 @@ def why(
         raise FovealError(f"{recording.id} has calls 1 to {calls:,}; there is no call {call}")
     if not text:
         raise FovealError("an empty text is in every request: give the text that you are looking for")
-    if policy is None:
-        source: _ReplayedRequests | _RecordedRequests = _RecordedRequests(recording, setting)
-    else:
-        source = _ReplayedRequests(recording, policy, setting)
-    since, was_shown = None, False
-    for number, request in enumerate(source.requests(call), 1):
-        shown = request.texts is not None and any(text in each for each in request.texts)
+    since, shown, ends = None, False, []
+    for number, texts in enumerate(source.requests(call), 1):
+        was_shown, shown = shown, texts is not None and any(text in each for each in texts)
         since = None if shown else number if was_shown else since
-        was_shown = shown
-    places = tuple(_occurrences(source, request, text))
+        ends.append(source.log[-1].seq if source.log else -1)
+    places = tuple(_occurrences(source, ends, text))
     return WhyAnswer(
         call=call,
         calls=calls,
         shown=shown,
         since=since,
-        fitted=request.texts is not None,
+        fitted=texts is not None,
         places=places,
-        later=None if places else _later_call(recording, text),
+        later=None if places else _later_call(source, text),
     )
 
 
@@ -115,15 +110,22 @@ class _ReplayedRequests:
     """The requests under a policy, by replay."""
 
     def __init__(self, recording: Transcript, policy: Policy, setting: ReplaySetting) -> None:
+        self.events: Sequence[Event] = effective_events(list(recording.events()))
+        self.sent_at = [event.seq - 1 for event in self.events if isinstance(event.fact, ModelSaid)]
+        """The newest event before each call."""
         self._case = ReplayCase(recorded_conversation(recording), (), setting)
         self._player = PolicyPlayer(self._case, policy, label=policy.name)
 
-    def requests(self, count: int) -> Iterator[_SentRequest]:
-        """Yield the requests of the first calls."""
+    @property
+    def log(self) -> Sequence[Event]:
+        """The log of the replay at the last request."""
+        return self._player.context.log
+
+    def requests(self, count: int) -> Iterator[Sequence[str] | None]:
+        """Yield the texts of the first requests; None for one that could not be made to fit."""
         for number, call in enumerate(self._case.conversation.calls[:count]):
             request = self._player.request(number, call)
-            texts = None if request is None else [piece.text for piece in request.pieces]
-            yield _SentRequest(texts, self._player.context.log)
+            yield None if request is None else [piece.text for piece in request.pieces]
 
     def status(self, event: Event) -> EventStatus:
         """Return how the last request shows an event."""
@@ -131,31 +133,33 @@ class _ReplayedRequests:
 
 
 class _RecordedRequests:
-    """The requests according to the reductions in the log."""
+    """The requests according to the log, with its reductions."""
 
     def __init__(self, recording: Transcript, setting: ReplaySetting) -> None:
-        self._events = list(recording.events())
+        self.events: Sequence[Event] = list(recording.events())
+        self.sent_at = [request.at for request in logged_requests(self.events)]
+        """The newest event that each request could show."""
+        self.log: list[Event] = []
+        """The log at the last request."""
         self._setting = setting
-        self._engine: Engine | None = None
 
-    def requests(self, count: int) -> Iterator[_SentRequest]:
-        """Yield the requests of the first calls."""
-        effective = {event.seq for event in effective_events(self._events)}
-        log: list[Event] = []
-        view = fold(log, MessageTokens(counter("estimate")))
-        for event in self._events:
-            if isinstance(event.fact, ModelSaid) and event.seq in effective and count:
-                count -= 1
-                if not count:
-                    self._engine = Engine(*resolve_settings(_model_name(log, self._setting)), log=log)
-                yield _SentRequest(list(_visible_texts(view)), tuple(log))
-            log.append(event)
-            view = advance(view, event, log)
+    def requests(self, count: int) -> Iterator[Sequence[str]]:
+        """Yield the texts of the first requests."""
+        sent = Counter(self.sent_at[:count])
+        view = fold(self.log, MessageTokens(counter("estimate")))
+        yield from (_visible_texts(view) for _ in range(sent[-1]))
+        for event in self.events[: self.sent_at[count - 1] + 1]:
+            self.log.append(event)
+            view = advance(view, event, self.log)
+            yield from (_visible_texts(view) for _ in range(sent[event.seq]))
 
     def status(self, event: Event) -> EventStatus:
         """Return how the last request shows an event."""
-        assert self._engine is not None
         return event_status(self._engine, event)
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return Engine(*resolve_settings(_model_name(self.log, self._setting)), log=self.log)
 
 
 def _model_name(log: Iterable[Event], setting: ReplaySetting) -> str:
@@ -163,9 +167,9 @@ def _model_name(log: Iterable[Event], setting: ReplaySetting) -> str:
     return models[-1] if models and models[-1] else setting.model
 
 
-def _visible_texts(view: View) -> Iterator[str]:
-    yield from (fact_text(shown.fact) for shown in view.asides.values())
-    yield from (fact_text(fact) for step in view.steps for fact in step.facts())
+def _visible_texts(view: View) -> list[str]:
+    asides = [fact_text(shown.fact) for shown in view.asides.values()]
+    return asides + [fact_text(fact) for step in view.steps for fact in step.facts()]
 
 
 def has_reductions(recording: Transcript) -> bool:
@@ -190,41 +194,33 @@ def has_reductions(recording: Transcript) -> bool:
 
 
 def _occurrences(
-    source: _ReplayedRequests | _RecordedRequests, request: _SentRequest, text: str
+    source: _ReplayedRequests | _RecordedRequests, ends: Sequence[int], text: str
 ) -> Iterator[TextOccurrence]:
-    call = 1
-    for event in request.log:
-        fact = event.fact
-        if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed) and text in fact_text(fact):
-            status = source.status(event)
-            by = next(
-                (
-                    f"{each.handle} {describe_reduction(each)}"
-                    for each in request.log
-                    if each.handle == status.by
-                ),
-                "",
-            )
-            yield TextOccurrence(
-                handle=event.handle,
-                kind=kind(fact),
-                call=call + isinstance(fact, ModelSaid),
-                level=status.level,
-                rule=status.rule,
-                by=by,
-            )
-        call += isinstance(fact, ModelSaid)
+    """Yield the messages that contain a text; `ends` are the newest events of the requests."""
+    reductions = {event.handle: event for event in source.log}
+    for event in source.log:
+        if not _contains(event, text):
+            continue
+        status = source.status(event)
+        by = reductions.get(status.by)
+        yield TextOccurrence(
+            handle=event.handle,
+            kind=kind(event.fact),
+            call=bisect_left(ends, event.seq) + 1,
+            level=status.level,
+            rule=status.rule,
+            by="" if by is None else f"{by.handle} {describe_reduction(by)}",
+        )
 
 
-def _later_call(recording: Transcript, text: str) -> int | None:
-    call = 0
-    for event in effective_events(list(recording.events())):
-        call += isinstance(event.fact, ModelSaid)
-        if isinstance(event.fact, UserSaid | ModelSaid | ToolReturned | Instructed) and text in fact_text(
-            event.fact
-        ):
-            return max(1, call)
-    return None
+def _later_call(source: _ReplayedRequests | _RecordedRequests, text: str) -> int | None:
+    first = next((event for event in source.events if _contains(event, text)), None)
+    return None if first is None else max(1, bisect_left(source.sent_at, first.seq))
+
+
+def _contains(event: Event, text: str) -> bool:
+    fact = event.fact
+    return isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed) and text in fact_text(fact)
 
 
 def answer_text(given: WhyAnswer) -> str:

@@ -104,6 +104,7 @@ ATTRIBUTES = frozenset(
         "role",
         "aria-label",
         "aria-live",
+        "data-command",
         "data-page",
         "data-policies",
         "data-id",
@@ -302,5 +303,5 @@ def test_an_exported_file_runs_nothing_but_its_own_script(server: InspectedServe
 def test_data_in_a_page_cannot_end_its_element() -> None:
     value: Any = {"</script><!--": "</SCRIPT>\u2028<b>\ud800"}
     written = json_for_html(value)
-    assert "<" not in written
+    assert b"<" not in written
     assert json.loads(written) == value

@@ -8,6 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
+from secrets import token_hex
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,8 @@ from foveal.inspection.session_source import SessionAbout
 from foveal.inspection.timeline import Timeline
 from foveal.web.event_stream import encode_struct
 
+_DATA: Final = f"data-{token_hex(16)}"
+"""Stands for the data until the page around them is written; no text of a session can contain it."""
 EXPORT_NOTICE: Final = (
     "An exported session without what looks like a secret. Check the rest before you share it."
 )
@@ -35,8 +38,8 @@ def export_html(
     *,
     timeline: Timeline | None = None,
     report: ReportExport = lambda done, total: None,
-) -> str:
-    """Return the page. `timeline` is that of these events, if the caller has it."""
+) -> bytes:
+    """Return the page as UTF-8. `timeline` is that of these events, if the caller has it."""
     log = redacted_log(events, report)
     about = _redacted(about)
     data = json_for_html(export_data(about, log, timeline, report))
@@ -66,17 +69,19 @@ def export_html(
             element("aside", {"id": "panels", "aria-label": "Details"}),
         ),
         element("div", {"id": "status", "role": "status", "aria-live": "polite"}),
-        Html(f'<script type="application/json" id="foveal-data">{data}</script>'),
+        Html(f'<script type="application/json" id="foveal-data">{_DATA}</script>'),
         Html(f'<script type="module">{script}</script>'),
     ]
     attributes = {"data-page": "session", "data-id": about.key, "data-offline": ""}
     page = element("html", {"lang": "en"}, element("head", {}, *head), element("body", attributes, *body))
-    return f"<!doctype html>\n{page}\n"
+    # The data are tens of megabytes: each element around them would copy them once more.
+    before, after = f"<!doctype html>\n{page}\n".encode().split(_DATA.encode())
+    return b"".join((before, data, after))
 
 
-def json_for_html(value: Any) -> str:
+def json_for_html(value: Any) -> bytes:
     """Return JSON that can stand inside a script element: no character of it begins a tag."""
-    return encode_struct(value).decode("utf-8").replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    return encode_struct(value).replace(b"<", b"\\u003c").replace("\u2028".encode(), b"\\u2028")
 
 
 def _redacted(about: SessionAbout) -> SessionAbout:

@@ -171,6 +171,9 @@ def _load_engine() -> None:
     """Load what the first timeline needs, while the browser opens."""
     import foveal.inspection.timeline_builder
     import foveal.inspection.timeline_outline  # noqa: F401
+    from foveal.core.tokens.counter import counter
+
+    counter("auto").count(" ")  # loads the vocabulary
 
 
 async def _export(args: Namespace) -> int:
@@ -194,12 +197,11 @@ async def _export(args: Namespace) -> int:
         page = await to_thread(export_html, about, events, timeline=timeline, report=_export_progress())
     finally:
         await source.close()
-    data = page.encode("utf-8")
     with open_output(args.export, replaces=args.force, advice="name another file, or use --force") as file:
-        file.write(data)
+        file.write(page)
     if sys.stderr.isatty():
         print("\r" + " " * 20 + "\r", end="", file=sys.stderr, flush=True)
-    print(f"{len(data):,} bytes written to {visible(str(args.export))}")
+    print(f"{len(page):,} bytes written to {visible(str(args.export))}")
     return 0
 
 

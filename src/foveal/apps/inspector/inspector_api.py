@@ -19,6 +19,7 @@ from foveal.apps.inspector.inspector_queries import (
     InspectLostQuery,
     InspectQuery,
     InspectRequestQuery,
+    InspectRoomQuery,
     InspectSearchQuery,
     InspectSessionsQuery,
     InspectShownQuery,
@@ -153,9 +154,7 @@ class InspectorApi:
 
         log = await self._log(call, read_query(call.request, InspectQuery))
         events, timeline = await log.events(), await log.timeline()
-        page = await asyncio.to_thread(
-            lambda: export_html(log.reader.about, events, timeline=timeline).encode("utf-8")
-        )
+        page = await asyncio.to_thread(export_html, log.reader.about, events, timeline=timeline)
         name = "".join(letter for letter in log.reader.about.id if letter.isascii() and letter.isalnum())
         headers = {"Content-Disposition": f'attachment; filename="foveal-{name[:40] or "session"}.html"'}
         # As a download it is never shown with the cookie of this server.
@@ -212,6 +211,17 @@ class InspectorApi:
 
         def find(log: LogSnapshot) -> LostDetails:
             return lost_details(log.events, query.event, views=log.views)
+
+        return await self._answer(call, query, find)
+
+    async def room(self, call: InspectCall) -> Response:
+        from foveal.inspection.expansion_room import ExpansionRoom, expansion_room  # loads the engine
+
+        query = read_query(call.request, InspectRoomQuery)
+        settings = inspected_settings((await self._reader(call, query)).about)
+
+        def find(log: LogSnapshot) -> ExpansionRoom:
+            return expansion_room(log.events, query.event, pins=query.pins, settings=settings)
 
         return await self._answer(call, query, find)
 

@@ -94,6 +94,7 @@ class Inspector:
             "diff": api.diff,
             "search": api.search,
             "lost": api.lost,
+            "room": api.room,
             "statements": api.statements,
             "writers": api.writers,
             "whatif": api.what_if,
@@ -159,7 +160,8 @@ class Inspector:
     def _frame(self, request: Request) -> PageFrame:
         headers = request.scope["headers"]
         can_log_out = self._rules.has_form and bool(self._logins.token_of(headers))
-        return PageFrame(self._logins.write_token(headers), can_log_out)
+        command = "foveal serve" if self._rules.has_form else "foveal inspect"
+        return PageFrame(self._logins.write_token(headers), command, can_log_out)
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -47,6 +47,8 @@ class PageFrame(NamedTuple):
     """What all pages for a logged-in browser have in common."""
 
     write_token: str
+    command: str
+    """The command that starts the server; the page names it when the server no longer answers."""
     can_log_out: bool = False
 
 
@@ -166,6 +168,7 @@ def _document(
     title: str, *parts: str, body: dict[str, str], frame: PageFrame | None = None, script: str = ""
 ) -> str:
     script = script or (MAIN_SCRIPT if frame else "")
+    body = {**body, "data-command": frame.command} if frame else body
     head = [
         element("meta", {"charset": "utf-8"}),
         element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),

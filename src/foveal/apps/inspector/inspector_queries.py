@@ -67,6 +67,12 @@ class InspectLostQuery(InspectQuery, frozen=True, kw_only=True):
     """The compaction."""
 
 
+class InspectRoomQuery(InspectQuery, frozen=True, kw_only=True):
+    event: _Seq
+    """The message or reduction that would be shown again."""
+    pins: bool = False
+
+
 class InspectStatementsQuery(InspectQuery, frozen=True, kw_only=True):
     at: _Seq
 

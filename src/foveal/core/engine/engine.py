@@ -445,9 +445,12 @@ class Engine:
         except StopIteration as done:
             return cast(Budget, done.value)
 
-    def check_fits(self, log: Sequence[Event], facts: Sequence[AnyFact], *, reduces: bool = True) -> None:
-        """Raise `ContextOverflow` if no request would fit with `facts` after `log`, the whole log; with
-        `reduces=False`, if the request would not fit before any further reduction. Changes nothing."""
+    def check_fits(
+        self, log: Sequence[Event], facts: Sequence[AnyFact], *, reduces: bool = True
+    ) -> list[Event]:
+        """Return the reductions with which a request would fit with `facts` after `log`, the whole log. Raises
+        `ContextOverflow` if none would; with `reduces=False`, if the request would not fit before any further
+        reduction. Changes nothing."""
         first = len(log)
         events = [*log, *(Event(seq, fact) for seq, fact in enumerate(facts, first))]
         try:
@@ -456,6 +459,7 @@ class Engine:
                 trial.reduce_to_fit(Moment(keeps_expansions=True))
             else:
                 trial._check_size(trial.budget())
+            return trial.log[first + len(facts) :]
         finally:
             self.view.meter.forget_from(first)  # other events will get the seqs of the trial
             self.ledger_index.forget_from(first)

@@ -195,7 +195,9 @@ def pin_fact(engine: Engine, text: str, target: int | None, *, log: Sequence[Eve
     if tokens > available:
         raise BadSetting("text", text, f"a text that fits: it has {tokens:,} tokens, a request {available:,}")
     if target is not None and is_whole_pin(engine, target):
-        return _whole_pin(engine, text, log, target)
+        pin = _whole_pin(engine, text, log, target)
+        _room_for(engine, log, [pin], target)
+        return pin
     return Pinned(text=replace_surrogates(text), target=target)
 
 
@@ -211,12 +213,26 @@ def _whole_pin(engine: Engine, text: str, log: Sequence[Event], target: int) -> 
     if not isinstance(fact, UserSaid | ModelSaid | ToolReturned) or target in engine.view.orphan_results:
         raise UnknownHandle(f"{name} is not shown and no message, so it cannot be pinned; see why({name!r})")
     start = _expand_step(effective, target).first
-    pin = Pinned(text=replace_surrogates(text), target=start, whole=True)
+    return Pinned(text=replace_surrogates(text), target=start, whole=True)
+
+
+def _room_for(engine: Engine, log: Sequence[Event], facts: Sequence[AnyFact], seq: int) -> list[Event]:
+    """Return the reductions that would make room for what `facts` show, which is about event `seq`."""
     try:
-        engine.check_fits(log, [pin])
+        return engine.check_fits(log, facts)
     except ContextOverflow as problem:
-        raise _expansion_overflow(problem, name) from None
-    return pin
+        raise _expansion_overflow(problem, handle(seq)) from None
+
+
+def room_for_expansion(engine: Engine, log: Sequence[Event], seq: int, *, pins: bool) -> list[Event]:
+    """Return the reductions of other messages with which the next request would have room if event `seq` were
+    expanded, or pinned while it is hidden. `log` is the whole log. Nothing is recorded. Raises as `expand_facts`
+    and `pin_fact` do."""
+    if pins:
+        facts: list[AnyFact] = [_whole_pin(engine, "", log, seq)] if is_whole_pin(engine, seq) else []
+    else:
+        facts = [*_expansion(log, seq)]
+    return _room_for(engine, log, facts, seq) if facts else []
 
 
 def supersede_fact(engine: Engine, log: Sequence[Event], target: Event, by: Event) -> Superseded:
@@ -313,13 +329,15 @@ def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Rev
 def expand_facts(engine: Engine, log: Sequence[Event], seq: int) -> list[Expanded]:
     """Return the facts, at least one, that show a reduction's range or the step of an event in full until the
     user's next message. `log` is the whole log. Raises `ContextOverflow` when there is no room for it."""
+    facts = _expansion(log, seq)
+    _room_for(engine, log, facts, seq)
+    return facts
+
+
+def _expansion(log: Sequence[Event], seq: int) -> list[Expanded]:
     facts = _expansion_facts(effective_events(log), seq)
     if not facts:
         raise UnknownHandle(f"{handle(seq)} hides nothing, so there is nothing to expand")
-    try:
-        engine.check_fits(log, facts)
-    except ContextOverflow as problem:
-        raise _expansion_overflow(problem, handle(seq)) from None
     return facts
 
 

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import TypeAlias
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
+_end = itemgetter(1)
 
 
 def intersect_ranges(one: Ranges, other: Ranges) -> Ranges:
     """Return the intersection of two sets of ranges."""
+    if _are_apart(one, other):
+        return ()
     return tuple(
         (max(low, first), min(high, last))
         for low, high, met in _met_ranges(one, other)
@@ -23,6 +27,8 @@ def intersect_ranges(one: Ranges, other: Ranges) -> Ranges:
 
 def subtract_ranges(one: Ranges, other: Ranges) -> Ranges:
     """Return the ranges of `one` without those of `other`."""
+    if _are_apart(one, other):
+        return one
     left: list[tuple[int, int]] = []
     for low, high, met in _met_ranges(one, other):
         for first, last in met:
@@ -42,6 +48,13 @@ def seqs_outside(seqs: Iterable[int], ranges: Ranges) -> list[int]:
 def is_within(seq: int, ranges: Ranges) -> bool:
     """Return whether one of the ranges contains a seq."""
     return any(first <= seq <= last for first, last in ranges)
+
+
+def _are_apart(one: Ranges, other: Ranges) -> bool:
+    """Return whether one set ends before the other begins: as most pairs of summaries do."""
+    if not one or not other:
+        return True
+    return max(one, key=_end)[1] < min(other)[0] or max(other, key=_end)[1] < min(one)[0]
 
 
 def _met_ranges(

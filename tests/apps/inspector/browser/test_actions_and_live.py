@@ -145,12 +145,18 @@ def test_the_page_resumes_after_the_server_was_restarted(opener: Any, serve: Ser
         page = inspected.page
         page.locator(".live-line[data-status=live]").wait_for()
     page.locator(".live-line[data-status=reconnecting]").wait_for()
+    notice = page.locator(".server-notice")
+    assert "has not answered since" in notice.inner_text()
+    assert "start it with `foveal inspect`" in notice.inner_text()
     with writer_process(running, "running") as append:
         last = append()
     # A restart ends all logins; the page goes on once the browser has logged in again.
-    page.context.new_page().goto(serve(running, port=port).server.url())
+    address = serve(running, port=port).server.url()
+    notice.get_by_text("open the address that it has printed").wait_for()
+    page.context.new_page().goto(address)
     inspected.until_where(f"event {last} of {last}")
     page.locator(".live-line[data-status=live]").wait_for()
+    assert notice.is_hidden()
     inspected.forgive("net::ERR_", "status of 401")
 
 

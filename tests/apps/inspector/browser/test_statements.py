@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_a_statement_is_pinned_and_replaced_from_the_list(opener: Any, serve: An
     inspected = opener(serve(shop_store), TITLE)
     panel = inspected.panel("Statements")
     bolivia = panel.locator(".stated", has_text="We ship to Bolivia first.")
-    inspected.act(bolivia, "Pin")
+    inspected.act(bolivia, "Restore")
     bolivia.locator(".badge", has_text="pinned").wait_for()
     bolivia.get_by_text("in its message").wait_for()
     assert panel.locator(".statements-warning").count() == 0
@@ -87,7 +88,7 @@ def test_a_transcript_has_statements_without_buttons(opener: Any, serve: Any, tm
     inspected = opener(server, next(iter(server.keys())))
     panel = inspected.panel("Statements")
     panel.locator(".stated", has_text="Never push to main.").wait_for()
-    assert panel.get_by_role("button", name="Pin").count() == 0
+    assert panel.get_by_role("button", name=re.compile("Pin|Restore")).count() == 0
     assert "Pin, Replaced by…:" in panel.locator(".action-note").inner_text()
 
 
@@ -103,7 +104,7 @@ def test_an_exported_file_has_the_statements(chromium: Chromium, shop_store: Pat
         page.get_by_role("tab", name="Statements").click()
         panel = page.get_by_role("tabpanel", name="Statements")
         panel.locator(".lead", has_text=LEAD).wait_for()
-        assert panel.get_by_role("button", name="Pin").count() == 0
+        assert panel.get_by_role("button", name=re.compile("Pin|Restore")).count() == 0
         page.evaluate("location.hash = 'e3&panel=statements'")
         panel.get_by_text("An exported file has the statements at its newest event only.").wait_for()
         watched.check()

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { AppState, initialState } from "../../../../src/foveal/apps/inspector/static/app_state.js";
-import { LiveFeed, RECONNECT_DELAYS_MS, appendLive } from "../../../../src/foveal/apps/inspector/static/live.js";
+import { LiveFeed, RECONNECT_DELAYS_MS, appendLive, lostServerText } from "../../../../src/foveal/apps/inspector/static/live.js";
 import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
 
 /** A feed with its connections, what it received, and the states it went through. */
@@ -60,11 +60,12 @@ test("a feed whose login has ended closes its stream and does not try again", (c
   assert.deepEqual([opened.length, opened[0].isClosed, statuses], [1, true, ["live", "loggedOut"]]);
 });
 
-test("a closed stream is opened again after growing delays, then the feed ends", (context) => {
+test("a closed stream is opened again after growing delays, for ever", (context) => {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const { feed, opened } = followed();
   feed.start();
-  RECONNECT_DELAYS_MS.forEach((delay, index) => {
+  const last = RECONNECT_DELAYS_MS.at(-1);
+  [...RECONNECT_DELAYS_MS, last, last, last].forEach((delay, index) => {
     opened[index].onState("closed");
     assert.equal(feed.status, "reconnecting");
     context.mock.timers.tick(delay - 1);
@@ -72,9 +73,31 @@ test("a closed stream is opened again after growing delays, then the feed ends",
     context.mock.timers.tick(1);
     assert.equal(opened.length, index + 2);
   });
-  opened.at(-1).onState("closed");
-  assert.equal(feed.status, "ended");
-  assert.ok(opened.every((connection) => connection.isClosed));
+  opened.at(-1).onState("live");
+  assert.deepEqual([feed.status, feed.lostAt], ["live", 0]);
+});
+
+test("a feed knows since when its server is lost, also after it has refused the page", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout", "Date"], now: 50_000 });
+  const { feed, opened } = followed();
+  feed.start();
+  opened[0].onState("live");
+  assert.equal(feed.lostAt, 0);
+  opened[0].onState("reconnecting");
+  context.mock.timers.tick(60_000);
+  opened[0].onState("refused");
+  assert.deepEqual([feed.status, feed.lostAt], ["refused", 50]);
+  context.mock.timers.tick(RECONNECT_DELAYS_MS[0]);
+  assert.deepEqual([opened.length, feed.status], [2, "refused"]);
+  opened[1].onState("live");
+  assert.deepEqual([feed.status, feed.lostAt], ["live", 0]);
+});
+
+test("the notice says since when, what is shown and how to start the server", () => {
+  const gone = lostServerText("reconnecting", "12:30:00", "foveal inspect");
+  for (const part of ["since 12:30:00", "the last state", "by itself", "start it with `foveal inspect`"]) assert.ok(gone.includes(part), part);
+  assert.match(lostServerText("refused", "", "foveal serve"), /started again.*log in in another tab/);
+  assert.deepEqual(["live", "connecting", "paused", "loggedOut"].map((status) => lostServerText(status, "", "")), ["", "", "", ""]);
 });
 
 test("a connection that works starts the delays anew", (context) => {

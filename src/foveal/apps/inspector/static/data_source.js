@@ -16,7 +16,7 @@
 /** @typedef {import("./types.js").SessionPage} SessionPage */
 /** @typedef {import("./types.js").ActionBody} ActionBody */
 /** @typedef {import("./types.js").ActionResult} ActionResult */
-/** @typedef {"live" | "reconnecting" | "closed" | "loggedOut"} StreamState */
+/** @typedef {"live" | "reconnecting" | "closed" | "refused" | "loggedOut"} StreamState */
 
 /** Characters of a message that are loaded at once. */
 export const TEXT_WINDOW_CHARS = 200_000;
@@ -142,6 +142,16 @@ export class DataSource {
    */
   lost(event) {
     return this.get("lost", { id: this.id, event });
+  }
+
+  /**
+   * Return what other messages give way if a hidden one is shown again.
+   * @param {number} event a message, or a reduction
+   * @param {boolean} pins whether it stays for good
+   * @returns {Promise<import("./types.js").ExpansionRoom>}
+   */
+  room(event, pins) {
+    return this.get("room", { id: this.id, event, pins: String(pins) });
   }
 
   /**
@@ -321,8 +331,18 @@ function openStream(url, type, onData, onState) {
     stream.close();
     onState?.("loggedOut");
   });
-  stream.addEventListener("error", () =>
-    onState?.(stream.readyState === EventSource.CLOSED ? "closed" : "reconnecting"),
-  );
+  stream.addEventListener("error", () => {
+    if (stream.readyState === EventSource.CLOSED) void closedState().then((state) => onState?.(state));
+    else onState?.("reconnecting");
+  });
   return () => stream.close();
+}
+
+/**
+ * Return why a stream was closed: the browser does not tell.
+ * @returns {Promise<"refused" | "closed">} refused: the server runs and wants a login
+ */
+async function closedState() {
+  const response = await fetch(apiUrl("sessions", { limit: 1 }), { credentials: "same-origin" }).catch(() => null);
+  return response?.status === 401 ? "refused" : "closed";
 }

@@ -1,5 +1,6 @@
 /**
- * How much a request grows when hidden messages are shown in full, and whether it still fits.
+ * How much a request grows when hidden messages are shown in full, and whether they fit at all. What else has to be
+ * hidden for them, the server finds out.
  *
  * Sizes are those of the newest state of the session, because actions apply to it.
  *
@@ -42,13 +43,13 @@ export function expansionSize(timeline, key) {
 }
 
 /**
- * Return whether a size surely exceeds the limit, in one sentence; "" if it may fit.
+ * Return whether a size surely exceeds the limit whatever else is hidden, in one sentence; "" if it may fit.
  * @param {ExpansionSize} size
  * @returns {string}
  */
-export function whyTooLarge({ needed, limit }) {
-  if (limit <= 0 || needed <= limit * FIT_TOLERANCE) return "";
-  return `The request would take about ${formatNumber(needed)} tokens, and at most ${formatNumber(limit)} fit.`;
+export function whyTooLarge({ more, limit }) {
+  if (limit <= 0 || more <= limit * FIT_TOLERANCE) return "";
+  return `It takes about ${formatNumber(more)} tokens itself, and a request at most ${formatNumber(limit)}. Read it here, or expand single messages of it.`;
 }
 
 /**
@@ -57,9 +58,11 @@ export function whyTooLarge({ needed, limit }) {
  * @returns {string}
  */
 export function growthSentence({ more, needed, limit }) {
+  if (limit > 0 && needed > limit) {
+    return `It takes about ${formatNumber(more)} tokens. With all that is shown now, that would be ${formatNumber(needed)} of at most ${formatNumber(limit)}, so other messages give way.`;
+  }
   const grows = `The next request grows by about ${formatNumber(more)} tokens, to ${formatNumber(needed)}`;
-  if (limit <= 0) return `${grows}.`;
-  return `${grows} of at most ${formatNumber(limit)}${needed > limit ? "; it may not fit, and is refused then" : ""}.`;
+  return limit > 0 ? `${grows} of at most ${formatNumber(limit)}.` : `${grows}.`;
 }
 
 /**

@@ -1,7 +1,8 @@
 /**
  * Live updates: a connection that comes back by itself, and the control that shows its state.
  *
- * 1. The browser resumes a connection that breaks. Where it gives up, the feed connects again, later each time.
+ * 1. The browser resumes a connection that breaks. Where it gives up, the feed connects again, later each time, until
+ *    it succeeds. Meanwhile a notice says since when the server has not answered, and how to start it again.
  * 2. A page in the background closes its connection after a while, because a browser opens only a few connections to
  *    a server; it catches up when it is shown again.
  * 3. New events are announced together, not one by one.
@@ -10,17 +11,17 @@
  */
 
 import { clear, el, on, setText } from "./dom.js";
-import { formatCount } from "./format.js";
+import { formatCount, formatTime } from "./format.js";
 import { seqOfKey } from "./timeline_state.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Timeline} Timeline */
 /** @typedef {import("./data_source.js").StreamState} StreamState */
-/** @typedef {"connecting" | "live" | "paused" | "reconnecting" | "ended" | "loggedOut"} LiveStatus */
+/** @typedef {"connecting" | "live" | "paused" | "reconnecting" | "refused" | "loggedOut"} LiveStatus */
 /** @typedef {(onData: (data: any) => void, onState: (state: StreamState) => void) => () => void} Connect */
 
-/** Milliseconds before each attempt to connect again; after the last one the feed ends. */
-export const RECONNECT_DELAYS_MS = [1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 30_000, 30_000];
+/** Milliseconds before each attempt to connect again; the last one is repeated. */
+export const RECONNECT_DELAYS_MS = [1_000, 2_000, 4_000, 8_000, 15_000];
 /** Milliseconds that a hidden page keeps its connection. */
 const HIDDEN_MS = 30_000;
 /** Milliseconds between two announcements. */
@@ -32,7 +33,7 @@ const STATUS_WORDS = {
   live: ["Live", "New events appear as they are written."],
   paused: ["Paused", "New events wait until you resume."],
   reconnecting: ["Reconnecting", "The connection broke off. The page tries again."],
-  ended: ["Not connected", "The server no longer answers. Check that it is running, then reconnect."],
+  refused: ["Login needed", "The server answers again, but does not know this browser any more."],
   loggedOut: ["Your login has ended", "The token was revoked, or you have logged out. The page shows what it has."],
 };
 
@@ -50,6 +51,8 @@ export class LiveFeed {
     this._onData = onData;
     this._onStatus = onStatus;
     this._attempts = 0;
+    /** When the connection was lost, in seconds since 1970; 0 while there is one, or there was none yet. */
+    this.lostAt = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this._timer = undefined;
     /** @type {(() => void) | null} */
@@ -57,7 +60,7 @@ export class LiveFeed {
   }
 
   /**
-   * Connect, also after a pause or an end.
+   * Connect, also after a pause.
    * @returns {void}
    */
   start() {
@@ -72,15 +75,6 @@ export class LiveFeed {
   pause() {
     this._disconnect();
     this._setStatus("paused");
-  }
-
-  /**
-   * Close the connection for good.
-   * @returns {void}
-   */
-  end() {
-    this._disconnect();
-    this._setStatus("ended");
   }
 
   /**
@@ -119,21 +113,20 @@ export class LiveFeed {
       this._disconnect();
       this._setStatus("loggedOut");
     } else {
-      this._retry();
+      this._retry(state === "refused" ? "refused" : "reconnecting");
     }
   }
 
-  /** Connect again after a delay, or end after the last attempt. */
-  _retry() {
-    const delay = RECONNECT_DELAYS_MS[this._attempts];
-    if (delay === undefined) {
-      this.end();
-      return;
-    }
+  /**
+   * Connect again after a delay.
+   * @param {"refused" | "reconnecting"} status what is known of the server until then
+   */
+  _retry(status) {
+    const delay = RECONNECT_DELAYS_MS[Math.min(this._attempts, RECONNECT_DELAYS_MS.length - 1)];
     this._attempts += 1;
     this._disconnect();
-    this._setStatus("reconnecting");
-    this._timer = setTimeout(() => this._open("reconnecting"), delay);
+    this._setStatus(status);
+    this._timer = setTimeout(() => this._open(status), delay);
   }
 
   /** Close the stream and forget a planned attempt. */
@@ -149,6 +142,8 @@ export class LiveFeed {
    */
   _setStatus(status) {
     if (this.status === status) return;
+    const isLost = status === "reconnecting" || status === "refused";
+    this.lostAt = isLost ? this.lostAt || Date.now() / 1000 : 0;
     this.status = status;
     this._onStatus(status);
   }
@@ -163,7 +158,24 @@ function loginAddress() {
   return id ? `login?id=${encodeURIComponent(id)}` : "login";
 }
 
-/** A line with the state of a feed and a button that pauses, resumes or reconnects it. */
+/**
+ * Return what a page says while its server does not answer, or refuses it; "" while there is nothing to say.
+ * @param {LiveStatus} status
+ * @param {string} since the time at which the connection was lost
+ * @param {string} command the command that started the server
+ * @returns {string}
+ */
+export function lostServerText(status, since, command) {
+  const shown = "This page shows the last state that it had, and goes on by itself";
+  if (status === "reconnecting") {
+    return `The server has not answered since ${since}. ${shown} once the server runs again: start it with \`${command}\`.`;
+  }
+  if (status !== "refused") return "";
+  const login = command === "foveal serve" ? "log in" : "open the address that it has printed";
+  return `The server was started again. ${shown} once this browser has logged in: ${login} in another tab.`;
+}
+
+/** A line with the state of a feed and a button that pauses or resumes it, and a notice while there is no server. */
 export class LiveStatusLine {
   /** @param {LiveFeed} feed */
   constructor(feed) {
@@ -173,6 +185,8 @@ export class LiveStatusLine {
     /** The element of the line. */
     this._login = el("a", { class: "live-button", href: loginAddress() }, "Log in again");
     this.element = el("span", { class: "live-line" }, this._word, this._button, this._login);
+    this._notice = el("p", { class: "server-notice", role: "status", hidden: true });
+    document.getElementById("head")?.append(this._notice);
     this.show(feed.status);
   }
 
@@ -185,15 +199,19 @@ export class LiveStatusLine {
     this.element.dataset.status = status;
     setText(this._word, word);
     this._word.title = explanation;
-    setText(this._button, status === "paused" ? "Resume" : status === "ended" ? "Reconnect" : "Pause");
+    setText(this._button, status === "paused" ? "Resume" : "Pause");
     this._button.title = explanation;
     this._button.hidden = status === "loggedOut";
     this._login.hidden = status !== "loggedOut";
+    const { command = "foveal inspect" } = document.body.dataset;
+    const notice = lostServerText(status, formatTime(this._feed.lostAt), command);
+    this._notice.hidden = notice === "";
+    setText(this._notice, notice);
   }
 
   /** Pause a feed that runs, and start one that does not. */
   _press() {
-    if (this._feed.status === "paused" || this._feed.status === "ended") this._feed.start();
+    if (this._feed.status === "paused") this._feed.start();
     else this._feed.pause();
   }
 }
@@ -211,7 +229,7 @@ export function pauseWhileHidden(feed) {
     clearTimeout(timer);
     if (document.hidden) {
       timer = window.setTimeout(() => {
-        isAsleep = !["paused", "ended", "loggedOut"].includes(feed.status);
+        isAsleep = !["paused", "loggedOut"].includes(feed.status);
         if (isAsleep) feed.pause();
       }, HIDDEN_MS);
     } else if (isAsleep) {

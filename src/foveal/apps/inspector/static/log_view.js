@@ -6,7 +6,7 @@
 
 import { clear, el, on, setText } from "./dom.js";
 import { kindName } from "./event_kinds.js";
-import { formatCount, formatNumber } from "./format.js";
+import { formatCount } from "./format.js";
 import { LevelMap } from "./level_map.js";
 import { LogEntries } from "./log_entries.js";
 import { createLogRow, renderLogRow } from "./log_row.js";
@@ -206,7 +206,7 @@ export class LogView {
     const hidden = timeline.rows.length + (this.entries?.placed.length ?? 0) - (this.entries?.count ?? 0);
     const isReplay = state.lane === "whatIf";
     clear(this.saidHead, el("b", null, isReplay ? "Log of the replay" : "Log"), isReplay ? ` · ${said}` : ` everything that was said · ${said}`);
-    if (hidden > 0) this.saidHead.append(` · ${formatNumber(hidden)} filtered out`);
+    if (hidden > 0) this.saidHead.append(` · the filters show ${formatCount(this.entries?.count ?? 0, "row")}`);
     const lane = isReplay ? "the model would see" : "the model sees";
     const items = timeline.at(this.point).items().length;
     const where = this.point >= 0 ? ` after e${this.point}` : "";

@@ -30,6 +30,7 @@ import { isSent, seqOfKey } from "./timeline_state.js";
  * @property {string[]} sentences  What will happen.
  * @property {() => HTMLSelectElement} [field]  Something to choose in the dialog.
  * @property {string} [whyNot]  Why it cannot be used now; "" if it can.
+ * @property {() => Promise<import("./types.js").ExpansionRoom>} [room]  What else will be hidden to make room for it.
  * @property {() => string} [waits]  What is waited for, if that can take long; it can be cancelled then.
  */
 
@@ -81,7 +82,7 @@ export function restoreActions(app, key) {
   if (!key.startsWith("e") || !change || change.level === "full" || change.level === "removed") return null;
   const undo = undoOf(app, key, change);
   return actionBar(app, `restore ${key}`, [
-    isSent(change.level) ? expandOf(app, key, change) : { ...pinOf(app, key, change), name: "Restore" },
+    isSent(change.level) ? expandOf(app, key, change) : pinOf(app, key, change),
     ...(isSent(change.level) ? [] : [expandOf(app, key, change)]),
     { ...undo, name: change.by >= 0 ? `Undo e${change.by}` : undo.name },
   ]);
@@ -97,7 +98,7 @@ export function restoreActions(app, key) {
 export function restoreAction(app, key, place) {
   const change = app.timeline.at(app.timeline.last).get(key);
   if (!key.startsWith("e") || !change || isSent(change.level) || change.level === "removed") return null;
-  return actionBar(app, `restore ${key} ${place}`, [{ ...pinOf(app, key, change), name: "Restore" }]);
+  return actionBar(app, `restore ${key} ${place}`, [pinOf(app, key, change)]);
 }
 
 /**
@@ -150,6 +151,7 @@ export function reductionActions(app, card, place) {
         "What it hides is shown in full until the next user message. The reduction stays in force after that.",
         growthSentence(size),
       ],
+      room: () => app.data.room(card.seq, false),
       whyNot: isUndone || (size.more === 0 ? "Everything that it hides is shown, or was removed." : whyTooLarge(size)),
     },
   ];
@@ -257,7 +259,7 @@ function runningLine(what, cancel) {
 async function perform(app, subject, choice, buttons) {
   const field = choice.field?.();
   const asked = field ? [...choice.sentences, el("label", { class: "dialog-field" }, "The later message ", field)] : choice.sentences;
-  if (!(await confirmAction(choice.title, asked, choice.name))) return;
+  if (!(await confirmAction(choice.title, asked, choice.name, choice.room?.()))) return;
   const usable = buttons.filter((button) => !button.disabled);
   for (const button of usable) button.disabled = true;
   const stop = new AbortController();
@@ -366,6 +368,7 @@ function expandOf(app, key, change) {
       `${what} shown in full until the next user message.`,
       `${growthSentence(size)} ${UNDO_HINT}`,
     ],
+    room: () => app.data.room(seqOfKey(key), false),
     whyNot: change.level === "removed" ? "It was removed." : size.more === 0 ? "It is shown in full." : whyTooLarge(size),
   };
 }
@@ -385,11 +388,13 @@ function pinOf(app, key, change, noun = "message") {
   const tooLarge = size ? whyTooLarge(size) : "";
   const whyHidden = isHidden && isSummary ? "A newer summary replaced it. Pin the messages that it covers." : tooLarge;
   const shown = isHidden ? `is shown in full again, with the rest of its step, and stays in every request` : "stays in every request as it is shown now";
+  const name = isHidden && !isSummary && change.level !== "removed" ? "Restore" : "Pin";
   return {
-    name: "Pin",
+    name,
     body: () => ({ action: "pin", event: key }),
-    title: `Pin ${key}?`,
+    title: `${name} ${key}?`,
     sentences: [`The ${noun} ${shown}, through all later reductions. ${size ? `${growthSentence(size)} ` : ""}${UNDO_HINT}`],
+    room: isHidden ? () => app.data.room(seqOfKey(key), true) : undefined,
     whyNot: isPinned ? "It is pinned." : change.level === "removed" ? "It was removed." : whyHidden,
   };
 }

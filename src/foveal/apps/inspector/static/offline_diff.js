@@ -5,6 +5,7 @@
  */
 
 import { diffLines, diffLists } from "./text_diff.js";
+import { seqOfKey } from "./timeline_state.js";
 
 /** @typedef {import("./types.js").DiffRow} DiffRow */
 /** @typedef {import("./types.js").RequestDiff} RequestDiff */
@@ -23,30 +24,54 @@ const MAX_CAUSES = 3;
  * @returns {RequestDiff}
  */
 export function diffShownMessages(timeline, a, b, textOf) {
-  const before = timeline.at(a).items();
-  const after = timeline.at(b).items();
+  const [opening, before] = splitOpening(timeline, a);
+  const [newOpening, after] = splitOpening(timeline, b);
   const steps = diffLists(
     before.map((change) => change.key),
     after.map((change) => change.key),
   );
   const rows = steps.map(({ a: from, b: to }) => diffMessage(from, before[from], to, after[to], textOf));
+  const beside = openingRow(opening, newOpening, textOf);
   const joined = joinEqualRows(rows);
-  const isSame = joined[0]?.op === "same";
-  const same = isSame ? (joined[0].count ?? 1) : 0;
-  const first = joined[isSame ? 1 : 0];
+  const same = joined[0]?.op === "same" ? (joined[0].count ?? 1) : 0;
   // A request that only adds messages at its end keeps the whole prefix.
-  const isExtended = same === before.length;
+  const isExtended = !beside && same === before.length;
   const causes = isExtended ? [] : reductionsBetween(timeline, a, b);
+  const key = beside ? "" : ((after[same] ?? before[same])?.key ?? "");
   return {
     a,
     b,
     dialect: "",
-    first: isExtended || !first ? null : { message: same, byte: -1, key: first.key ?? "" },
+    first: isExtended ? null : { message: beside ? -1 : same, byte: -1, key },
     same,
     moved_by: causes.map((card) => `e${card.seq}: ${card.text}`).join("; "),
     by: causes.map((card) => card.seq),
-    rows: joined,
+    rows: beside ? [beside, ...joined] : joined,
   };
+}
+
+/**
+ * Return the instructions in front of the first other message, and the other messages. Both pages count messages from
+ * there, because a request has a system text beside them or as the first of them.
+ * @param {TimelineState} timeline
+ * @param {number} at
+ * @returns {[ViewChange[], ViewChange[]]}
+ */
+function splitOpening(timeline, at) {
+  const items = timeline.at(at).items();
+  const start = items.findIndex((change) => timeline.row(seqOfKey(change.key))?.kind !== "instructed" || !change.key.startsWith("e"));
+  return start < 0 ? [items, []] : [items.slice(0, start), items.slice(start)];
+}
+
+/**
+ * @param {ViewChange[]} before
+ * @param {ViewChange[]} after
+ * @param {(change: ViewChange) => string} textOf
+ * @returns {DiffRow | null} null if both begin with the same instructions
+ */
+function openingRow(before, after, textOf) {
+  const [old, now] = [before, after].map((changes) => changes.map(textOf).join("\n\n"));
+  return old === now ? null : { op: "changed", a: -1, b: -1, key: "", label: "system", lines: diffLines(old, now) };
 }
 
 /**

@@ -4,7 +4,8 @@
  * @module
  */
 
-import { clear, el } from "./dom.js";
+import { problemText } from "./data_source.js";
+import { clear, el, setText } from "./dom.js";
 import { lowerBound } from "./timeline_state.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -177,15 +178,17 @@ export function createLoader(area) {
  * @param {string} title
  * @param {Child[]} sentences what will happen
  * @param {string} confirmation the text of the confirming button
+ * @param {Promise<import("./types.js").ExpansionRoom> | null} [room] what makes room for it, if that must be found out
  * @returns {Promise<boolean>}
  */
-export function confirmAction(title, sentences, confirmation) {
+export function confirmAction(title, sentences, confirmation, room = null) {
   return new Promise((resolve) => {
     const dialog = el("dialog", { class: "confirm", "aria-labelledby": "confirm-title" });
     const confirm = actionButton(confirmation, () => dialog.close("yes"), { class: "is-primary" });
     dialog.append(
       el("h2", { id: "confirm-title" }, title),
       ...sentences.map((sentence) => el("p", null, sentence)),
+      ...(room ? [roomLine(room, confirm)] : []),
       el("div", { class: "button-row" }, actionButton("Cancel", () => dialog.close("no")), confirm),
     );
     dialog.addEventListener("close", () => {
@@ -196,6 +199,29 @@ export function confirmAction(title, sentences, confirmation) {
     dialog.showModal();
     confirm.focus();
   });
+}
+
+/**
+ * Return a line that says what else will be hidden, once the server has found it out. What the session would refuse
+ * cannot be confirmed.
+ * @param {Promise<import("./types.js").ExpansionRoom>} room
+ * @param {HTMLButtonElement} confirm
+ * @returns {HTMLElement}
+ */
+function roomLine(room, confirm) {
+  const line = el("p", { class: "dialog-room", role: "status" }, "Finding out what has to be hidden to make room …");
+  room.then(
+    ({ text, possible = true }) => {
+      setText(line, text);
+      line.dataset.state = possible ? "possible" : "refused";
+      confirm.disabled = !possible;
+    },
+    (error) => {
+      setText(line, `What has to be hidden to make room is not known: ${problemText(error)}`);
+      line.dataset.state = "unknown";
+    },
+  );
+  return line;
 }
 
 /**

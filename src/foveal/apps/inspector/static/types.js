@@ -273,6 +273,13 @@
  */
 
 /**
+ * What makes room for a message that is shown again.
+ * @typedef {object} ExpansionRoom
+ * @property {string} text
+ * @property {boolean} [possible] false if the session would refuse it
+ */
+
+/**
  * @typedef {object} LostDetails
  * @property {number} event the compaction
  * @property {number} at the newest event of the request that was compared
