@@ -29,7 +29,7 @@ def unpacked(name: str) -> bytes:
 CONTEXTS: Final[dict[str, Any]] = json.loads(unpacked("contexts.json"))
 
 
-@pytest.mark.parametrize("preset", foveal.PRESETS)
+@pytest.mark.parametrize("preset", made.PRESETS)
 def test_a_saved_context_continues_with_the_same_request(preset: str) -> None:
     saved = unpacked(f"{preset}.jsonl")
     assert made.observe_context(saved, preset) == CONTEXTS[preset]

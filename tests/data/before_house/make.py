@@ -28,6 +28,7 @@ WORDS = (
 TOOLS = [
     {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 ]
+PRESETS = [name for name in foveal.PRESETS if name not in ("off", "confirm")]
 STORED_PRESETS = ("economy", "handoff", "recent", "rolling")
 
 
@@ -130,7 +131,7 @@ def pack(name: str, data: bytes) -> None:
 async def main() -> None:
     warnings.simplefilter("ignore")
     observed: dict[str, Any] = {}
-    for preset in foveal.PRESETS:
+    for preset in PRESETS:
         saved = saved_context(preset)
         pack(f"{preset}.jsonl", saved)
         observed[preset] = observe_context(saved, preset)
