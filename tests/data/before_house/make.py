@@ -22,9 +22,8 @@ import foveal
 
 HERE = Path(__file__).parent
 WINDOW = 9_000
-WORDS = (
-    "cache window ledger branch commit invoice parser socket worker token index merge build deploy".split()
-)
+WORDS = """cache window ledger branch commit invoice parser socket worker token index merge build
+deploy""".split()  # noqa: SIM905
 TOOLS = [
     {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 ]
