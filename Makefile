@@ -14,10 +14,10 @@ COMPILE := $(CACHED) $(PY) -m pytest --collect-only -qq -n 0 >/dev/null 2>&1
 .PHONY: chat serve test docs docs-serve bench soak refresh-models clean
 
 chat: $(VENV)/.chat
-	@$(PY) -m foveal.apps chat
+	@$(PY) -m foveal.cli chat
 
 serve: $(VENV)/.serve
-	@$(PY) -m foveal.apps serve
+	@$(PY) -m foveal.cli serve
 
 test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/ruff check .

@@ -86,7 +86,7 @@ async def with_server(folder: Path, home: Path, work: Callable[[Ask], Awaitable[
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
-    command = ["-m", "foveal.apps", "mcp", str(folder)]
+    command = ["-m", "foveal.cli", "mcp", str(folder)]
     parameters = StdioServerParameters(command=sys.executable, args=command, env=environment)
     async with Client(stdio_client(parameters)) as client:
         await client.list_tools()

@@ -26,15 +26,15 @@ from typing import Any, Final, TypeVar
 from bench.measure import Row, progress
 from bench.processes import cpu_seconds
 from bench.work import coding_session
-from foveal.apps.inspector.html_export import export_html
 from foveal.core.log import Event
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.wire import wire_for
-from foveal.inspection.session_source import SessionAbout
-from foveal.inspection.timeline import Timeline
-from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
+from foveal.inspector.html_export import export_html
+from foveal.inspector.sessions.source import SessionAbout
+from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
+from foveal.inspector.timeline.timeline import Timeline
 from foveal.sessions import Session
 from foveal.sessions.log_reader import read_slices
 from foveal.stores import open_store
@@ -226,7 +226,7 @@ def _enlarged(message: dict[str, Any], size: LogSize) -> dict[str, Any]:
 @contextmanager
 def _inspector(path: Path) -> Iterator[tuple[str, float, int]]:
     """Start `foveal inspect`; yields the address, the seconds until it was printed, and the process."""
-    command = [sys.executable, "-m", "foveal.apps", "inspect", str(path), "--window", str(WINDOW)]
+    command = [sys.executable, "-m", "foveal.cli", "inspect", str(path), "--window", str(WINDOW)]
     start = time.perf_counter()
     process = subprocess.Popen([*command, "--no-open", "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:

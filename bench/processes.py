@@ -50,7 +50,7 @@ def server(
     """Start a server on a free port, in a new folder if none is given; `settings` are `key=value`. The model of its
     sessions is `bench.slow_model`, unless `environment` names another."""
     with tempfile.TemporaryDirectory(prefix="foveal-bench-") as place:
-        command = [sys.executable, "-m", "foveal.apps", "serve", "--port", "0", "--folder", folder or place]
+        command = [sys.executable, "-m", "foveal.cli", "serve", "--port", "0", "--folder", folder or place]
         command += [part for setting in ("server.rate=0", *settings) for part in ("--set", setting)]
         variables = {**_own_environment(place), **(environment or {})}
         with subprocess.Popen(

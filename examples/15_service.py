@@ -22,7 +22,7 @@ def serving() -> Generator[str]:
         yield url
         return
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "foveal.apps", "serve", "--port", "0", "--folder", folder]
+        command = [sys.executable, "-m", "foveal.cli", "serve", "--port", "0", "--folder", folder]
         server = subprocess.Popen(
             [*command, "--model", "openai/gpt-4.1", "--window", "6000"],
             stderr=subprocess.PIPE,

@@ -18,8 +18,8 @@ import pytest
 from foveal import Context, SummaryRequest
 from foveal.adapters import Conversations, Piece
 from foveal.core.log.events import Dialect
-from foveal.interception.client_request import ClientRequest, RequestCache
 from foveal.transport import ConversationPool
+from foveal.transport.client_request import ClientRequest, RequestCache
 from foveal.transport.fitted_exchange import FittedExchange
 
 Message = dict[str, Any]

@@ -13,17 +13,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 import foveal
-from support.paths import TESTS
 
 SOURCE: Final = Path(foveal.__file__).parent
 
-LAYERS: Final = (
+LIBRARY: Final = (
     "errors user_paths",
     "core.log",
     "events",
@@ -34,22 +34,43 @@ LAYERS: Final = (
     "core.compaction",
     "core.policies",
     "core.engine",
-    "ports project",
-    "instructions",
-    "config transcripts stores",
+    "ports",
+    "transcripts stores",
     "recall",
-    "permissions",
-    "providers tools",
-    "interception",
-    "context sessions",
-    "agent replay transport adapters",
-    "testing inspection web",
-    "server",
-    "server.jobs server.proxy",
-    "apps.cli apps.http apps.gateways apps.inspector apps.mcp_server",
-    "apps",
+    "providers",
+    "context",
+    "sessions",
+    "transport",
+    "adapters testing",
 )
-"""The layers from bottom to top. A package imports from itself and from the lines above its own."""
+"""The layers of the library from bottom to top. A package imports from itself and from the lines above its own."""
+
+PRODUCTS: Final = {
+    "config": "",
+    "web": "",
+    "replay": "config",
+    "agent": "config",
+    "mcp_server": "config",
+    "server": "config web agent.loop agent.events agent.hooks agent.tool agent.log_recall",
+    "inspector": "config web replay",
+    "cli": "config web replay agent mcp_server server inspector",
+}
+"""The products, with what each imports beside the library and itself. The server uses the agent's loop and its
+interface for tools, but none of its tools and nothing of its terminal."""
+
+PARTS_OF_PRODUCTS: Final = {
+    "config": ("config.project", "config.instructions", "config"),
+    "agent": ("agent.permissions", "agent", "agent.tools", "agent.terminal"),
+    "server": (
+        "server.databases",
+        "server",
+        "server.copying server.jobs server.proxy",
+        "server.api server.gateways",
+        "server.http",
+    ),
+    "inspector": ("inspector.timeline", "inspector.sessions", "inspector"),
+}
+"""The layers inside the products that have several."""
 
 IMPURE: Final = {
     "asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "pickle", "random", "requests", "secrets",
@@ -101,18 +122,28 @@ def ours(module: str) -> set[str]:
     return {name for name in imports(module) if name in modules()}
 
 
+def is_in(module: str, packages: str) -> bool:
+    """Return whether a module is one of these packages, or in one of them."""
+    inside = module.removeprefix("foveal.")
+    return any(inside == package or inside.startswith(f"{package}.") for package in packages.split())
+
+
 @cache
-def place(module: str) -> tuple[int, str]:
-    """The layer of a module and its package in the list; (-1, "") for `foveal` itself and for `foveal.core`, which
-    hold nothing but names."""
-    inside = module.removeprefix("foveal").removeprefix(".")
+def layer(module: str, layers: tuple[str, ...]) -> tuple[int, str]:
+    """Return the layer of a module and its package in the list; (-1, "") if it is in none."""
     found = [
-        (len(package), layer, package)
-        for layer, line in enumerate(LAYERS)
+        (len(package), number, package)
+        for number, line in enumerate(layers)
         for package in line.split()
-        if inside == package or inside.startswith(f"{package}.")
+        if is_in(module, package)
     ]
     return max(found)[1:] if found else (-1, "")
+
+
+def product(module: str) -> str:
+    """Return the product that a module belongs to, "" for the library."""
+    top = module.split(".")[1] if "." in module else ""
+    return top if top in PRODUCTS else ""
 
 
 def core() -> list[str]:
@@ -120,24 +151,89 @@ def core() -> list[str]:
 
 
 def may_import(module: str, other: str) -> bool:
-    layer, package = place(module)
-    below, source = place(other)
-    return source == package or below < layer or module == "foveal"
+    """The import rule."""
+    if module in ("foveal", "foveal.old_paths") or other == "foveal":
+        return True
+    mine, theirs = product(module), product(other)
+    if mine != theirs:
+        return theirs == "" or (mine != "" and is_in(other, PRODUCTS[mine]))
+    layers = PARTS_OF_PRODUCTS.get(mine, (mine,)) if mine else LIBRARY
+    (above, package), (below, source) = layer(module, layers), layer(other, layers)
+    return source == package or below < above
 
 
-def test_a_package_imports_only_from_the_layers_above_its_own() -> None:
+def test_the_import_rule() -> None:
     imported = [(module, other) for module in modules() for other in sorted(ours(module))]
     assert [f"{module} imports {other}" for module, other in imported if not may_import(module, other)] == []
 
 
-def test_every_module_is_in_a_layer() -> None:
-    assert [name for name in modules() if place(name)[0] < 0] == ["foveal", "foveal.core"]
+def test_every_module_is_in_the_library_or_in_a_product() -> None:
+    outside = [name for name in modules() if not product(name) and layer(name, LIBRARY)[0] < 0]
+    assert outside == ["foveal", "foveal.core", "foveal.old_paths"]
+
+
+def closure(*starts: str) -> set[str]:
+    """Return all modules that importing these loads sooner or later, inside functions too."""
+    found: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            parents = [module.rpartition(".")[0]] if "." in module else []
+            waiting += [*ours(module), *(name for name in parents if name in modules())]
+    return found
+
+
+FACE: Final = ("context", "sessions", "stores", "recall", "transport", "testing")
+
+
+ADAPTERS: Final = [name for name in sorted(modules()) if name.startswith("foveal.adapters.")]
+
+
+@pytest.mark.parametrize("start", [*(f"foveal.{name}" for name in FACE), *ADAPTERS])
+def test_what_the_library_needs_is_in_the_library(start: str) -> None:
+    assert sorted(module for module in closure(start) if product(module)) == []
+
+
+def test_the_server_loads_neither_the_tools_nor_the_sandbox() -> None:
+    code = "import foveal.server, foveal.server.http.app, foveal.server.gateways.telegram"
+    more = {name for name in loaded(code) if name.startswith("foveal.agent.")}
+    assert not {name for name in more if is_in(name, "agent.tools agent.permissions agent.terminal")}
+
+
+OLD_PATHS: Final = {
+    "foveal.apps.gateways.channel": "foveal.server.gateways.outgoing",
+    "foveal.apps.gateways.chat_session": "foveal.server.gateways.chat_sessions",
+    "foveal.apps.gateways.delivery": "foveal.server.gateways.delivery",
+    "foveal.apps.gateways.discord.discord_parts": "foveal.server.gateways.discord.parts",
+    "foveal.apps.gateways.incoming": "foveal.server.gateways.incoming",
+    "foveal.apps.gateways.part_sender": "foveal.server.gateways.part_sender",
+    "foveal.instructions": "foveal.config.instructions",
+    "foveal.permissions.command_line": "foveal.agent.permissions.command_line",
+    "foveal.project": "foveal.config.project",
+}
+"""The documented modules that have moved."""
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_PATHS.items())
+def test_a_documented_module_is_the_same_one_under_its_old_path(old: str, new: str) -> None:
+    assert import_module(old) is import_module(new)
+    assert import_module(new).__spec__.name == new
+
+
+def test_the_old_path_of_the_program_still_runs_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "foveal.apps", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"foveal {foveal.__version__}\n"
 
 
 def test_the_top_folder_holds_only_the_public_face() -> None:
     assert {path.name for path in SOURCE.glob("*.py")} == {
         "__init__.py",
         "errors.py",
+        "old_paths.py",
         "ports.py",
         "user_paths.py",
     }
@@ -225,18 +321,6 @@ def test_no_function_has_60_lines_or_more() -> None:
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────
 
-PARALLEL: Final = {
-    "__init__.py",
-    "__main__.py",
-    "conftest.py",
-    "read.py",
-    "write.py",
-    "connection.py",
-    "schema.py",
-    "store.py",
-    "blobs.py",
-}
-"""File names that parallel packages share."""
 VAGUE: Final = {
     "MOST",
     "LONGEST",
@@ -275,11 +359,14 @@ def twice(names: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: places for name, places in found.items() if len(places) > 1}
 
 
-def test_no_file_name_occurs_twice() -> None:
-    paths = [path for path in SOURCE.rglob("*.py") if path.name not in PARALLEL]
-    assert twice((path.name, str(path.relative_to(SOURCE))) for path in paths) == {}
-    tests = [path for path in TESTS.rglob("*.py") if path.name not in PARALLEL]
-    assert twice((path.name, str(path.relative_to(TESTS))) for path in tests) == {}
+def test_no_module_repeats_the_name_of_its_folder() -> None:
+    """`telegram/send.py`, not `telegram/telegram_send.py`."""
+    stutters = [
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if path.stem.startswith(f"{path.parent.name.removesuffix('s')}_")
+    ]
+    assert stutters == []
 
 
 def test_no_class_name_occurs_twice() -> None:

@@ -98,7 +98,7 @@ def run_example(example: Path, **environment: str) -> subprocess.CompletedProces
 
 
 def run_demo(*options: object) -> subprocess.CompletedProcess[str]:
-    return warm_start.run(["-m", "foveal.apps.cli.demo", *options], cwd=ROOT, encoding="utf-8")
+    return warm_start.run(["-m", "foveal.cli.demo", *options], cwd=ROOT, encoding="utf-8")
 
 
 def test_the_examples_are_numbered_without_a_gap_and_each_is_checked() -> None:
@@ -126,7 +126,7 @@ def test_an_example_runs_and_says_what_it_should(example: Path) -> None:
 
 
 def test_the_demo_shows_reductions_and_that_nothing_is_lost() -> None:
-    command = [sys.executable, "-m", "foveal.apps.cli.demo"]
+    command = [sys.executable, "-m", "foveal.cli.demo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
@@ -164,13 +164,13 @@ def test_the_demo_names_a_bad_setting() -> None:
 
 
 def test_the_demo_can_be_cut_short_by_a_pipe() -> None:
-    command = f'"{sys.executable}" -m foveal.apps.cli.demo | head -n 2'
+    command = f'"{sys.executable}" -m foveal.cli.demo | head -n 2'
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=240)
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""
 
 
 def test_the_recording_names_no_place_outside_its_workspace() -> None:
-    text = (ROOT / "src/foveal/apps/cli/recorded.jsonl").read_text(encoding="utf-8")
+    text = (ROOT / "src/foveal/cli/recorded.jsonl").read_text(encoding="utf-8")
     for place in ("/home/", "/root/", "/Users/", "/tmp/pytest"):
         assert place not in text

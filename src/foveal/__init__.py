@@ -5,6 +5,8 @@
 
 from typing import TYPE_CHECKING
 
+from foveal import old_paths
+
 if TYPE_CHECKING:
     from foveal import adapters as adapters
     from foveal import errors as errors
@@ -82,6 +84,8 @@ _SUBMODULES = {
     "transport": "foveal.transport",
 }
 """Modules that are attributes after `import foveal`. A type checker reads the imports above instead."""
+
+old_paths.install()
 
 __all__ = [
     "PRESETS",

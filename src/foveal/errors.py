@@ -16,7 +16,7 @@
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is not a recorded conversation
     ├── RecallProblem       (in `foveal.recall.archive`) a recall call that cannot be answered; says what to do
-    ├── UnusableFile        (in `foveal.project`) a path that cannot be read as text; says why
+    ├── UnusableFile        (in `foveal.config.project`) a path that cannot be read as text; says why
     ├── ProviderError       a model's provider could not answer; says what to do
     └── StoreError          a store could not perform an operation
         ├── Conflict        another writer appended first; carries the next seq

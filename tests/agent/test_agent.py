@@ -13,28 +13,25 @@ import pytest
 
 import foveal
 from foveal import ContextOverflow, ProviderError, Session
-from foveal.agent import (
-    INTERRUPTED_RESULT,
-    Agent,
+from foveal.agent.events import (
     AgentEvent,
+    ContextReduced,
     HookFailed,
-    HookOccasion,
-    HookVerdict,
     LimitReached,
     RequestRefused,
     TextStreamed,
     TurnFinished,
 )
-from foveal.agent.agent import DENIED_RESULT
-from foveal.agent.agent_events import ContextReduced
+from foveal.agent.hooks import HookOccasion, HookVerdict
+from foveal.agent.loop import DENIED_RESULT, INTERRUPTED_RESULT, Agent
+from foveal.agent.tools import Tool, Toolbox, ToolOutput
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import DraftRequest
 from foveal.core.log import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
 from foveal.core.view.request import Fitted
 from foveal.ports import Reply
-from foveal.providers.provider_summariser import summariser_for
+from foveal.providers.summariser import summariser_for
 from foveal.testing import Scripted
-from foveal.tools import Tool, Toolbox, ToolOutput
 from support.legality import check_chat
 
 

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 import foveal
 from foveal import Session
-from foveal.agent import Agent
+from foveal.agent.load_tools import load_tools_tool
+from foveal.agent.loop import Agent
+from foveal.agent.tools import Tool, Toolbox, ToolOutput
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log import Dialect, Equipped, ToolReturned, ToolsLoaded, text_of
 from foveal.core.view import Fitted
@@ -22,8 +24,6 @@ from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import anthropic_tools
 from foveal.providers.cache_breakpoints import add_breakpoints
 from foveal.testing import Scripted
-from foveal.tools import Tool, Toolbox, ToolOutput
-from foveal.tools.load_tools import load_tools_tool
 from support.mcp_tools import neutral_tools
 
 NAMES: Final = [tool["name"] for tool in neutral_tools()]

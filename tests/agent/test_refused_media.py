@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from foveal import ProviderError, Session
-from foveal.agent import Agent
-from foveal.agent.agent_events import AgentEvent, ContextReduced
+from foveal.agent.events import AgentEvent, ContextReduced
+from foveal.agent.loop import Agent
+from foveal.agent.tool import image_part, media_dialect
+from foveal.agent.tools import Toolbox
 from foveal.core.log.events import AnyPart, Content, Masked, Media, Reverted, Text, UserSaid, parts
 from foveal.core.view.request import Fitted
 from foveal.ports import Reply, ReplyPiece
 from foveal.stores.memory import MemoryStore
 from foveal.testing import Answer, Scripted
-from foveal.tools import Toolbox
-from foveal.tools.tool import image_part, media_dialect
 
 GOOD = image_part("image/png", b"good")
 BAD = image_part("image/png", b"bad bytes")

@@ -10,12 +10,12 @@ from typing import Any
 
 import foveal
 from foveal import Session
-from foveal.agent import Agent
-from foveal.agent.agent_events import AgentEvent, ToolFinished, ToolOutputStreamed
+from foveal.agent.events import AgentEvent, ToolFinished, ToolOutputStreamed
+from foveal.agent.loop import Agent
 from foveal.agent.running_call import MAX_LIVE_LINES, RunningCall
+from foveal.agent.tools import Toolbox, Workspace, shell_tool
 from foveal.core.log import ToolReturned
 from foveal.testing import Scripted
-from foveal.tools import Toolbox, Workspace, shell_tool
 from support.waiting import DEADLINE_S
 
 SLOW_S = 1.2

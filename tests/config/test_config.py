@@ -27,12 +27,12 @@ from foveal.config import (
     line_of,
     load,
 )
+from foveal.config.instructions import ROOT_MARKERS, InstructionRules
 from foveal.config.keys import KEYS
+from foveal.config.project import EveryItem
 from foveal.core.engine import resolve_settings
 from foveal.core.policies import PRESETS, policy
 from foveal.errors import BadSetting
-from foveal.instructions import ROOT_MARKERS, InstructionRules
-from foveal.project import EveryItem
 from support import warm_start
 from support.effort import bounded
 from support.paths import ROOT
@@ -623,7 +623,7 @@ def run_foveal(*arguments: str, cwd: Path, home: Path, **environ: str) -> subpro
         filter(None, (str(Path(foveal.__file__).parent.parent), os.environ.get("PYTHONPATH")))
     )
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": path, **environ}
-    return warm_start.run(["-m", "foveal.apps", *arguments], cwd=cwd, env=environment, encoding="utf-8")
+    return warm_start.run(["-m", "foveal.cli", *arguments], cwd=cwd, env=environment, encoding="utf-8")
 
 
 def test_foveal_config_prints_every_value_with_its_source(folders: ConfigFolders) -> None:

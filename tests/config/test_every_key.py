@@ -156,7 +156,9 @@ def test_a_key_of_an_agent_acts_as_that_of_all(key: ConfigKey, tmp_path: Path) -
 
 def test_a_number_of_turns_is_refused_in_a_mode_that_never_summarises(tmp_path: Path) -> None:
     given = "[compaction]\ninvocation_threshold = 5\noverlap_size = 2\n"
-    wanted = r":2: compaction.invocation_threshold = 5 is not allowed: 0 in mode 'off'.* mode 'auto' or 'confirm'"
+    wanted = (
+        r":2: compaction.invocation_threshold = 5 is not allowed: 0 in mode 'off'.* mode 'auto' or 'confirm'"
+    )
     with pytest.raises(foveal.BadSetting, match=wanted):
         loaded(tmp_path, f"{given}mode = 'off'\n")
     for mode in ("auto", "confirm"):

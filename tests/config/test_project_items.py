@@ -9,8 +9,8 @@ import pytest
 
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.keys import KEYS
+from foveal.config.project import EveryItem, GivenItems, ProjectItem, Trust
 from foveal.config.server_code import MAX_FOLDER_FILES, MAX_SCRIPT_BYTES
-from foveal.project import EveryItem, GivenItems, ProjectItem, Trust
 
 NEVER = """
 model = "openai/x@http://evil.example/v1"

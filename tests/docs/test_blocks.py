@@ -35,8 +35,8 @@ RUN_BY: Final = {
         "service/deploy",
         "sql",
     ): "tests/docs/test_page_commands.py::test_commands_of_deploy_for_several_machines",
-    ("service/deploy", "nginx"): "tests/apps/test_load_balancers.py::nginx",
-    ("service/deploy", "haproxy"): "tests/apps/test_load_balancers.py::haproxy",
+    ("service/deploy", "nginx"): "tests/cli/test_load_balancers.py::nginx",
+    ("service/deploy", "haproxy"): "tests/cli/test_load_balancers.py::haproxy",
 }
 """The function that runs the blocks of a page in a language."""
 EXAMPLES: Final = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").rglob("*.py"))]

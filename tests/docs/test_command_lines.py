@@ -23,9 +23,9 @@ import tree_sitter_bash
 from bench.__main__ import GROUPS, arguments
 from tree_sitter import Language, Node, Parser
 
-from foveal.apps.__main__ import main
-from foveal.apps.cli.chat.commands import SLASH_COMMANDS_BY_NAME
-from foveal.apps.gateways.texts import BOT_COMMANDS
+from foveal.agent.terminal.commands import SLASH_COMMANDS_BY_NAME
+from foveal.cli.__main__ import main
+from foveal.server.gateways.texts import BOT_COMMANDS
 from support.doc_pages import PAGES, fenced_blocks, inline_code, page_name
 from support.framework_environments import PACKAGES
 from support.paths import ROOT

@@ -13,7 +13,7 @@ import pytest
 import foveal
 from foveal import Limits, Policy
 from foveal.adapters.openai_agents import FovealSession
-from foveal.apps.cli.chat.commands import SLASH_COMMANDS, SLASH_COMMANDS_BY_NAME
+from foveal.agent.terminal.commands import SLASH_COMMANDS, SLASH_COMMANDS_BY_NAME
 from foveal.config.keys import KEYS
 from foveal.core.engine.context_arguments import ContextArguments
 from foveal.core.engine.report import Report

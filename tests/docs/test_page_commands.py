@@ -52,7 +52,7 @@ def run_script(home: Path, script: str, **environment: str) -> str:
     variables["PATH"] = f"{commands}:{variables['PATH']}"
     with warm_commands() as address:
         foveal = f'[ "$1" = serve ] && exec {command(address, "support.serve_once")} "$@"\n'
-        foveal += f'exec {command(address, "foveal.apps")} "$@"'
+        foveal += f'exec {command(address, "foveal.cli")} "$@"'
         for name, body in {**COMMANDS, "foveal": foveal}.items():
             (commands / name).write_text(f"#!{SHELL}\n{body}\n")
             (commands / name).chmod(0o700)

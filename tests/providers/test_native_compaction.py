@@ -19,7 +19,7 @@ from foveal.providers.base import BaseProvider
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.openai_chat import OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
-from foveal.providers.provider_summariser import native_summariser_for
+from foveal.providers.summariser import native_summariser_for
 from support.raw_upstream import Piece, RawUpstream, ReceivedRequest, stream_head
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal.apps.__main__ import main
+from foveal.cli.__main__ import main
 from foveal.config import load
 from foveal.providers import selection
 from foveal.providers.ollama_window import ask_ollama_window

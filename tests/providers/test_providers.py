@@ -22,7 +22,7 @@ from foveal.providers import base, cache_breakpoints, selection
 from foveal.providers.anthropic import Anthropic
 from foveal.providers.base import BaseProvider
 from foveal.providers.endpoint import ProviderEndpoint
-from foveal.providers.local.local_model import LocalModel
+from foveal.providers.local.model import LocalModel
 from foveal.providers.openai_chat import ChatReply, OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
 from foveal.stores import MemoryStore

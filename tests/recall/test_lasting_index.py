@@ -19,8 +19,8 @@ from foveal import transcripts
 from foveal.core.log import Event, UserSaid
 from foveal.errors import StoreUnusable
 from foveal.recall.archive import Archive, ArchiveSource, SqliteSource, TranscriptSource
-from foveal.recall.archive.archive_source import SessionEntry, SessionLog
 from foveal.recall.archive.index_file import INDEX_FORMAT, IndexFile
+from foveal.recall.archive.source import SessionEntry, SessionLog
 from foveal.stores import open_store
 from support.claude_files import claude_line, write_claude
 from support.waiting import wait_until
@@ -309,7 +309,7 @@ def test_the_index_of_a_later_version_is_left_alone(places: tuple[Path, Path]) -
 def start_server(home: Path, logs: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
     return subprocess.Popen(
-        [sys.executable, "-m", "foveal.apps", "mcp", str(logs)],
+        [sys.executable, "-m", "foveal.cli", "mcp", str(logs)],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from foveal import PRESETS, Policy, policy, replay
-from foveal.apps.cli import main
+from foveal.cli import main
 from foveal.config import load
 from foveal.core.models.model import model
 from foveal.replay import CallSurprise, PolicyStatistics, RecallCount, ReplaySetting, Trace

@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from foveal import replay
-from foveal.apps.cli import main
+from foveal.cli import main
 from foveal.context import Context
 from foveal.core.log import (
     Call,
@@ -39,7 +39,7 @@ from foveal.core.log import (
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, FovealError
-from foveal.inspection.timeline_builder import InspectedSettings, TimelineBuilder
+from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
 from foveal.replay import (
     ORACLE_ARGUMENTS,
     MessageText,
@@ -998,7 +998,7 @@ def test_an_error_is_reported_in_one_sentence(
 
 
 def test_replay_without_logs_uses_the_store(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "foveal.apps", "replay"]
+    command = [sys.executable, "-m", "foveal.cli", "replay"]
     env = {"FOVEAL_STORE": str(tmp_path / "none.db"), "PYTHONUTF8": "1"}
     done = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
     assert (done.returncode, b"name the LOGS" in done.stderr) == (1, True)

@@ -10,7 +10,7 @@ import pytest
 from bench.surprise_replay import candidates, choose_work, ppmd_bits, spread_halves
 
 from foveal import replay
-from foveal.apps.cli import main
+from foveal.cli import main
 from foveal.core.policies import PRESETS, policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foveal.apps.__main__ import main
+from foveal.cli.__main__ import main
 
 
 @pytest.fixture

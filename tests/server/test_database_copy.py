@@ -23,7 +23,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from foveal.apps.__main__ import main
+from foveal.cli.__main__ import main
 from foveal.core.log import AnyFact, Event, Noted, UserSaid, encode
 from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
@@ -387,7 +387,7 @@ def large_folder(folder: Path) -> Path:
 
 
 def copy_and_kill(source: str | Path, target: str | Path, is_time: Callable[[], bool]) -> None:
-    command = [sys.executable, "-m", "foveal.apps", "database", "copy", str(source), str(target)]
+    command = [sys.executable, "-m", "foveal.cli", "database", "copy", str(source), str(target)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from foveal.agent import ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
+from foveal.agent.events import ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
 from foveal.config import Config, load
 from foveal.core.log import Compacted, Erased, Event, Instructed, ModelSaid, Noted, UserSaid, text_of
 from foveal.core.tokens.counter import _load_counter

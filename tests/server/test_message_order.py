@@ -13,8 +13,8 @@ from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.server import LiveSession, Service
 from foveal.server.inbox import UnansweredMessages
-from foveal.server.jobs.job_runner import JobRunner
 from foveal.server.jobs.queue import Job, JobQueue, new_job
+from foveal.server.jobs.runner import JobRunner
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run

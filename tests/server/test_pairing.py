@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from foveal.apps.gateways import pair_command
+from foveal.cli import pair_command
 from foveal.server import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
 from foveal.server.pairing import CODE_CHARS, CODE_TTL_S, WRONG_CODE_WINDOW_S
 from support.paths import TESTS

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from foveal.agent.agent_events import AgentEvent, ModelAnswered, TextStreamed, ToolOutputStreamed
+from foveal.agent.events import AgentEvent, ModelAnswered, TextStreamed, ToolOutputStreamed
 from foveal.core.log import Call
 from foveal.ports import ReplyPiece
 from foveal.server.redacted_events import redacted_events

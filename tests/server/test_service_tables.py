@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from foveal.errors import KeyReused, LeaseLost, StoreError
-from foveal.interception.recognised_messages import IndexedMessage
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, TokenCaller
 from foveal.server.databases import Transaction
 from foveal.server.inbox import DONE_KEY_TTL_S, SessionSetup
 from foveal.server.jobs import JobQueue
 from foveal.server.jobs.queue import new_job
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession
+from foveal.transport.recognised_messages import IndexedMessage
 from support.gated_provider import run
 from support.service_databases import open_database
 

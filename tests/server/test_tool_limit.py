@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foveal.apps.gateways.channel import MessageComposer
 from foveal.config import load
 from foveal.server import Service
+from foveal.server.gateways.outgoing import MessageComposer
 from foveal.server.turns import TurnOutcome
 from foveal.testing import Scripted
 from support.gated_provider import run

@@ -20,16 +20,16 @@ import httpx
 import uvicorn
 
 from foveal import config
-from foveal.apps.http.app import app
-from foveal.apps.http.proxy import Upstreams
-from foveal.apps.inspector.served_sessions import served_inspector
+from foveal.cli.served_inspector import served_inspector
 from foveal.core.log import Dialect
 from foveal.core.models.model import model
 from foveal.core.view import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import AuthTokens, Service
+from foveal.server.http.app import app
 from foveal.server.jobs import JobWorker
+from foveal.server.proxy.routes import Upstreams
 from support.threaded_server import ThreadedServer
 
 T = TypeVar("T")

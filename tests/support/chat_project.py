@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pytest
 
-from foveal.apps.cli.chat.chat_loop import ChatLoop
-from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.options import ChatOptions
-from foveal.apps.cli.chat.user_interface import PlainOutput
+from foveal.agent.terminal.chat_loop import ChatLoop
+from foveal.agent.terminal.chat_state import ChatState
+from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.user_interface import PlainOutput
 from foveal.core.log import Event, UserSaid, text_of
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
@@ -103,7 +103,7 @@ class ChatProject:
         self, *args: object, input: str = "", env: Mapping[str, str] | None = None, is_cold: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; `is_cold` starts a new interpreter for it."""
-        command = ["-m", "foveal.apps", *map(str, args)]
+        command = ["-m", "foveal.cli", *map(str, args)]
         env = {**self.env, **(env or {})}
         if not is_cold:
             return warm_start.run(command, input=input, env=env, cwd=self.folder, encoding="utf-8")

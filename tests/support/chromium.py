@@ -1,7 +1,7 @@
 """Chromium for tests of pages: one browser for all tests of a process, and pages that record what they do.
 
 Playwright's synchronous API keeps an event loop running in its thread, in which `asyncio.run` then fails. So the
-browser has a thread of its own, and `tests/apps/inspector/browser/conftest.py` runs its tests there.
+browser has a thread of its own, and `tests/inspector/browser/conftest.py` runs its tests there.
 """
 
 from __future__ import annotations

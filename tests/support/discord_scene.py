@@ -10,13 +10,13 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from foveal.apps.gateways.delivery import REDELIVERY_PAUSES_S
-from foveal.apps.gateways.discord import discord
-from foveal.apps.gateways.discord.discord_gateway import DiscordGateway
 from foveal.config import load
 from foveal.core.log import UserSaid, text_of
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import Chats, Pairing, Service
+from foveal.server.gateways.delivery import REDELIVERY_PAUSES_S
+from foveal.server.gateways.discord import discord
+from foveal.server.gateways.discord.gateway import DiscordGateway
 from foveal.testing import Scripted
 from support.discord_stand_in import DM, OWNER, TOKEN, DiscordApi, until
 

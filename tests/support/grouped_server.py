@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from foveal.apps.__main__ import main
+from foveal.cli.__main__ import main
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import jobs, postgres_storage
 from foveal.server.jobs.executor import ExecutorTiming

@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 
-from foveal.apps.inspector.loopback_server import LoopbackServer
 from foveal.core.log.events import AnyFact, Instructed, ToolReturned, UserSaid
-from foveal.inspection.session_actions import SessionActor, StoreActor
-from foveal.inspection.session_collection import SessionCollection
+from foveal.inspector.loopback_server import LoopbackServer
+from foveal.inspector.sessions.actions import SessionActor, StoreActor
+from foveal.inspector.sessions.collection import SessionCollection
 from foveal.recall.archive.session_places import given_sources
 from foveal.sessions.session import Session
 from foveal.stores import open_store

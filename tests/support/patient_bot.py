@@ -9,9 +9,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from foveal.apps.gateways.telegram import telegram
 from foveal.config import load
 from foveal.server import Pairing, Service
+from foveal.server.gateways.telegram import telegram
 from support.telegram_bot import USER
 from support.telegram_stand_in import TOKEN
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from foveal.permissions.sandbox import find_sandbox
+from foveal.agent.permissions.sandbox import find_sandbox
 
 with TemporaryDirectory() as _folder:
     WHY_NO_SANDBOX = find_sandbox(Path(_folder)).why_not

@@ -12,7 +12,7 @@ import sys
 
 
 def main(arguments: list[str]) -> int:
-    command = [sys.executable, "-m", "foveal.apps", *arguments, "--port=0", "--set", "tokenizer=estimate"]
+    command = [sys.executable, "-m", "foveal.cli", *arguments, "--port=0", "--set", "tokenizer=estimate"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8") as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -97,7 +97,7 @@ class Server:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._process = warm_start.start(
-            ["-m", "foveal.apps", "serve", "--port=0", f"--folder={folder}", *arguments],
+            ["-m", "foveal.cli", "serve", "--port=0", f"--folder={folder}", *arguments],
             env=environment, cwd=folder.parent, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, encoding="utf-8",
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from foveal.apps.gateways.place_intake import PIECE_WAIT_S
-from foveal.apps.gateways.telegram import telegram
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.server import Pairing, Service
+from foveal.server.gateways.place_intake import PIECE_WAIT_S
+from foveal.server.gateways.telegram import telegram
 from foveal.testing import Scripted
 from support.telegram_stand_in import TOKEN, BotApi, Json
 

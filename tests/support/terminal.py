@@ -64,7 +64,7 @@ class Terminal:
         cwd: Path,
         columns: int = 80,
         rows: int = 24,
-        command: Sequence[str] = (sys.executable, "-m", "foveal.apps"),
+        command: Sequence[str] = (sys.executable, "-m", "foveal.cli"),
         is_cold: bool = False,
     ) -> None:
         self.screen = ScrollingScreen(columns, rows)

@@ -17,10 +17,10 @@ from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from foveal import config
-from foveal.apps.http.app import app
-from foveal.apps.http.proxy import Upstreams
 from foveal.core.log import Event
 from foveal.server import AuthTokens, Service
+from foveal.server.http.app import app
+from foveal.server.proxy.routes import Upstreams
 from foveal.web.listener import bind, run_server, url_of
 from support.raw_upstream import DEADLINE, Piece, RawUpstream, ReceivedRequest, Script, answer, stream_head
 from support.threaded_server import ThreadedServer

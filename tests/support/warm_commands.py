@@ -1,7 +1,7 @@
 """Python programs for shell scripts, started by `support.warm_start` in place of new interpreters.
 
     with warm_commands() as address:
-        script = f"{command(address, 'foveal.apps')} token list"
+        script = f"{command(address, 'foveal.cli')} token list"
 
 The command is a small client: it passes its arguments, environment, folder and standard streams to a thread of the
 test, which starts the program and returns its exit code.

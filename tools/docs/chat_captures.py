@@ -18,7 +18,7 @@ from typing import Any
 
 from terminal_svg import Run, capture
 
-from foveal.apps.cli.chat.output.panel_host import REPEAT_S
+from foveal.agent.terminal.output.panel_host import REPEAT_S
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
 
-from foveal.apps.__main__ import main
-from foveal.apps.cli import demo
+from foveal.cli import demo
+from foveal.cli.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "command-line.md"

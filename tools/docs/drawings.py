@@ -25,7 +25,7 @@ from terminal_svg import terminal
 
 import foveal
 from foveal import PRESETS
-from foveal.apps.cli import demo as foveal_demo
+from foveal.cli import demo as foveal_demo
 from foveal.core.engine import Engine, event_status
 from foveal.core.log import (
     AnyFact,
@@ -375,7 +375,7 @@ def commands(*lines: str) -> str:
             (Path(folder) / name).write_bytes((ROOT / "tests" / "data" / "transcripts" / name).read_bytes())
         for command in ("import codex.jsonl claude_code.jsonl", *lines):
             wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "FOVEAL_STORE": "chats.db"}
-            words = ["-m", "foveal.apps", *command.split()]
+            words = ["-m", "foveal.cli", *command.split()]
             done = warm_start.run(words, encoding="utf-8", cwd=folder, env=wanted)
             assert done.returncode == 0, done.stderr
             output.append(

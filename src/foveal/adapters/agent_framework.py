@@ -45,7 +45,7 @@ from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.wire.openai_chat.write import THINKING_FIELD
 from foveal.core.wire.usage import usage_or_none
-from foveal.recall.recall_tools import tools as recall_schemas
+from foveal.recall.schemas import tools as recall_schemas
 
 _HOW: Final = "pass `session=` to `run`, or set `conversation`"
 MAX_KNOWN_SESSIONS: Final = 10_000

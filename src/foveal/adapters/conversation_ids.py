@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from foveal.core.log.events import Dialect
 from foveal.errors import BadSetting
-from foveal.interception.digests import digest_of, empty_history_digest, extend_digests, is_instruction
+from foveal.transport.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 
 Request = TypeVar("Request")
 MAX_KNOWN_CONVERSATIONS: Final = 10_000

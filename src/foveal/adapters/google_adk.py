@@ -38,7 +38,7 @@ from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.recall_tools import tools as recall_schemas
+from foveal.recall.schemas import tools as recall_schemas
 
 MAX_UNANSWERED_REQUESTS: Final = 1_000
 """Requests without an answer that are remembered."""

@@ -40,7 +40,7 @@ from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.recall_tools import tools as recall_schemas
+from foveal.recall.schemas import tools as recall_schemas
 
 _HOW: Final = 'pass `config={"configurable": {"thread_id": …}}`, or set `conversation`'
 NO_STREAM_TAG: Final = "nostream"

@@ -46,7 +46,7 @@ from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta, with_dropped_blocks
 from foveal.core.wire.refused_state import refuses_controls
-from foveal.recall.recall_tools import tools as recall_schemas
+from foveal.recall.schemas import tools as recall_schemas
 
 Options = Mapping[str, Any]
 """The keyword arguments of a litellm call."""

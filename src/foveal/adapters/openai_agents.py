@@ -42,7 +42,7 @@ from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model as KnownModel
 from foveal.core.wire.usage import usage_or_none
 from foveal.errors import BadSetting, PicklableError
-from foveal.recall.recall_tools import tools as recall_schemas
+from foveal.recall.schemas import tools as recall_schemas
 
 _HOW: Final = "pass `session=` to `Runner.run`, or set `conversation`"
 CACHE_KEY: Final = "prompt_cache_key"

@@ -61,7 +61,7 @@ from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, StopReason
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.recall_tools import tools as recall_schemas
+from foveal.recall.schemas import tools as recall_schemas
 
 _NO_TEXT: Final[WireMessage] = {"role": "system", "content": ""}
 """Stands for a part that no model reads, such as a change of the tools: system messages are never dropped."""

@@ -36,7 +36,7 @@ from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.recall_tools import tools as recall_schemas
+from foveal.recall.schemas import tools as recall_schemas
 
 DEFAULT_AGENT_ID: Final = "default"
 """The `agent_id` of an agent that is given none."""

@@ -14,7 +14,7 @@
 """
 
 from foveal.config.config import Config, ConfigEntry, McpServerSettings, strip_url_secrets
-from foveal.config.config_errors import BadConfig
+from foveal.config.errors import BadConfig
 from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
 from foveal.config.sources import setting_flags

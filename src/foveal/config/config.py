@@ -11,17 +11,17 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec import structs
 
+from foveal.config.instructions.rules import InstructionRules
 from foveal.config.keys import KEYS, ConfigKey, KeyPath, ScheduleSetting, dotted_name, find_key
+from foveal.config.project import ItemAnswer
 from foveal.config.sources import ConfigValue
 from foveal.config.value_source import ValueSource
+from foveal.context.prompt_file import prompt_text
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.models.model import Model, model
 from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
-from foveal.instructions.rules import InstructionRules
-from foveal.project import ItemAnswer
-from foveal.project.prompt_file import prompt_text
 from foveal.providers import LOCAL_SERVICE
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foveal.config.instructions.files import InstructionFiles
 from foveal.config.load import load
-from foveal.instructions.instruction_files import InstructionFiles
-from foveal.project import EveryItem, ItemAnswer, ItemTrust, Trust
+from foveal.config.project import EveryItem, ItemAnswer, ItemTrust, Trust
 
 
 def project_items(

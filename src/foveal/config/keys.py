@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
+from foveal.config.instructions.rules import MAX_RULE_BYTES, ROOT_MARKERS, InstructionRules
 from foveal.core.models.budget import MAX_WINDOW_TOKENS
 from foveal.core.policies import PRESETS
 from foveal.core.policies.presets import Mode
 from foveal.core.reduction.truncation import Strategy
-from foveal.instructions.rules import MAX_RULE_BYTES, ROOT_MARKERS, InstructionRules
 
 # ── Kinds of values ──────────────────────────────────────────────────────────────────────────────────────
 

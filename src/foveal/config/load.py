@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from foveal.config.config import POLICY_FIELDS, Config
-from foveal.config.config_errors import BadConfig, bad_value
+from foveal.config.errors import BadConfig, bad_value
+from foveal.config.instructions.rules import ROOT_MARKERS
 from foveal.config.keys import dotted_name, find_key
+from foveal.config.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, find_root
 from foveal.config.project_items import config_items, split_values
 from foveal.config.sources import CONFIG_FILE_NAME, ConfigValues, read_environment, read_file, read_flags
 from foveal.config.value_source import ValueSource
 from foveal.errors import BadSetting
-from foveal.instructions.rules import ROOT_MARKERS
-from foveal.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, find_root
 from foveal.user_paths import config_folder
 
 _ROOT_MARKERS_PATH = ("instructions", "root_markers")

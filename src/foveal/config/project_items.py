@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from foveal.config.config_errors import BadConfig
+from foveal.config.errors import BadConfig
 from foveal.config.keys import KeyPath, dotted_name, find_key
+from foveal.config.project import ProjectItem
 from foveal.config.server_code import UncheckedScript, read_server_code
 from foveal.config.sources import ConfigValue, ConfigValues
 from foveal.core.wire.safe_print import exact_line, one_line
-from foveal.project import ProjectItem
 
 _MAX_TITLE_CHARS: Final = 200
 _ONLY_USER: Final = "a project cannot set it, only your own file, the environment or a flag"

@@ -19,8 +19,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Final, NamedTuple
 
-from foveal.core.wire.safe_print import one_line
-from foveal.project.code_runners import (
+from foveal.config.project.code_runners import (
     BUILDERS,
     COMMAND_SHELLS,
     INTERPRETERS,
@@ -30,6 +29,7 @@ from foveal.project.code_runners import (
     names,
     program_names,
 )
+from foveal.core.wire.safe_print import one_line
 
 MAX_SCRIPT_BYTES: Final = 64 * 1024 * 1024
 """Size of a file in the project that a server may name. The server is not offered if the file is larger."""

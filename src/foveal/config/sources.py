@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from foveal.config.config_errors import BadConfig, _list_names, _unknown_key, bad_value
+from foveal.config.errors import BadConfig, _list_names, _unknown_key, bad_value
 from foveal.config.keys import (
     ALIASES,
     KEYS,
@@ -25,9 +25,9 @@ from foveal.config.keys import (
     find_key,
     names_below,
 )
+from foveal.config.project import UnusableFile, read_text_file
 from foveal.config.value_source import ValueSource, key_lines, line_of
 from foveal.errors import BadSetting
-from foveal.project import UnusableFile, read_text_file
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.context.context_lock import ContextLock, run_in_thread
+from foveal.context.lock import ContextLock, run_in_thread
+from foveal.context.prompt_file import prompt_text
 from foveal.context.saved_events import append_missing
 from foveal.context.summariser_problems import SummariserProblems
 from foveal.context.task_requests import note_request, own_request
@@ -125,7 +126,6 @@ from foveal.errors import (
     UsageMissing,
 )
 from foveal.ports import Store
-from foveal.project.prompt_file import prompt_text
 
 if TYPE_CHECKING:
     from foveal.recall.recall import Recall

@@ -22,7 +22,7 @@ from foveal.core.view.request import Fitted
 from foveal.core.wire.tool_schemas import DEFER_FIELD, each_tool, neutral_form
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyItem, ReplyPiece, RetryWait
-from foveal.providers import provider_errors
+from foveal.providers import errors as provider_errors
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.request_retries import retry_wait
 

@@ -12,7 +12,7 @@ import random
 from typing import Any, Final
 
 from foveal.ports import RetryWait
-from foveal.providers.provider_errors import is_out_of_credit, retry_after_s, status_of
+from foveal.providers.errors import is_out_of_credit, retry_after_s, status_of
 
 MAX_RETRIES: Final = 4
 """Retries after a failed connection, a rate limit or a server error."""

@@ -265,7 +265,7 @@ def _local_provider(
     name: str, environment: Mapping[str, str], window: int | None, progress: OnProgress
 ) -> Provider:
     require_library("openai")
-    from foveal.providers.local.local_model import LocalModel
+    from foveal.providers.local.model import LocalModel
 
     cache = weights_folder(environment)
     given = name or environment.get("FOVEAL_GGUF", "")

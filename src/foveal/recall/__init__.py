@@ -4,7 +4,7 @@ from foveal.recall.excerpts import LineSelection, excerpt, parse_line_range
 from foveal.recall.grep import compile_grep
 from foveal.recall.ranking import spread_scores
 from foveal.recall.recall import InMemoryLibrary, Library, Recall
-from foveal.recall.recall_tools import tools
+from foveal.recall.schemas import tools
 
 __all__ = [
     "InMemoryLibrary",

@@ -37,7 +37,7 @@ from foveal.errors import BadSetting
 from foveal.ports import Hit
 from foveal.recall.excerpts import ALL_LINES, Excerpt, LineSelection, count_lines, excerpt
 from foveal.recall.ranking import spread_scores
-from foveal.recall.recall_tools import parse_arguments, parse_count, parse_handles, parse_selection
+from foveal.recall.schemas import parse_arguments, parse_count, parse_handles, parse_selection
 from foveal.recall.search_answer import SearchAnswer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@
 
 from foveal.errors import Busy
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
-from foveal.server.chats import ChatMessage, ChatPlace, Chats, chat_session_id, find_place
+from foveal.server.chat_records import ChatMessage, ChatPlace, Chats, chat_session_id, find_place
 from foveal.server.data_folder import DataFolder
 from foveal.server.databases import Database, SqliteDatabase
 from foveal.server.inbox import Inbox

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import msgspec
 
-from foveal.agent.agent import Agent
+from foveal.agent.loop import Agent
 from foveal.core.engine.operations import newest_to_undo
 from foveal.core.engine.report import Report
 from foveal.core.log.events import (

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from msgspec.structs import replace
 
-from foveal.agent.agent_events import AgentEvent, TextStreamed, ToolOutputStreamed
+from foveal.agent.events import AgentEvent, TextStreamed, ToolOutputStreamed
 from foveal.core.redaction import StreamRedactor, scrub
 from foveal.ports import ReplyPiece
 

@@ -14,7 +14,9 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from foveal.agent.agent import Agent
+from foveal.agent.log_recall import recall_tools
+from foveal.agent.loop import Agent
+from foveal.agent.tool import Toolbox
 from foveal.config import Config
 from foveal.config.tool_names import denied_tools
 from foveal.core.compaction.summariser import Summariser
@@ -32,8 +34,8 @@ from foveal.errors import (
 )
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
-from foveal.providers.provider_summariser import native_summariser_for, summariser_for
-from foveal.server.chats import find_place
+from foveal.providers.summariser import native_summariser_for, summariser_for
+from foveal.server.chat_records import find_place
 from foveal.server.inbox import InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
 from foveal.server.runtime import LOG, EventsStored, Runtime
@@ -43,8 +45,6 @@ from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.log_reader import last_opened
 from foveal.sessions.session import Session
 from foveal.stores.tenant_name import check_tenant_name
-from foveal.tools import recall_tools
-from foveal.tools.tool import Toolbox
 
 MAX_SESSION_ID_CHARS: Final = 200
 PROXY_ORIGIN: Final = "drop-in"

@@ -18,8 +18,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from foveal.agent.agent import Agent
-from foveal.agent.agent_events import (
+from foveal.agent.events import (
     AgentEvent,
     ModelAnswered,
     PromptReading,
@@ -27,6 +26,7 @@ from foveal.agent.agent_events import (
     TurnFinished,
     UserMessageStored,
 )
+from foveal.agent.loop import Agent
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
 from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable

@@ -19,11 +19,11 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.event_status import EventStatus, find_caller, hidden_event_status
 from foveal.core.engine.operations import unknown_handle
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import EngineSettings
+from foveal.core.engine.state import EngineState
 from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,

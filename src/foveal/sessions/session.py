@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn, Self, Unpack
 
 from msgspec.structs import replace
 
+from foveal.context.prompt_file import prompt_text
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
 from foveal.core.engine.context_arguments import (
@@ -79,7 +80,6 @@ from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, Conflict, SessionExists, UnknownSession, UsageMissing
 from foveal.ports import Hit, SessionEnd, SessionInfo, Store
-from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions

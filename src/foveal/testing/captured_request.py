@@ -6,7 +6,7 @@
    because the provider writes them into the prompt as they come.
 3. A `loose` key also ignores dates, times and ids, so that a message is recognised when only these change.
 
-The digests of `foveal.interception` recognise conversations in another way: they ignore the text of instructions
+The digests of `foveal.transport` recognise conversations in another way: they ignore the text of instructions
 and the model's thinking, which a cache does not.
 """
 

@@ -14,8 +14,8 @@ import msgspec
 
 from foveal.core.wire.bedrock.converse_bytes import mark_bytes, restore_bytes
 from foveal.errors import BadSetting
-from foveal.interception.attempts import MAX_ATTEMPTS
-from foveal.interception.client_request import ClientRequest
+from foveal.transport.attempts import MAX_ATTEMPTS
+from foveal.transport.client_request import ClientRequest
 from foveal.transport.conversation_pool import SESSION_HEADER, ConversationPool
 from foveal.transport.fitted_exchange import FittedExchange, begin_exchange
 

@@ -25,9 +25,9 @@ from foveal.core.engine.context_arguments import ContextArguments, check_argumen
 from foveal.core.models.budget import check_whole_number
 from foveal.core.models.model import Model, model
 from foveal.errors import BadSetting, ConversationIdMissing
-from foveal.interception.client_request import ClientRequest, RequestCache
-from foveal.interception.digests import begins_turn, is_from_model, summary_digest
-from foveal.interception.recognised_messages import SYSTEM_KEY, RecognisedMessages
+from foveal.transport.client_request import ClientRequest, RequestCache
+from foveal.transport.digests import begins_turn, is_from_model, summary_digest
+from foveal.transport.recognised_messages import SYSTEM_KEY, RecognisedMessages
 
 SESSION_HEADER: Final = "x-foveal-session"
 """Names the conversation of a request; it is not sent on."""

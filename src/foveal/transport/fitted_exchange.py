@@ -21,11 +21,11 @@ from foveal.core.wire.bedrock.converse_bytes import mark_bytes
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
 from foveal.errors import ContextOverflow, ConversationIdMissing, FovealError
-from foveal.interception.client_request import ClientRequest
-from foveal.interception.digests import summary_digest
-from foveal.interception.marked_messages import with_cache_marks
-from foveal.interception.reply_copy import ReplyCopy
+from foveal.transport.client_request import ClientRequest
 from foveal.transport.conversation_pool import Continued, ConversationPool
+from foveal.transport.digests import summary_digest
+from foveal.transport.marked_messages import with_cache_marks
+from foveal.transport.reply_copy import ReplyCopy
 
 LOG: Final = logging.getLogger("foveal.transport")
 MAX_RESERVE_SHARE: Final = 2

@@ -21,14 +21,14 @@ from foveal.core.log.events import Dialect
 from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta
 from foveal.core.wire.refused_state import refuses_controls
 from foveal.errors import ConversationIdMissing
-from foveal.interception.attempts import (
+from foveal.transport.attempts import (
     MAX_ERROR_BYTES,
     FirstEvent,
     StreamBeginning,
     UpstreamHead,
     send_until_accepted,
 )
-from foveal.interception.client_request import ClientRequest
+from foveal.transport.client_request import ClientRequest
 from foveal.transport.conversation_pool import SESSION_HEADER, ConversationPool
 from foveal.transport.fitted_exchange import LOG, FittedExchange, begin_exchange
 

@@ -14,6 +14,7 @@ from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
+from foveal.context.prompt_file import prompt_text
 from foveal.core.compaction import (
     DialogueRun,
     Draft,
@@ -36,7 +37,6 @@ from foveal.core.log import Compacted, Dialect, Event, ModelSaid, ToolReturned, 
 from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
-from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import run_dialogue_async
 
 GPT = model("gpt-4.1")

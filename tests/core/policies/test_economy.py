@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import Context
-from foveal.core.compaction.standing import standing_statements
-from foveal.core.compaction.standing.standing_rules import find_rules
+from foveal.core.compaction.standing import statements as standing_statements
+from foveal.core.compaction.standing.rules import find_rules
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.engine import Engine
 from foveal.core.log import (

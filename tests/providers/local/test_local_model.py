@@ -26,9 +26,10 @@ from foveal.core.log import REDUCTIONS, Call, Instructed, ModelSaid, Overflowed,
 from foveal.errors import ProviderError
 from foveal.ports import PromptProgress, Reply, ReplyPiece
 from foveal.providers import selection
-from foveal.providers.local import download, local_model, watchdog
+from foveal.providers.local import download, watchdog
+from foveal.providers.local import model as local_model
 from foveal.providers.local.download import DownloadProgress
-from foveal.providers.local.local_model import LocalModel
+from foveal.providers.local.model import LocalModel
 from foveal.stores import MemoryStore
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
@@ -133,7 +134,7 @@ HOLDER: Final = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from foveal.providers.local.local_server import LocalServer
+    from foveal.providers.local.server import LocalServer
     async def main():
         server = await LocalServer.start(Path(sys.argv[1]), window=256, home=Path(sys.argv[2]))
         print(server.pid, flush=True)

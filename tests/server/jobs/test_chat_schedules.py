@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from foveal.apps.gateways.chat_session import ChatSessions, PendingAnswer
-from foveal.apps.gateways.incoming import IncomingMessage
 from foveal.config import load
 from foveal.core.log import UserSaid, text_of
 from foveal.server import ChatPlace, Chats, Pairing, Service
+from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
+from foveal.server.gateways.incoming import IncomingMessage
 from foveal.server.jobs import JobQueue, JobWorker, Schedule, ScheduleStore
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform

@@ -23,8 +23,8 @@ from foveal.errors import BadSetting, ProviderError, StoreUnusable
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import LiveSession, Service
 from foveal.server.jobs import JobWorker, Schedule, WorkerTiming
-from foveal.server.jobs.dbos_engine import DbosEngine
-from foveal.server.jobs.job_engine import AttemptResult
+from foveal.server.jobs.backend import AttemptResult
+from foveal.server.jobs.dbos_backend import DbosEngine
 from foveal.stores import SqliteStore
 from foveal.testing import Answer, Scripted
 from support.started_worker import StartedWorker

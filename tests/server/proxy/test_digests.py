@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from foveal.core.log import Dialect
 from foveal.errors import MalformedMessage
-from foveal.interception import upstream_reply
-from foveal.interception.client_request import ClientHistory, ClientRequest, RequestCache
-from foveal.interception.digests import history_digests
 from foveal.server.databases.sqlite_schema import SQLITE_TABLES
 from foveal.server.proxy import digest_index
+from foveal.transport import upstream_reply
+from foveal.transport.client_request import ClientHistory, ClientRequest, RequestCache
+from foveal.transport.digests import history_digests
 
 Json = dict[str, Any]
 DIALECTS: list[Dialect] = ["openai_chat", "openai_responses", "anthropic"]

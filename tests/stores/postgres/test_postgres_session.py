@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal.apps.__main__ import main
+from foveal.cli.__main__ import main
 from foveal.core.log import Call, ModelSaid, ToolReturned, UserSaid
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, SessionExists, StoreUnusable

@@ -26,7 +26,7 @@ from typing import Final, Protocol, TypeAlias
 
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
 from foveal.core.compaction.standing.replaced_statements import MAX_COMPARED_MESSAGES
-from foveal.core.compaction.standing.standing_statements import (
+from foveal.core.compaction.standing.statements import (
     Sentence,
     Statement,
     find_answers,

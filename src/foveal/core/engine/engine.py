@@ -33,7 +33,6 @@ from foveal.core.compaction.summary_dialogue import ledger_summary
 from foveal.core.engine.awaited_answer import AwaitedAnswer
 from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
 from foveal.core.engine.counting import anchor_at_view, calibrate
-from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
     BudgetTerms,
@@ -47,6 +46,7 @@ from foveal.core.engine.overflow import (
 from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import clips_within, result_limits
+from foveal.core.engine.state import EngineState
 from foveal.core.engine.unreadable_summaries import RecordWriter, Unreadable, refused_as_unreadable
 from foveal.core.log.events import (
     DIALOGUE_TYPES,

@@ -14,7 +14,7 @@ import msgspec
 from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
 from foveal.core.compaction.ledger.sections import USER_PREFIX
-from foveal.core.compaction.standing.standing_statements import (
+from foveal.core.compaction.standing.statements import (
     Statement,
     StatementKind,
     find_replaced,

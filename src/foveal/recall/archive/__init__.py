@@ -7,8 +7,8 @@ print(await archive.read("s1f3a9c2e", "e12-e20"))
 """
 
 from foveal.recall.archive.archive import Archive
-from foveal.recall.archive.archive_source import ArchiveSource, RecallProblem
 from foveal.recall.archive.session_filter import SessionFilter
+from foveal.recall.archive.source import ArchiveSource, RecallProblem
 from foveal.recall.archive.store_sources import PostgresSource, SqliteSource, StoreSource
 from foveal.recall.archive.transcript_source import TranscriptSource
 

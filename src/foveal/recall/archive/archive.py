@@ -24,7 +24,7 @@ from foveal.core.tokens.counter import Counter, counter
 from foveal.core.wire.event_text import inline, search_text
 from foveal.errors import BadSetting, FovealError, StoreUnusable
 from foveal.ports import Hit
-from foveal.recall.archive.archive_answer import (
+from foveal.recall.archive.answer import (
     SessionMatches,
     left_lines,
     list_head,
@@ -34,19 +34,19 @@ from foveal.recall.archive.archive_answer import (
     search_head,
     session_title,
 )
-from foveal.recall.archive.archive_index import ArchiveIndex
-from foveal.recall.archive.archive_source import (
+from foveal.recall.archive.background_indexing import BackgroundIndexing
+from foveal.recall.archive.index import ArchiveIndex
+from foveal.recall.archive.index_file import IndexFile
+from foveal.recall.archive.raw_scan import RawScan
+from foveal.recall.archive.session_filter import SessionFilter
+from foveal.recall.archive.session_query import QueryPart, significant_parts
+from foveal.recall.archive.source import (
     ArchiveSource,
     RecallProblem,
     SessionDetails,
     SessionEntry,
     SessionLog,
 )
-from foveal.recall.archive.background_indexing import BackgroundIndexing
-from foveal.recall.archive.index_file import IndexFile
-from foveal.recall.archive.raw_scan import RawScan
-from foveal.recall.archive.session_filter import SessionFilter
-from foveal.recall.archive.session_query import QueryPart, significant_parts
 from foveal.recall.archive.transcript_source import TranscriptSource
 from foveal.recall.excerpts import ALL_LINES, LineSelection
 from foveal.recall.recall import (
@@ -57,7 +57,7 @@ from foveal.recall.recall import (
     Recall,
     add_messages,
 )
-from foveal.recall.recall_tools import parse_handles
+from foveal.recall.schemas import parse_handles
 
 DEFAULT_ARCHIVE_TOKENS: Final = 4_000
 MAX_WORK_S: Final = 20.0

@@ -8,8 +8,8 @@ from math import inf
 
 import msgspec
 
-from foveal.recall.archive.archive_source import RecallProblem, SessionDetails, SessionEntry
 from foveal.recall.archive.session_query import query_parts
+from foveal.recall.archive.source import RecallProblem, SessionDetails, SessionEntry
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):

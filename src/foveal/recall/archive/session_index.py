@@ -22,7 +22,7 @@ import apsw
 from foveal.core.log.events import Event
 from foveal.core.redaction import redact_fact
 from foveal.core.wire.event_text import search_text
-from foveal.recall.archive.archive_source import SessionEntry, SessionLog
+from foveal.recall.archive.source import SessionEntry, SessionLog
 from foveal.stores.sqlite.full_text import FullTextIndex
 
 _BATCH_EVENTS: Final = 200

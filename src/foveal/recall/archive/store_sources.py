@@ -20,7 +20,7 @@ import apsw
 from foveal.core.log.events import Event, Opened, extras
 from foveal.errors import StoreUnusable
 from foveal.ports import SessionInfo, Store
-from foveal.recall.archive.archive_source import (
+from foveal.recall.archive.source import (
     MAX_SOURCE_SESSIONS,
     RecallProblem,
     SessionDetails,

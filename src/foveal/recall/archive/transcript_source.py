@@ -22,7 +22,8 @@ from typing import BinaryIO, Final, NamedTuple, TypeVar
 
 from foveal import transcripts
 from foveal.core.log.events import Event, Opened, extras
-from foveal.recall.archive.archive_source import (
+from foveal.recall.archive.newest_time import newest_fact_time, newest_line_time
+from foveal.recall.archive.source import (
     MAX_SOURCE_SESSIONS,
     RecallProblem,
     SessionDetails,
@@ -30,7 +31,6 @@ from foveal.recall.archive.archive_source import (
     SessionLog,
     session_handle,
 )
-from foveal.recall.archive.newest_time import newest_fact_time, newest_line_time
 from foveal.recall.archive.whole_title import whole_title
 from foveal.transcripts import Transcript, UnreadableTranscript
 from foveal.transcripts.jsonl import GZIP_MAGIC, read_lines

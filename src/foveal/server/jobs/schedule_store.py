@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from foveal.errors import BadSetting, FovealError
-from foveal.server.chats import current_session
+from foveal.server.chat_records import current_session
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import schedule_key
 from foveal.server.jobs.queue import Job, delete_job, has_open_job, insert_job, new_job

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from foveal.core.redaction.redact import scrub
 from foveal.errors import BadSetting
+from foveal.server.jobs.backend import EngineJob, check_engine_file, engine_file
 from foveal.server.jobs.executor import DatabaseExecutor, Executor, ExecutorTiming, FolderExecutor
-from foveal.server.jobs.job_engine import EngineJob, check_engine_file, engine_file
-from foveal.server.jobs.job_runner import JobRunner
 from foveal.server.jobs.queue import Job, JobQueue, new_job
 from foveal.server.jobs.retries import RETRY_DELAYS_S
+from foveal.server.jobs.runner import JobRunner
 from foveal.server.jobs.schedule import Schedule, schedule_from_config
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.server.service import Service
 from foveal.server.tenants import check_session_id
 
 if TYPE_CHECKING:
-    from foveal.server.jobs.dbos_engine import BegunJob, DbosEngine
+    from foveal.server.jobs.dbos_backend import BegunJob, DbosEngine
 
 _log = logging.getLogger("foveal.work")
 
@@ -258,7 +258,7 @@ def _executor(service: Service, timing: ExecutorTiming) -> Executor:
 
 
 def _load_engine() -> type[DbosEngine]:
-    from foveal.server.jobs.dbos_engine import DbosEngine
+    from foveal.server.jobs.dbos_backend import DbosEngine
 
     return DbosEngine
 

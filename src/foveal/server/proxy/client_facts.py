@@ -17,9 +17,9 @@ from foveal.core import wire
 from foveal.core.log.events import AnyFact, ForeignSummary, Instructed, ModelSaid
 from foveal.core.view.request import Fitted
 from foveal.core.wire.bound_thinking import without_thinking
-from foveal.interception.client_request import ClientRequest
-from foveal.interception.recognised_messages import IndexedMessage
-from foveal.server.proxy.proxied_conversation import ProxiedConversation
+from foveal.server.proxy.conversation import ProxiedConversation
+from foveal.transport.client_request import ClientRequest
+from foveal.transport.recognised_messages import IndexedMessage
 
 _seq = attrgetter("seq")
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from foveal.interception.recognised_messages import IndexedMessage
 from foveal.server.databases import Database, Transaction
+from foveal.transport.recognised_messages import IndexedMessage
 
 # The inner query leads SQLite to the index by session; it would choose the primary key and read the whole tenant.
 _MARK_STALE: Final = """UPDATE heads SET stale = 1 WHERE tenant = ? AND session = ? AND digest IN

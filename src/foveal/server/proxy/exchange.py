@@ -26,14 +26,14 @@ from foveal.core.wire.common import Json
 from foveal.core.wire.overflow_errors import recognise_overflow
 from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting, ContextOverflow, StoreError
-from foveal.interception.client_request import ClientRequest
-from foveal.interception.digests import empty_history_digest, extend_digests
-from foveal.interception.marked_messages import with_cache_marks
-from foveal.interception.recognised_messages import IndexedMessage
-from foveal.interception.upstream_reply import UpstreamReply
 from foveal.server.proxy.client_facts import restore_client_facts
-from foveal.server.proxy.proxied_conversation import ProxiedConversation, is_message
+from foveal.server.proxy.conversation import ProxiedConversation, is_message
 from foveal.server.proxy.request_check import RequestCheck
+from foveal.transport.client_request import ClientRequest
+from foveal.transport.digests import empty_history_digest, extend_digests
+from foveal.transport.marked_messages import with_cache_marks
+from foveal.transport.recognised_messages import IndexedMessage
+from foveal.transport.upstream_reply import UpstreamReply
 
 LATE_ANSWER_TOPIC: Final = "answer"
 """Topic of the note with a reply that came too late to be an answer."""

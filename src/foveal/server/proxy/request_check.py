@@ -16,13 +16,13 @@ from foveal.core.wire.cache_marks import count_cache_marks_in_json
 from foveal.core.wire.common import Json
 from foveal.core.wire.legality import request_faults
 from foveal.core.wire.thinking_check import ThinkingCheck
-from foveal.interception.client_request import ClientRequest
 from foveal.server.runtime import (
     IllegalRequestMade,
     ServiceEvent,
     SummaryRequestEnded,
     UsageNotUnderstood,
 )
+from foveal.transport.client_request import ClientRequest
 
 MAX_REPORTED_FAULTS: Final = 3
 

@@ -24,10 +24,10 @@ from foveal.core.wire.native_compaction import (
     compaction_field,
 )
 from foveal.errors import ProviderError
-from foveal.interception.client_request import RequestTemplate
 from foveal.server.proxy.client_facts import restore_client_facts
-from foveal.server.proxy.proxied_conversation import ProxiedConversation
+from foveal.server.proxy.conversation import ProxiedConversation
 from foveal.server.proxy.request_check import RequestCheck
+from foveal.transport.client_request import RequestTemplate
 
 SendUpstream = Callable[[Dialect, bytes, str], Awaitable[tuple[int, bytes]]]
 """Sends a body upstream, with a value for the header `anthropic-beta` unless it is "", and returns the status and

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.compaction.standing import replaced_statements
-from foveal.core.compaction.standing.standing_statements import (
+from foveal.core.compaction.standing.statements import (
     Statement,
     StatementKind,
     find_replaced,

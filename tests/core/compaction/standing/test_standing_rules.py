@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction.standing.standing_rules import MAX_RULE_CHARS_READ, find_rules
+from foveal.core.compaction.standing.rules import MAX_RULE_CHARS_READ, find_rules
 
 
 @pytest.mark.parametrize(

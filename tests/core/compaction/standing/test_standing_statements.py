@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction.standing import standing_statements
-from foveal.core.compaction.standing.standing_rules import find_rules
-from foveal.core.compaction.standing.standing_statements import (
+from foveal.core.compaction.standing import statements as standing_statements
+from foveal.core.compaction.standing.rules import find_rules
+from foveal.core.compaction.standing.statements import (
     MAX_STATEMENT_CHARS_READ,
     MAX_STATEMENTS_PER_TEXT,
     Sentence,

@@ -23,7 +23,7 @@ from foveal.core.compaction.ledger.call_reader import TouchedFiles, read_call
 from foveal.core.compaction.ledger.edit_changes import describe_change
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
 from foveal.core.compaction.ledger.sections import inline
-from foveal.core.compaction.standing.standing_statements import Sentence, find_sentences, reopens
+from foveal.core.compaction.standing.statements import Sentence, find_sentences, reopens
 from foveal.core.log.events import Call, Event, ModelSaid, ToolReturned, UserSaid, calls_of, text_of
 from foveal.core.reduction.placeholder import call_subject
 from foveal.core.view.text_facts import distinct_names, string_values, strip_line_number

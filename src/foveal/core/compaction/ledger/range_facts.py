@@ -32,7 +32,7 @@ from foveal.core.compaction.ledger.event_facts import (
 )
 from foveal.core.compaction.ledger.files_and_commands import CallHistory, FileHistory
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
-from foveal.core.compaction.standing.standing_statements import question_in
+from foveal.core.compaction.standing.statements import question_in
 from foveal.core.log.events import Event, ModelSaid, Superseded, ToolReturned, text_of
 from foveal.core.reduction.digest.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter

@@ -35,7 +35,7 @@ from foveal.core.compaction.ledger.sections import (
     word_start,
 )
 from foveal.core.compaction.standing.replaced_statements import MAX_COMPARED_MESSAGES
-from foveal.core.compaction.standing.standing_statements import (
+from foveal.core.compaction.standing.statements import (
     Sentence,
     Statement,
     find_answers,

@@ -29,7 +29,7 @@ from foveal.core.compaction.kept_messages import (
 )
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
 from foveal.core.compaction.ledger.sections import word_end
-from foveal.core.compaction.standing.standing_statements import Sentence, find_sentences
+from foveal.core.compaction.standing.statements import Sentence, find_sentences
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments

@@ -1,0 +1,183 @@
+"""Decides whether a tool call runs, asks the user, or is denied.
+
+`decide` is pure: it gets what is known about the call and the rules, and answers in this order.
+
+1. What a deny rule names is denied.
+2. Leaving the sandbox asks, each time, and so do protected paths.
+3. With `--yes` everything else runs.
+4. A tool that a rule covers runs; of a command line, every command needs a rule of its own.
+5. In mode `auto`, a line of harmless commands runs inside the sandbox.
+6. Everything else asks. The answer offers rules only where they could cover the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from foveal.agent.permissions.command_line import CommandLine
+from foveal.agent.permissions.command_rules import (
+    SHELL_TOOL,
+    CommandRule,
+    Rule,
+    SimpleCommand,
+    ToolRule,
+    denies_line,
+    exact_rule,
+    prefix_rule,
+)
+from foveal.agent.permissions.program_kinds import is_always_asked, is_harmless
+
+ApprovalMode = Literal["ask", "auto"]
+MAX_COVERED_COMMANDS: Final = 20
+"""A line with more commands is not covered by rules."""
+
+
+class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a call before it runs."""
+
+    tool: str
+    project: str = ""
+    """Real path of the working folder."""
+    line: CommandLine | None = None
+    """Set for the shell tool."""
+    commands: tuple[SimpleCommand, ...] = ()
+    """The commands of the line with their programs."""
+    leaves_sandbox: bool = False
+    protected: str = ""
+    """A protected path that the call names."""
+    is_inside: bool = True
+    """Whether the files that a file tool changes lie in the workspace."""
+
+
+class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules in force."""
+
+    allow: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """The call runs without a question."""
+
+    why: str
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """The call does not run."""
+
+    why: str
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """The user is asked; the rules are what "always" would store."""
+
+    why: str = ""
+    """Why no rule covers the call, "" if one could."""
+    session_rules: tuple[Rule, ...] = ()
+    project_rules: tuple[CommandRule, ...] = ()
+
+
+CallDecision = Allowed | Denied | Ask
+
+
+def decide(
+    call: CallFacts,
+    permissions: Permissions,
+    *,
+    mode: ApprovalMode = "auto",
+    is_sandboxed: bool = False,
+    allows_everything: bool = False,
+) -> CallDecision:
+    """Return what happens with a call; `is_sandboxed` says whether commands run in a sandbox."""
+    for rule in permissions.deny:
+        if _denies(rule, call):
+            return Denied(f"{_entry_text(rule)} is denied by tools.deny")
+    if call.leaves_sandbox and (is_sandboxed or not allows_everything):
+        return Ask(why="it leaves the sandbox")
+    if call.protected:
+        return Ask(why=f"{call.protected} is protected")
+    if allows_everything:
+        return Allowed("--yes")
+    if (
+        any(isinstance(rule, ToolRule) and rule.covers(call.tool) for rule in permissions.allow)
+        and call.is_inside
+    ):
+        return Allowed(f"{call.tool} is allowed")
+    if call.line is None:
+        return Ask(session_rules=(ToolRule(call.tool),) if call.is_inside else ())
+    return _decide_line(call, call.line, permissions.allow, mode=mode, is_sandboxed=is_sandboxed)
+
+
+def _decide_line(
+    call: CallFacts, line: CommandLine, rules: Sequence[Rule], *, mode: ApprovalMode, is_sandboxed: bool
+) -> CallDecision:
+    if problem := _line_problem(line):
+        return Ask(why=problem)
+    missing = [
+        command
+        for command in call.commands
+        if not _is_covered(command, call, rules, is_sandboxed=is_sandboxed)
+    ]
+    if not missing:
+        return Allowed("a rule covers each command")
+    if mode == "auto" and is_sandboxed and all(is_harmless(each.words, each.program) for each in missing):
+        return Allowed("harmless in the sandbox")
+    return _offer(missing, call.project, is_sandboxed=is_sandboxed)
+
+
+def _line_problem(line: CommandLine) -> str:
+    """Return why rules cannot cover a line."""
+    if line.problem:
+        return line.problem
+    if len(line.commands) > MAX_COVERED_COMMANDS:
+        return f"it has {len(line.commands):,} commands"
+    asked = next((words[0] for words in line.commands if is_always_asked(words)), "")
+    return f"`{asked}` changes the shell" if asked else ""
+
+
+def _is_covered(
+    command: SimpleCommand, call: CallFacts, rules: Sequence[Rule], *, is_sandboxed: bool
+) -> bool:
+    return any(
+        isinstance(rule, CommandRule)
+        and _is_in_force(rule, is_sandboxed=is_sandboxed)
+        and rule.covers(command, call.project)
+        for rule in rules
+    )
+
+
+def _is_in_force(rule: CommandRule, *, is_sandboxed: bool) -> bool:
+    """Return whether a rule counts: agreed rules by first words do only where a sandbox limits what they allow.
+    Entries of the settings, which name no project, always count."""
+    return not rule.is_prefix or not rule.project or is_sandboxed
+
+
+def _offer(missing: Sequence[SimpleCommand], project: str, *, is_sandboxed: bool) -> Ask:
+    """Return the question with one rule for each command that lacks one, if each can have one."""
+    unnamed = next((command.words[0] for command in missing if not command.program), "")
+    if unnamed:
+        return Ask(why=f"`{unnamed}` is not a program outside of the working folder")
+    exact = [exact_rule(command, project) for command in missing]
+    by_prefix = [prefix_rule(command, project) for command in missing] if is_sandboxed else []
+    return Ask(
+        session_rules=_all_or_none(exact),
+        project_rules=tuple(rule for rule in _all_or_none(by_prefix) if isinstance(rule, CommandRule)),
+    )
+
+
+def _all_or_none(rules: Sequence[CommandRule | None]) -> tuple[CommandRule, ...]:
+    found = [rule for rule in rules if rule is not None]
+    return tuple(dict.fromkeys(found)) if len(found) == len(rules) else ()
+
+
+def _denies(rule: Rule, call: CallFacts) -> bool:
+    if isinstance(rule, ToolRule):
+        return rule.covers(call.tool)
+    return call.line is not None and denies_line(rule, call.line.text, call.line.commands)
+
+
+def _entry_text(rule: Rule) -> str:
+    return rule.text if isinstance(rule, ToolRule) else f"{SHELL_TOOL}: {rule.text}"

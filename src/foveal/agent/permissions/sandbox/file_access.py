@@ -1,0 +1,220 @@
+"""Which files a sandboxed command can read and write, as rules for folders.
+
+1. The innermost rule above a path decides. Without a rule a path is readable.
+2. Paths are real paths, and only paths that exist have rules: a sandbox cannot mount something on a path that does
+   not exist without creating it in the user's folder.
+3. The rules are made for each command, because files come and go.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from foveal.agent.permissions.protected_paths import is_git_link, protected_files
+from foveal.agent.permissions.sandbox.confinement import PrivateFolder
+from foveal.user_paths import config_folder, state_folder
+
+Access = Literal["hidden", "read", "write", "keep"]
+"""`keep` is a folder that can be written in, but neither moved nor removed: protected files lie in it."""
+
+SECRET_NAMES: Final = (
+    ".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", ".netrc", ".npmrc", ".pypirc", ".git-credentials",
+    ".config/gcloud", ".config/gh", ".password-store", ".mozilla", ".thunderbird",
+)  # fmt: skip
+"""Paths in the home that hold keys; hidden also where they are links to another place."""
+HIDDEN_NAMES: Final = ("snap", "Library")
+"""Folders in the home that are hidden like dot-folders: they hold the profiles of browsers and other programs."""
+READABLE_IN_HOME: Final = (
+    ".gitconfig", ".gitignore", ".gitignore_global", ".config/git/config", ".config/git/ignore",
+    ".config/git/attributes", ".editorconfig", ".tool-versions", ".local/bin", ".local/lib", ".local/pipx",
+    ".local/share/pipx", ".local/share/uv", ".local/share/mise", ".local/share/pnpm", ".local/share/fnm",
+    ".local/share/virtualenvs", ".local/share/rtx", ".virtualenvs", ".pyenv", ".rbenv", ".nvm", ".volta",
+    ".fnm", ".asdf", ".sdkman/candidates", ".bun/bin", ".deno/bin", ".cargo/bin", ".cargo/registry",
+    ".cargo/git", ".rustup", ".ghcup", ".opam", ".elan", ".juliaup", ".dotnet", ".m2/repository",
+    ".nix-profile", ".npm-global", ".yarn", "Library/Python",
+)  # fmt: skip
+"""Exceptions: toolchains, and the settings of git, without the files in which they keep passwords."""
+_SYSTEM_SECRETS: Final = ("/etc/shadow", "/etc/gshadow", "/etc/ssl/private")
+_SOCKET_FOLDERS: Final = (
+    "/run", "/var/run", "/var/lib/lxd", "/var/lib/incus", "/var/snap", "/var/lib/mysql", "/mnt/wslg",
+)  # fmt: skip
+"""Folders of sockets: a program that listens there, such as Docker, runs outside of the sandbox."""
+_READABLE_IN_RUN: Final = (
+    "/run/current-system", "/run/opengl-driver", "/run/systemd/resolve/resolv.conf",
+    "/run/systemd/resolve/stub-resolv.conf", "/run/resolvconf/resolv.conf", "/run/NetworkManager/resolv.conf",
+)  # fmt: skip
+"""The programs of NixOS, and the addresses of name servers: files, because sockets lie beside them."""
+_KERNEL_FOLDERS: Final = ("/proc", "/sys", "/dev")
+_TEMPORARY_FOLDERS: Final = ("/tmp", "/var/tmp")
+_PUBLIC_FOLDERS: Final = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/etc",
+    "/opt",
+    "/nix",
+    "/snap",
+    "/System",
+)
+"""Folders of the system, which hold no secrets of the user and are needed to start programs."""
+_MAX_PROTECTED_MOUNTS: Final = 600
+"""Most rules for protected files; with more, the workspace is read-only. The time that bubblewrap takes is
+quadratic in them: about 0.6 s for 600."""
+
+
+class AccessRule(NamedTuple):
+    """What a command can do with a file, or with a folder and all that is in it."""
+
+    path: str
+    access: Access
+    source: str = ""
+    """The folder that the command sees at `path`, if it is another one."""
+
+
+def user_homes() -> tuple[Path, ...]:
+    """Return the home of the environment and the one of the user's account, which may differ."""
+    homes = [os.path.expanduser("~")]
+    with suppress(ImportError, KeyError):  # Windows has no such accounts
+        import pwd
+
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    real = dict.fromkeys(os.path.realpath(home) for home in homes if os.path.isabs(home))
+    return tuple(Path(home) for home in real if os.path.isdir(home))
+
+
+def workspace_problem(workspace: Path, homes: Iterable[Path]) -> str:
+    """Return why commands must not be able to write in a folder, "" if they may."""
+    if workspace == Path("/"):
+        return "the working folder is the root of the file system"
+    if any(workspace == Path(_real(folder)) for folder in (*_TEMPORARY_FOLDERS, *_SOCKET_FOLDERS)):
+        return "the working folder is shared by all programs"
+    for home in homes:
+        if home == workspace:
+            return "the working folder is your home folder"
+        if home.is_relative_to(workspace):
+            return "the working folder contains your home folder"
+        if any(workspace.is_relative_to(_real(home / name)) for name in SECRET_NAMES):
+            return "the working folder holds keys"
+    if any(workspace.is_relative_to(folder) for folder in _KERNEL_FOLDERS):
+        return "the working folder belongs to the kernel"
+    if any(workspace.is_relative_to(_real(folder)) for folder in (config_folder(), state_folder())):
+        return "the working folder holds Foveal's own settings"
+    if is_git_link(workspace):
+        return "the .git of the working folder is a link, which cannot be protected"
+    return ""
+
+
+def access_rules(
+    workspace: Path, *, homes: Iterable[Path], private: PrivateFolder, hidden: Iterable[Path] = ()
+) -> list[AccessRule]:
+    """Return the rules for the next command, those for outer folders first.
+
+    `hidden` are further files that the command must not see, such as the store of sessions."""
+    rules: dict[str, AccessRule] = {}
+    for rule in (
+        *_system_rules(private),
+        *(rule for home in homes for rule in _home_rules(home, workspace, private)),
+        *(AccessRule(_real(path), "hidden") for path in (config_folder(), state_folder(), *hidden)),
+    ):
+        rules[rule.path] = rule
+    inside = {path: rule for path, rule in rules.items() if workspace in Path(path).parents}
+    rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside)}
+    existing = (rule for rule in rules.values() if os.path.lexists(rule.path))
+    ordered = sorted(existing, key=lambda rule: (len(Path(rule.path).parts), rule.path))
+    return _without_repetitions(ordered)
+
+
+def _real(path: Path | str) -> str:
+    return os.path.realpath(path)
+
+
+def _system_rules(private: PrivateFolder) -> Iterator[AccessRule]:
+    for path in (*_SYSTEM_SECRETS, *_SOCKET_FOLDERS):
+        yield AccessRule(_real(path), "hidden")
+    for path in _READABLE_IN_RUN:
+        yield AccessRule(path, "read")
+    for path in _TEMPORARY_FOLDERS:
+        yield AccessRule(_real(path), "write", private.temporary)
+
+
+def _home_rules(home: Path, workspace: Path, private: PrivateFolder) -> Iterator[AccessRule]:
+    names = [entry for entry in _entries(home) if entry.name.startswith(".") or entry.name in HIDDEN_NAMES]
+    yield from (AccessRule(entry.path, "hidden") for entry in names if not entry.is_symlink())
+    for entry in (*names, *_entries(home / ".config")):
+        target = Path(_real(entry.path))
+        if entry.is_symlink() and not _is_needed(target, home, workspace):
+            yield AccessRule(str(target), "hidden")
+    for name in SECRET_NAMES:
+        real = _real(home / name)
+        if not home.is_relative_to(real):
+            yield AccessRule(real, "hidden")
+    for name in READABLE_IN_HOME:
+        yield AccessRule(_real(home / name), "read")
+    if environment := os.environ.get("VIRTUAL_ENV"):
+        yield AccessRule(_real(environment), "read")
+    yield AccessRule(_real(home / ".cache"), "write", private.cache)
+
+
+def _is_needed(target: Path, home: Path, workspace: Path) -> bool:
+    """Return whether the target of a link in the home stays visible: the system, the workspace, folders above."""
+    return (
+        home.is_relative_to(target)
+        or workspace.is_relative_to(target)
+        or target.is_relative_to(workspace)
+        or any(target.is_relative_to(folder) for folder in (*_PUBLIC_FOLDERS, *_KERNEL_FOLDERS))
+    )
+
+
+def _workspace_rules(workspace: Path, outer: Mapping[str, AccessRule]) -> Iterator[AccessRule]:
+    """Yield the rules for the workspace and the files in it that commands must not change.
+
+    Inside a folder that has a rule in `outer`, there is no other rule: it could show what is hidden."""
+    files = [*protected_files(workspace), *(path for path in _own_code() if workspace in Path(path).parents)]
+    ruled = {Path(path) for path in outer}
+    closed = ruled.union(map(Path, files))
+    outermost = [path for path in closed if closed.isdisjoint(_between(workspace, path))]
+    kept = {folder for path in outermost for folder in _between(workspace, path)}
+    chosen = [path for path in outermost if path not in ruled]
+    if len(chosen) + len(kept) > _MAX_PROTECTED_MOUNTS:
+        yield AccessRule(str(workspace), "read")
+        return
+    yield AccessRule(str(workspace), "write")
+    yield from (AccessRule(str(path), "keep") for path in kept)
+    yield from (AccessRule(str(path), "read") for path in chosen)
+
+
+def _between(workspace: Path, path: Path) -> list[Path]:
+    """Return the folders below the workspace in which a path lies."""
+    return [folder for folder in path.parents if workspace in folder.parents]
+
+
+def _own_code() -> tuple[str, ...]:
+    """Return the folders of Python and of Foveal, which runs files of them outside of the sandbox."""
+    return _real(sys.prefix), _real(Path(__file__).parents[2])
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, none if it cannot be read."""
+    with suppress(OSError), os.scandir(folder) as found:
+        return list(found)
+    return []
+
+
+def _without_repetitions(rules: Iterable[AccessRule]) -> list[AccessRule]:
+    """Leave out rules that say the same as the rule above them."""
+    kept: dict[str, AccessRule] = {}
+    for rule in rules:
+        above = next(
+            (kept[str(p)] for p in Path(rule.path).parents if str(p) in kept), AccessRule("/", "read")
+        )
+        is_same = rule.access == above.access and not (rule.source or above.source)
+        if not is_same:
+            kept[rule.path] = rule
+    return list(kept.values())

@@ -1,0 +1,202 @@
+"""Attachments: files, folders and images that a message names with `@path`.
+
+1. A path that does not exist stays text, and so do e-mail addresses and decorators. `\\@path` is never attached.
+2. A path outside of the working folder is attached only if the user agrees.
+3. All texts together are clipped to the limits of one tool result, and to a share of the room for messages, because
+   the latest message of the user is never reduced.
+4. The absolute path of an image, as terminals paste it for a dropped file, attaches the image without `@`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+from msgspec.structs import replace
+
+from foveal.agent.terminal.chat_state import ChatState
+from foveal.agent.terminal.factory import is_bundled
+from foveal.agent.terminal.user_interface import Question
+from foveal.agent.terminal.user_message import Attachment, UserMessage
+from foveal.agent.tool import Toolbox, media_dialect
+from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tools.files import file_tools
+from foveal.agent.tools.workspace import Workspace
+from foveal.core.engine.settings import result_limits
+from foveal.core.log.events import Content, Media, Text, text_of
+from foveal.core.reduction.truncation import clip_parts, join_pieces
+from foveal.core.wire.safe_print import exact_line, one_line
+
+MAX_ATTACHMENTS: Final = 20
+"""Files of one message."""
+MAX_ATTACHED_SHARE: Final = 0.35
+"""Share of the room for messages that the texts of one message may take: its message is always shown whole."""
+_MAX_CHECKED_NAMES: Final = 1_000
+"""Names of one message for which a file is looked for."""
+_MENTION: Final = re.compile(r"""(?<![^\s(\[{"'<])(\\?)@(?:"([^"\n]+)"|([^\s"]+))""")
+"""`@path` or `@"path with spaces"` at the beginning of a word, with the backslash that escapes it."""
+_IMAGE_PATH: Final = re.compile(
+    r"""(?<!\S)(?:(['"])((?:file://|~?/)[^'"\n]+\.(?:png|jpe?g|gif|webp))\1"""
+    r"""|((?:file://|~?/)(?:\\.|[^\s\\'"])+\.(?:png|jpe?g|gif|webp)))(?!\S)""",
+    re.IGNORECASE,
+)
+_PUNCTUATION: Final = ".,;:!?)]}>'\"`"
+"""Characters after a path that belong to the sentence, unless a file has such a name."""
+
+
+class _Mention(msgspec.Struct, frozen=True):
+    """A place of a message that names an existing path."""
+
+    start: int
+    end: int
+    path: str
+    is_escaped: bool = False
+
+
+# ── Finding mentions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_mentions(text: str, folder: Path) -> list[_Mention]:
+    """Return the mentions of existing paths, in their order."""
+    found: list[_Mention] = []
+    for checked, match in enumerate(_MENTION.finditer(text)):
+        if checked == _MAX_CHECKED_NAMES:
+            break
+        quoted, bare = match[2], match[3] or ""
+        names = [quoted] if quoted else _without_punctuation(bare)
+        name = next((name for name in names if _exists(folder, name)), None)
+        if name is not None:
+            end = match.end() if quoted else match.start(3) + len(name)
+            found.append(_Mention(match.start(), end, name, is_escaped=bool(match[1])))
+    taken = {place for one in found for place in range(one.start, one.end)}
+    for match in _IMAGE_PATH.finditer(text):
+        path = match[2] or re.sub(r"\\(.)", r"\1", match[3])
+        path = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
+        if match.start() not in taken and _exists(folder, path):
+            found.append(_Mention(match.start(), match.end(), path))
+    return sorted(found, key=lambda one: one.start)
+
+
+def _without_punctuation(name: str) -> Iterator[str]:
+    """Yield a name, and the name without the punctuation after it."""
+    while any(map(str.isalnum, name)) or name == "./":
+        yield name
+        if name[-1] not in _PUNCTUATION:
+            return
+        name = name[:-1]
+
+
+def _exists(folder: Path, name: str) -> bool:
+    try:
+        return os.path.exists(folder / Path(name).expanduser())
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def prepare_message(text: str, state: ChatState) -> UserMessage:
+    """Return a message with the files that it names, asking the user about those outside of the working folder."""
+    mentions = _find_mentions(text, state.options.folder)
+    if not mentions:
+        return UserMessage(content=text, shown=text)
+    notes: list[str] = []
+    contents: dict[str, Content] = {}
+    for path in dict.fromkeys(one.path for one in mentions if not one.is_escaped):
+        if len(contents) == MAX_ATTACHMENTS:
+            notes.append(f"only {MAX_ATTACHMENTS} files are attached to one message")
+            break
+        try:
+            contents[path] = await _read(path, state)
+        except InvalidArguments as problem:
+            notes.append(str(problem))
+    attachments = _clip(contents, state)
+    chips = {path: attachment.chip for path, attachment in attachments.items()}
+    sent = _replace(text, mentions, {})
+    parts = (attachment.part for attachment in attachments.values())
+    content: Content = (Text(text=sent), *parts) if attachments else sent
+    return UserMessage(
+        content=content,
+        dialect=media_dialect(content),
+        shown=_replace(text, mentions, chips),
+        attachments=tuple(attachments.values()),
+        notes=tuple(notes),
+    )
+
+
+def _replace(text: str, mentions: list[_Mention], chips: dict[str, str]) -> str:
+    """Return a message with its chips, and without the backslash of escaped mentions."""
+    pieces, at = [], 0
+    for one in mentions:
+        mention = text[one.start : one.end]
+        shown = mention[1:] if one.is_escaped else chips.get(one.path, mention)
+        pieces += [text[at : one.start], shown]
+        at = one.end
+    return "".join([*pieces, text[at:]])
+
+
+async def _read(path: str, state: ChatState) -> Content:
+    """Return a file or a folder as the tools show it; raises `InvalidArguments` with the reason if it cannot be."""
+    root = state.options.folder
+    target = Path(os.path.realpath(root / Path(path).expanduser()))
+    is_outside = not target.is_relative_to(os.path.realpath(root))
+    if is_outside and not await _may_read_outside(target, state):
+        raise InvalidArguments(f"{exact_line(str(target))} is outside of the working folder: not attached")
+    # The session's own tool also records that the model knows the file.
+    name = "list" if target.is_dir() else "read"
+    tools = state.toolbox
+    if is_outside or tools.get(name) is None:
+        allowed = target if target.is_dir() else target.parent
+        tools = Toolbox(file_tools(Workspace(root, extra_folders=[allowed])))
+    output = await tools.call(name, msgspec.json.encode({"path": str(target)}).decode())
+    if output.error:
+        raise InvalidArguments(f"not attached: {text_of(output.content)}")
+    if not isinstance(output.content, str) and not reads_images(state):
+        raise InvalidArguments(
+            f"{one_line(path)} is not attached: {state.provider.name} does not read images"
+        )
+    return output.content
+
+
+async def _may_read_outside(target: Path, state: ChatState) -> bool:
+    shown = exact_line(str(target))
+    question = Question(
+        text=f"Send {shown} with your message? It is outside of the working folder.",
+        unattended_advice="Copy it into the working folder to attach it.",
+    )
+    return await state.ui.ask(question) == "y"
+
+
+def reads_images(state: ChatState) -> bool:
+    """Return whether the model accepts images; only the bundled models are known not to."""
+    return not is_bundled(state.provider)
+
+
+def _clip(contents: dict[str, Content], state: ChatState) -> dict[str, Attachment]:
+    """Return the attachments, their texts together within the limits of one result of the tool `read`."""
+    settings = state.config.engine_settings(state.provider.model)
+    room = state.message_room()
+    limits = result_limits(settings.policy, "read", None, hard_limit=room)
+    most = int(room * MAX_ATTACHED_SHARE)
+    limits = replace(limits, tokens=most if limits.tokens is None else min(most, limits.tokens))
+    texts = {path: content for path, content in contents.items() if isinstance(content, str)}
+    clips = clip_parts(list(texts.values()), limits, handle="the file", counter=settings.counter)
+    attached: dict[str, Attachment] = {}
+    for (path, text), clip in zip(texts.items(), clips, strict=True):
+        shown = text if clip is None else join_pieces(text, clip.pieces)
+        name = one_line(path, width=200)
+        whole = f"[foveal: attached {name}]\n{shown}\n[foveal: end of {name}]"
+        tokens = settings.counter.count(shown)
+        total = tokens if clip is None else clip.total_tokens
+        attached[path] = Attachment(name=name, part=Text(text=whole), tokens=tokens, total_tokens=total)
+    for path, content in contents.items():
+        media = [part for part in content if isinstance(part, Media)] if not isinstance(content, str) else []
+        if media:
+            attached[path] = Attachment(name=one_line(path, width=200), part=media[0], tokens=media[0].units)
+    return {path: attached[path] for path in contents if path in attached}

@@ -1,0 +1,408 @@
+"""State of a running chat: store, provider, session, tools, instructions, agent.
+
+When the user changes the model, the policy or the session, the session is opened again with the new settings. Other
+sessions are not touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from foveal.agent.load_tools import load_tools_tool
+from foveal.agent.loop import Agent
+from foveal.agent.terminal import factory
+from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
+from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.output.agent_event_rows import note
+from foveal.agent.terminal.output.styled_text import counted
+from foveal.agent.terminal.project_consent import ProjectConsent, load_with_consent, servers_of, settings_of
+from foveal.agent.terminal.session_picker import choose_session_id, real_folder
+from foveal.agent.terminal.session_use import SessionUse
+from foveal.agent.terminal.tool_approval import ToolApproval
+from foveal.agent.terminal.user_interface import UserInterface
+from foveal.agent.terminal.user_message import UserMessage
+from foveal.agent.tools import Tool, Toolbox
+from foveal.agent.tools.change_recorder import record_changes
+from foveal.agent.tools.file_history import FileChange, FileChanges
+from foveal.agent.tools.workspace import Workspace
+from foveal.config import Config
+from foveal.config.instructions.files import InstructionFiles
+from foveal.core.compaction.summariser import SummaryProgress
+from foveal.core.engine.engine import Engine
+from foveal.core.log.events import AnyFact, Call, Instructed, Opened
+from foveal.errors import FovealError
+from foveal.ports import Store
+from foveal.providers.ollama_window import ensure_ollama_window
+from foveal.sessions.continuation import Carry, carried_facts
+from foveal.sessions.event_writer import SessionOptions
+from foveal.sessions.session import Session
+from foveal.sessions.stored_sessions import find_session, make_store_folder
+from foveal.stores import open_store
+
+_LAST_CHECKED_SEQ = 20
+"""A session whose events up to this one are all `Opened` is new and gets the system text."""
+
+
+class ChatState:
+    """The open session with all that belongs to it; `switch` replaces the session, the model or the policy."""
+
+    def __init__(
+        self,
+        options: ChatOptions,
+        ui: UserInterface,
+        store: Store,
+        config: ChatConfig,
+        consent: ProjectConsent,
+    ) -> None:
+        self.options = options
+        self.ui = ui
+        self.store = store
+        self.config: ChatConfig = config
+        self._consent = consent
+        self.approval: ToolApproval = ToolApproval(
+            options.folder,
+            allow=(*config.loaded.get("tools.allow"), *options.allow),
+            deny=config.loaded.get("tools.deny"),
+            mode=config.loaded.get("tools.approval"),
+            allows_everything=options.yes,
+            project_root=config.loaded.root,
+            note=self._warn,
+        )
+        self.sandbox, self.why_no_sandbox = factory.chat_sandbox(options, config.loaded)
+        """The sandbox of commands; None if they run without one, which the second value explains."""
+        self._use = SessionUse(options.store)
+        self._wants_tools = options.tools
+        """What the user has said about tools; None: nothing."""
+        self._connect_mcp_servers: Callable[[Config], Awaitable[list[Tool]]]
+        self._mcp_tools: list[Tool] | None = None
+        """None until the servers are connected, which they are once tools are offered."""
+        self._warm_up_task: asyncio.Task[None] | None = None
+        self._handles_to_expand: list[str] = []
+        self._message_to_send: UserMessage | None = None
+        self._told_notes: set[str] = set()
+        """Notes about settings and instruction files that the user has seen."""
+        # Set by `_use_session`, which `open` calls before it returns.
+        self.instruction_files: InstructionFiles
+        self.provider: WatchedProvider
+        self.writers: SummaryWriters
+        self.session: Session
+        self.toolbox: Toolbox
+        self.agent: Agent
+
+    @classmethod
+    async def open(cls, options: ChatOptions, ui: UserInterface, stack: AsyncExitStack) -> ChatState:
+        """Open the store, the MCP servers and a session; all are closed when the stack closes."""
+        consent = ProjectConsent(ui)
+        config = await load_with_consent(options, ui, consent)
+        make_store_folder(options.store)
+        store = await stack.enter_async_context(open_store(options.store))
+        state = cls(options, ui, store, config, consent)
+        state._connect_mcp_servers = partial(factory.connect_mcp_servers, options, stack, state._warn)
+        id = await choose_session_id(store, options, ui) or factory.new_session_id()
+        provider = WatchedProvider(factory.make_provider(None, config, progress=state.show_download))
+        await ensure_ollama_window(provider.provider)
+        origin = await find_session(store, options.continue_from) if options.continue_from else ""
+        if origin:
+            await state._carried_facts(origin, options.carry, config, provider)
+        await state._open_session(id, config, provider, origin=origin)
+        stack.push_async_callback(state.close)
+        if origin:
+            await state._append_record(origin, options.carry)
+        state._tell((*config.notes, *state.approval.notes, *state.instruction_files.notes))
+        return state
+
+    async def close(self) -> None:
+        if self._warm_up_task is not None:
+            self._warm_up_task.cancel()
+            await asyncio.wait({self._warm_up_task})
+        await self.session.close()
+        await self.writers.close()
+        await self.provider.close()
+        await self._use.close()
+
+    # ── Opening a session ────────────────────────────────────────────────────────────────────────────
+
+    async def _open_session(
+        self, id: str, config: ChatConfig, provider: WatchedProvider, *, origin: str = ""
+    ) -> None:
+        """Open or create a session with this model and these settings; on an error the open one stays in use."""
+        writers = self._summary_writers(config, provider)
+        session = await Session.open(
+            self.store,
+            id,
+            model=provider.model,
+            origin=origin,
+            folder=real_folder(self.options.folder),
+            summarise=writers.summarisers(),
+            progress=self._progress_of(id),
+            options=SessionOptions(on_stored=self._use.add_own),
+            **config.session_settings(provider.model),
+        )
+        await self._use_session(session, config, provider, writers)
+
+    def _summary_writers(self, config: ChatConfig, provider: WatchedProvider) -> SummaryWriters:
+        name = config.loaded.summariser
+        other = factory.make_provider(name, config, progress=self.show_download) if name else None
+        return SummaryWriters(
+            provider.provider,
+            other=other,
+            is_native=config.loaded.summarises_natively,
+            on_idle=lambda: self.ui.show_progress(""),
+        )
+
+    async def _use_session(
+        self, session: Session, config: ChatConfig, provider: WatchedProvider, writers: SummaryWriters
+    ) -> None:
+        """Make an open session the current one."""
+        self.session, self.config, self.provider, self.writers = session, config, provider, writers
+        self._handles_to_expand.clear()
+        await self._make_agent()
+        await self._append_system_text()
+        # `/context` counts the tools before the first message, and the start says which instructions are cut.
+        await self.agent.equip()
+        await self.instruction_files.refresh(session)
+        if await self._use.take(session.id, events=(await session.end()).next_seq):
+            self._warn("another process has this session open: both write to it, and to the same files")
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model gets tools: as the user has said, else unless the model is a bundled one."""
+        return (
+            not factory.is_bundled(self.provider.provider) if self._wants_tools is None else self._wants_tools
+        )
+
+    async def offer_tools(self, wanted: bool) -> None:  # noqa: FBT001 - the only argument
+        """Offer tools to the model from now on, or none."""
+        self._wants_tools = wanted
+        await self._make_agent()
+        await self.agent.equip()
+
+    async def _make_agent(self) -> None:
+        tools: list[Tool] = []
+        if self.offers_tools:
+            if self._mcp_tools is None:
+                self._mcp_tools = await self._connect_mcp_servers(await self._config_for_servers())
+            tools = factory.make_tools(
+                self.options, self.session, self.config.loaded, mcp_tools=self._mcp_tools
+            )
+            tools = record_changes(tools, Workspace(self.options.folder), self._record_file_change)
+        deferral = factory.make_deferral(self.config.loaded, tools, mcp_tools=self._mcp_tools or ())
+        self.toolbox = Toolbox(tools if deferral is None else [*tools, load_tools_tool(deferral)])
+        self.instruction_files = self._instruction_files()
+        self.agent = Agent(
+            self.session,
+            self.provider,
+            self.toolbox,
+            approve=self.approve,
+            guidance=self.instruction_files,
+            deferral=deferral,
+            max_tool_iterations=self.config.loaded.get("max_tool_iterations"),
+        )
+
+    @property
+    def _is_simple_chat(self) -> bool:
+        """Whether the bundled model chats without tools: with a short system text and no instruction files."""
+        return factory.is_bundled(self.provider.provider) and not self.offers_tools
+
+    def _instruction_files(self) -> InstructionFiles:
+        rules = self.config.loaded.rules
+        return InstructionFiles(
+            self.config.folder,
+            rules=replace(rules, max_bytes=0, preferences_max_bytes=0) if self._is_simple_chat else rules,
+            trust=self.config.trust,
+            project=self.config.project,
+            room=self._instruction_room(),
+            counter=self.config.engine_settings(self.provider.model).counter,
+        )
+
+    async def read_instruction_files(self) -> InstructionFiles:
+        """Return the instruction files as they are now. The agent's own object may be in use by a running turn."""
+        files = self._instruction_files()
+        await files.refresh(self.session)
+        return files
+
+    def _instruction_room(self) -> int:
+        """Return the tokens that a request has for messages, beside the system text and the tools."""
+        settings = self.config.engine_settings(self.provider.model)
+        beside = (self._system_text(), json.dumps(self.toolbox.schemas, ensure_ascii=False))
+        return max(0, Engine(*settings).budget().hard - sum(settings.counter.count_all(beside)))
+
+    async def continue_from(self, origin: str, carry: Carry = "record") -> None:
+        """Switch to a new session that begins with a record of another one."""
+        # Raises before anything is created.
+        await self._carried_facts(origin, carry, self.config, self.provider)
+        await self.switch(id=factory.new_session_id(), origin=origin)
+        await self._append_record(origin, carry)
+
+    async def _append_record(self, origin: str, carry: Carry) -> None:
+        """Append the instructions, then what is carried over, so that no system text comes after messages."""
+        await self.session.append(*await self.instruction_files.refresh(self.session))
+        before = [event.fact for event in await self.session.events()]
+        facts = await self._carried_facts(origin, carry, self.config, self.provider, before=before)
+        await self.session.append(*facts)
+
+    async def _carried_facts(
+        self,
+        origin: str,
+        carry: Carry,
+        config: ChatConfig,
+        provider: WatchedProvider,
+        *,
+        before: Sequence[AnyFact] = (),
+    ) -> list[AnyFact]:
+        settings = config.engine_settings(provider.model)
+        return await carried_facts(self.store, origin, settings, carry=carry, begin=before)
+
+    async def switch(
+        self,
+        *,
+        id: str | None = None,
+        model: str | None = None,
+        config: ChatConfig | None = None,
+        origin: str = "",
+    ) -> None:
+        """Continue with another session, model or configuration."""
+        chosen, provider = config or self.config, self.provider
+        if id is not None:
+            provider = WatchedProvider(provider.provider)  # without the last request of the old session
+        if model is not None:
+            chosen = chosen.with_model(model)
+        if chosen is not self.config:
+            chosen = await self._ask_about_settings(chosen)
+        if model is not None:
+            provider = WatchedProvider(factory.make_provider(None, chosen, progress=self.show_download))
+            await ensure_ollama_window(provider.provider)
+        old_session, old_writers, old_provider = self.session, self.writers, self.provider
+        await self._open_session(id or self.session.id, chosen, provider, origin=origin)
+        if self.session.id != old_session.id:
+            self.approval.end_session()
+        await old_session.close()
+        await old_writers.close()
+        if provider.provider is not old_provider.provider:
+            await old_provider.close()
+            self.warm_up()
+
+    def warm_up(self) -> None:
+        """Start a local model, or import the client library, while the user types; the first request reports the
+        errors."""
+        start = getattr(self.provider.provider, "start", None)
+        if start is not None and self.ui.can_ask:
+            self._warm_up_task = asyncio.create_task(_start_quietly(start))
+
+    async def _append_system_text(self) -> None:
+        """Append the system text to a session that has no messages yet."""
+        events = await self.session.events(last=_LAST_CHECKED_SEQ)
+        if all(isinstance(event.fact, Opened) for event in events):
+            await self.session.append(Instructed(content=self._system_text()))
+
+    def _system_text(self) -> str:
+        return self.config.loaded.system_text(factory.system_text(is_bundled=self._is_simple_chat))
+
+    def message_room(self) -> int:
+        """Return the tokens that a request has for messages."""
+        return self._instruction_room()
+
+    async def _record_file_change(self, change: FileChange) -> None:
+        """Record the digests of a file before and after a change, for `/rewind` and `/diff`."""
+        await self.session.append(FileChanges(changes=(change,)).to_fact())
+
+    # ── Messages of commands ─────────────────────────────────────────────────────────────────────────
+
+    def send_message(self, message: UserMessage) -> None:
+        """Send a message to the model after the running command, as if the user had typed it."""
+        self._message_to_send = message
+
+    def take_message(self) -> UserMessage | None:
+        """Return the message that a command sends, and forget it."""
+        message, self._message_to_send = self._message_to_send, None
+        return message
+
+    # ── Consent to items of the project ──────────────────────────────────────────────────────────────
+
+    async def ask_about_instructions(self) -> None:
+        """Ask about instruction files that are new or have changed since the user was asked."""
+        items = await asyncio.to_thread(self.instruction_files.items)
+        await self._consent.ask(self.config, items)
+
+    async def _ask_about_settings(self, config: ChatConfig) -> ChatConfig:
+        """Ask about settings that are new or have changed since the user was asked."""
+        config = await self._consent.ask_and_reload(config, settings_of(config))
+        self._tell(config.notes)
+        return config
+
+    async def _config_for_servers(self) -> Config:
+        """Return the configuration with the MCP servers and their scripts as they are now; the user may have been
+        asked about them long ago."""
+        config = self.config.reload()
+        return (await self._consent.ask_and_reload(config, servers_of(config))).loaded
+
+    # ── Expanding for one turn ───────────────────────────────────────────────────────────────────────
+
+    def expand_in_next_turn(self, handle: str) -> None:
+        """Show the event of this handle to the model in full in the next turn."""
+        self._handles_to_expand.append(handle)
+
+    def take_handles_to_expand(self) -> list[str]:
+        """Return the handles for this turn and forget them."""
+        handles, self._handles_to_expand = self._handles_to_expand, []
+        return handles
+
+    # ── Notices ──────────────────────────────────────────────────────────────────────────────────────
+
+    def take_instruction_notes(self) -> list[str]:
+        """Return what is cut, left out or unusual in the instruction files and was not returned before."""
+        new = [text for text in self.instruction_files.notes if text not in self._told_notes]
+        self._told_notes.update(new)
+        return new
+
+    def _tell(self, texts: Sequence[str]) -> None:
+        """Show notes that were not shown before."""
+        for text in dict.fromkeys(texts):
+            if text not in self._told_notes:
+                self._warn(text)
+        self._told_notes.update(texts)
+
+    async def warn_of_other_writers(self) -> None:
+        """Say how many events other processes have added to the session since the last call."""
+        added = self._use.take_foreign((await self.session.end()).next_seq)
+        if added:
+            self._warn(f"another process has added {counted(added, 'event')} to this session")
+
+    def _warn(self, text: str) -> None:
+        self.ui.notify([note(text, "fair")])
+
+    def _progress_of(self, id: str) -> Callable[[SummaryProgress], None]:
+        """Return a function that shows the progress of a summary while session `id` is the current one."""
+
+        def show(progress: SummaryProgress) -> None:
+            if self.session.id == id:
+                written = f", {counted(progress.tokens, 'token')}" if progress.tokens else ""
+                self.ui.show_progress("compacting", f"{progress.stage}, request {progress.asked}{written}")
+
+        return show
+
+    def show_download(self, progress: Any) -> None:
+        """Show how far the download or the start of the local model is."""
+        stage = "" if progress.stage == "ready" else f"{progress.stage} the local model"
+        self.ui.show_progress(stage, f"{progress.percent:.0f} %" if progress.total else "")
+
+    # ── Approval of tool calls ───────────────────────────────────────────────────────────────────────
+
+    async def approve(self, call: Call, what: str) -> bool:
+        """Return whether a call that changes something may run, asking the user where needed."""
+        is_sandboxed = self.sandbox is not None
+        return await self.approval.approve(
+            call.name, call.arguments, what, self.toolbox, self.ui, is_sandboxed=is_sandboxed
+        )
+
+
+async def _start_quietly(start: Callable[[], Awaitable[None]]) -> None:
+    with suppress(FovealError, OSError):
+        await start()

@@ -1,0 +1,184 @@
+"""Slash commands of the chat: the table, which is also the help, and the parser."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from foveal.agent.terminal.chat_state import ChatState
+from foveal.agent.terminal.commands import initialise, permissions, read, rewinding, switching, write
+from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
+from foveal.agent.terminal.user_interface import LeaveChat
+from foveal.errors import FovealError
+
+CommandFunction = Callable[[ChatState, str], Awaitable[list[Row]]]
+_COMMAND: Final = re.compile(r"/[a-z][a-z-]*")
+_METHOD: Final = re.compile(r"`(undo|expand|compact|drop|pin|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
+"""A method of `Session` as error messages name it."""
+
+
+class SlashCommand(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    usage: str
+    description: str
+    run: CommandFunction
+    is_queued: bool = False
+    """The command changes something, so it waits for the running turn; the others run at once."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the command."""
+
+
+async def _help(state: ChatState, argument: str) -> list[Row]:
+    table = [
+        (f"{', '.join((command.name, *command.aliases))} {command.usage}".strip(), command.description)
+        for command in SLASH_COMMANDS
+    ]
+    keys = (
+        "Enter sends · Alt-Enter or Esc Enter inserts a new line · @path attaches a file · Tab completes · "
+        "Ctrl-C stops · Ctrl-D quits"
+    )
+    return [row(bold("commands")), *(row(f"  {line}") for line in table_lines(table)), row(), row(dim(keys))]
+
+
+async def _quit(state: ChatState, argument: str) -> list[Row]:
+    raise LeaveChat
+
+
+SLASH_COMMANDS: Final = (
+    SlashCommand("/context", "", "show what fills the window: grid, files, tools, thresholds", read.context),
+    SlashCommand("/tokens", "", "show tokens of the latest and average turn, turns left, cost", read.tokens),
+    SlashCommand(
+        "/compact",
+        "[FOCUS]",
+        "summarise old turns now; FOCUS is kept above all",
+        write.compact,
+        is_queued=True,
+    ),
+    SlashCommand(
+        "/compaction-status",
+        "",
+        "show the mode, the writers and the summaries so far",
+        read.compaction_status,
+    ),
+    SlashCommand(
+        "/undo",
+        "[HANDLE]",
+        "undo the newest reduction, /supersede or rewind, or this one",
+        rewinding.undo,
+        is_queued=True,
+    ),
+    SlashCommand(
+        "/expand", "HANDLE [LINE]", "print an event in full (“model”: show it to the model)", write.expand
+    ),
+    SlashCommand(
+        "/why", "TEXT", "say whether a text was in the last request, and which rule hid it", read.why
+    ),
+    SlashCommand(
+        "/pin", "TEXT", "keep a rule, or the event of a handle, in every request", write.pin, is_queued=True
+    ),
+    SlashCommand(
+        "/supersede",
+        "HANDLE BY",
+        "say that one of your messages no longer holds: the later message BY replaces it",
+        write.supersede,
+        is_queued=True,
+    ),
+    SlashCommand(
+        "/drop", "HANDLE", "hide a message with its tool results, or a summary", write.drop, is_queued=True
+    ),
+    SlashCommand(
+        "/instructions", "[PATH]", "list the AGENTS.md files in force with their tokens", read.instructions
+    ),
+    SlashCommand(
+        "/permissions",
+        "[remove [N]]",
+        "list what runs without asking, or remove a rule",
+        permissions.permissions,
+    ),
+    SlashCommand("/model", "[NAME]", "show the model, or switch to another", write.model, is_queued=True),
+    SlashCommand("/policy", "[NAME]", "show the policy, or switch to another", write.policy, is_queued=True),
+    SlashCommand(
+        "/tools",
+        "[on|off]",
+        "list the tools, or offer them to the model or none",
+        write.tools,
+        is_queued=True,
+    ),
+    SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
+    SlashCommand(
+        "/new",
+        "",
+        "start a new session; this one is kept",
+        switching.new,
+        is_queued=True,
+        aliases=("/clear",),
+    ),
+    SlashCommand(
+        "/resume",
+        "[ID]",
+        "switch to another session; without an id, pick one",
+        switching.resume,
+        is_queued=True,
+    ),
+    SlashCommand("/fork", "[ID]", "switch to a copy of this session", switching.fork, is_queued=True),
+    SlashCommand(
+        "/rewind",
+        "[HANDLE] [WHAT]",
+        "go back to before one of your messages: conversation, files or both",
+        rewinding.rewind,
+        is_queued=True,
+    ),
+    SlashCommand("/retry", "", "run the last turn again", rewinding.retry, is_queued=True),
+    SlashCommand("/diff", "[PATH]", "show what the agent has changed in files, or in one", rewinding.diff),
+    SlashCommand(
+        "/init",
+        "[WISHES]",
+        "let the agent write an AGENTS.md for this project",
+        initialise.init,
+        is_queued=True,
+    ),
+    SlashCommand(
+        "/continue-from",
+        "ID [CARRY]",
+        "start a session with a record of another: record, summary, rules, e3,e9",
+        switching.continue_from,
+        is_queued=True,
+    ),
+    SlashCommand(
+        "/export",
+        "FILE [FORMAT]",
+        "write the session: foveal, openai, responses, anthropic, gemini",
+        write.export,
+    ),
+    SlashCommand("/help", "", "list the commands", _help),
+    SlashCommand("/quit", "", "quit; the session is kept", _quit, aliases=("/exit",)),
+)
+SLASH_COMMANDS_BY_NAME: Final = {
+    name: command for command in SLASH_COMMANDS for name in (command.name, *command.aliases)
+}
+
+
+def parse_command(text: str) -> tuple[SlashCommand, str] | None:
+    """Return the command of a line and its argument, or None for a message.
+
+    Raises `FovealError` for an unknown command, so that a mistyped command is not sent to the model.
+    """
+    word, _, rest = text.strip().partition(" ")
+    if not _COMMAND.fullmatch(word) or "\n" in text.strip():
+        return None
+    found = SLASH_COMMANDS_BY_NAME.get(word)
+    if found is None:
+        near = difflib.get_close_matches(word, SLASH_COMMANDS_BY_NAME, n=1)
+        hint = f"did you mean {near[0]}?" if near else "/help lists them"
+        raise FovealError(f"there is no command {word}; {hint}")
+    return found, rest.strip()
+
+
+def with_slash_commands(text: str) -> str:
+    """Return an error message of the library with slash commands for the methods that it names: `/undo e4` for
+    `undo("e4")` in backquotes."""
+    return _METHOD.sub(lambda found: f"/{found[1]} {found[2] or ''}".rstrip(), text)

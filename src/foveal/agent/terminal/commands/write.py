@@ -1,0 +1,208 @@
+"""Slash commands that change the view, the session or the model.
+
+Each returns rows that say what it did and how to undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from foveal.agent.terminal.chat_state import ChatState
+from foveal.agent.terminal.output.agent_event_rows import note, reduction_rows
+from foveal.agent.terminal.output.context_card import acts_text, window_source
+from foveal.agent.terminal.output.live_area import usage_row
+from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, text_rows
+from foveal.agent.terminal.user_interface import NO, Choice, Question
+from foveal.config.project.output_file import open_output
+from foveal.core import wire
+from foveal.core.log.events import (
+    REDUCTIONS,
+    Compacted,
+    Dropped,
+    Event,
+    Masked,
+    kind,
+    parse_handle,
+)
+from foveal.core.log.ranges import is_within
+from foveal.core.policies.presets import PRESETS
+from foveal.core.view.fold import effective_events
+from foveal.core.view.steps import hidden_ranges
+from foveal.core.wire.safe_print import one_line
+from foveal.errors import FovealError, UnknownHandle
+from foveal.sessions.stored_sessions import EXPORT_DIALECTS, SessionExport
+
+MAX_EXPANDED_LINES: Final = 200
+"""Lines of a text that `/expand` prints at once."""
+
+COMPACTION_CHOICES: Final = (Choice("y", "Yes"), NO)
+"""Answers to the question whether the conversation is compacted."""
+
+
+# ── The view ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def compact(state: ChatState, argument: str) -> list[Row]:
+    """Ask, then summarise old turns."""
+    before = await state.session.report()
+    state.ui.show([usage_row(before)])
+    if state.ui.can_ask:
+        question = Question(text="Compact the conversation now?", choices=COMPACTION_CHOICES, waits=False)
+        if await state.ui.ask(question) != "y":
+            return [note("nothing was changed")]
+    return await run_compaction(state, argument)
+
+
+async def run_compaction(state: ChatState, focus: str = "", *, agreed: bool = False) -> list[Row]:
+    """Summarise old turns, or reduce as the user has agreed to; return the sizes before and after."""
+    session, before = state.session, await state.session.report()
+    first = session.last + 1
+    state.ui.show_progress("compacting")
+    try:
+        event = await session.event(await (session.agree() if agreed else session.compact(focus)))
+    finally:
+        state.ui.show_progress("")
+    after = await session.report()
+    made = [event for event in await session.events(first=first) if isinstance(event.fact, REDUCTIONS)]
+    summary = event.fact.summary if isinstance(event.fact, Compacted) else ""
+    sizes = (
+        f"{before.used:,} → {after.used:,} tokens "
+        f"({before.percent(before.used)} → {after.percent(after.used)} of the window)"
+    )
+    return [
+        *reduction_rows(made, 0, 0),
+        *text_rows(summary, style="dim", indent="  │ "),
+        row(bold(f"before and after: {sizes}"), dim(f" · /undo {event.handle} takes it back")),
+        usage_row(after),
+    ]
+
+
+async def expand(state: ChatState, argument: str) -> list[Row]:
+    """Print an event in full; with `model`, show it to the model in full for one turn."""
+    name, _, rest = argument.partition(" ")
+    event = await _event_named(state, name)
+    if rest.strip() == "model":
+        state.expand_in_next_turn(event.handle)
+        return [note(f"{event.handle} is shown in full to the model in the next turn, if it fits", "good")]
+    first = _line_number(rest.strip() or "1")
+    lines = full_text(event, await state.session.events()).split("\n")
+    part = lines[first - 1 : first - 1 + MAX_EXPANDED_LINES]
+    head = f"{kind(event.fact)}, {counted(len(lines), 'line')}"
+    rows = [row(bold(f"{event.handle} "), dim(head)), *text_rows("\n".join(part), indent="  ")]
+    if first - 1 + len(part) < len(lines):
+        rows.append(note(f"more lines: /expand {event.handle} {first + MAX_EXPANDED_LINES}"))
+    return rows
+
+
+def full_text(event: Event, log: Sequence[Event]) -> str:
+    """Return the text of an event; for a reduction, the text that it hides."""
+    fact = event.fact
+    masked = {mask.target for mask in fact.masks} if isinstance(fact, Masked | Compacted) else set()
+    hidden = hidden_ranges(fact) if isinstance(fact, Compacted | Dropped) else ()
+    if not masked and not hidden:
+        return wire.original_text(fact)
+    covered = {e.seq for e in effective_events(log) if is_within(e.seq, hidden)}
+    return wire.transcript_text([e.fact for e in log if e.seq in masked | covered])
+
+
+def _line_number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
+        raise FovealError(f"{text!r} is not allowed after the handle: give a line number, or the word model")
+    return int(text)
+
+
+async def _event_named(state: ChatState, name: str) -> Event:
+    seq = parse_handle(name) if name else None
+    found = await state.session.pick([seq]) if seq is not None else []
+    if not found:
+        last = state.session.last
+        raise UnknownHandle(f"{name!r} is not a handle of this session, which has e0 to e{last}")
+    return found[0]
+
+
+async def pin(state: ChatState, argument: str) -> list[Row]:
+    if not argument:
+        raise FovealError(
+            "/pin needs a text, the rule to keep in every request; or a handle, to keep that event as it is now"
+        )
+    seq = parse_handle(argument) if argument.startswith(("e", "#e")) else None
+    handle = await (state.session.pin(event=argument) if seq is not None else state.session.pin(argument))
+    what = f"{argument} as it is now" if seq is not None else f"“{one_line(argument, width=60)}”"
+    return [note(f"pinned {what}, in every request from now on · /undo {handle}", "good")]
+
+
+async def supersede(state: ChatState, argument: str) -> list[Row]:
+    names = [word.removeprefix("#") for word in argument.split()]
+    if len(names) != 2:
+        raise FovealError(
+            "/supersede needs two handles: your message that no longer holds, and your later one that replaces it"
+        )
+    old, new = names
+    handle = await state.session.supersede(old, by=new)
+    return [note(f"{old} is replaced by {new}, and the model sees that beside it · /undo {handle}", "good")]
+
+
+async def drop(state: ChatState, argument: str) -> list[Row]:
+    if not argument:
+        raise FovealError("/drop needs a handle: the message or the summary to hide from the model")
+    handle = await state.session.drop(argument)
+    return [note(f"{argument.removeprefix('#')} is not shown to the model any more · /undo {handle}", "good")]
+
+
+# ── The session ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def model(state: ChatState, argument: str) -> list[Row]:
+    if argument:
+        await state.switch(model=argument)
+    report = await state.session.report()
+    return [row(bold(state.provider.name), f" · window {report.window:,} ({window_source(report)})")]
+
+
+async def policy(state: ChatState, argument: str) -> list[Row]:
+    if argument:
+        if argument not in PRESETS:
+            raise FovealError(f"there is no policy {argument!r}; there are {', '.join(PRESETS)}")
+        await state.switch(config=state.config.with_policy(argument))
+    report = await state.session.report()
+    chosen = state.config.session_settings(state.provider.model)["policy"]
+    others = ", ".join(name for name in PRESETS if name != chosen.name)
+    verb = "asks" if chosen.mode == "confirm" else "acts"
+    return [
+        row(
+            bold(chosen.name),
+            f" · mode {chosen.mode} · {verb} at {acts_text(report, chosen)}",
+        ),
+        row(dim(f"others: {others}")),
+    ]
+
+
+async def tools(state: ChatState, argument: str) -> list[Row]:
+    """List the tools that the model is offered; `on` and `off` change whether it is offered any."""
+    if argument not in ("", "on", "off"):
+        raise FovealError(f"/tools takes on or off, not {argument!r}")
+    if argument:
+        await state.offer_tools(argument == "on")
+    tools = (await state.session.report()).tools
+    names = [tool.name for tool in tools if not tool.deferred]
+    if not names:
+        return [row("the model is offered no tools; /tools on offers them")]
+    rows = [row(f"the model is offered {counted(len(names), 'tool')}: {', '.join(names)}")]
+    waiting = [tool.name for tool in tools if tool.deferred]
+    return [*rows, row(f"it can load {len(waiting):,} more: {', '.join(waiting)}")] if waiting else rows
+
+
+async def export(state: ChatState, argument: str) -> list[Row]:
+    """Write the session to a new file."""
+    words = argument.split()
+    format = words[1] if len(words) > 1 else "foveal"
+    if not words or len(words) > 2 or format not in ("foveal", *EXPORT_DIALECTS):
+        raise FovealError(f"/export needs a file, and takes a format: foveal, {', '.join(EXPORT_DIALECTS)}")
+    exported = SessionExport(state.session.store, await state.session.info(), format)
+    path = state.options.folder / Path(words[0]).expanduser()
+    with open_output(path, advice="name another file") as file:
+        async for data in exported.parts():
+            file.write(data)
+    return [note(f"{exported.size} written to {path}", "good")]

@@ -1,0 +1,193 @@
+"""Approval of tool calls: the rules in force, the question, and what "always" stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from foveal.agent.permissions.command_rules import (
+    SHELL_TOOL,
+    CommandRule,
+    Rule,
+    parse_allow_entries,
+    parse_deny_entries,
+)
+from foveal.agent.permissions.decision import (
+    Allowed,
+    ApprovalMode,
+    Ask,
+    CallFacts,
+    Denied,
+    Permissions,
+    decide,
+)
+from foveal.agent.permissions.rule_file import RuleFile
+from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
+from foveal.agent.terminal.user_interface import NO, YES, Choice, Question, UserInterface
+from foveal.agent.tool import Toolbox, ToolOutput
+from foveal.agent.tools.approvals import CHANGING_FILE_TOOLS, call_facts
+from foveal.agent.tools.workspace import Workspace
+
+
+class ToolApproval:
+    """Decides about calls in one working folder and asks the user where needed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        allow: Iterable[str],
+        deny: Iterable[str],
+        mode: ApprovalMode,
+        allows_everything: bool,
+        project_root: Path,
+        note: Callable[[str], None],
+    ) -> None:
+        """`allow` and `deny` are entries of the settings; raises `BadSetting` for one that cannot be used."""
+        self.rule_file: RuleFile = RuleFile()
+        self.session_rules: tuple[Rule, ...] = ()
+        self.allow_entries, self.notes = parse_allow_entries(allow)
+        self.deny_entries: tuple[Rule, ...] = parse_deny_entries(deny)
+        self.mode: ApprovalMode = mode
+        self.allows_everything = allows_everything
+        self._workspace = Workspace(folder)
+        self._project_root = project_root
+        self._note = note
+
+    @property
+    def project(self) -> str:
+        """Real path of the working folder, to which rules are bound."""
+        return str(self._workspace.root)
+
+    @property
+    def project_rules(self) -> tuple[CommandRule, ...]:
+        """The stored rules of this project."""
+        return self.rule_file.rules(project=self.project)
+
+    async def approve(
+        self, name: str, arguments: str, what: str, toolbox: Toolbox, ui: UserInterface, *, is_sandboxed: bool
+    ) -> bool:
+        """Return whether a call may run; `what` describes it."""
+        # The preview binds the call to what it shows, so it comes before the decision.
+        preview = toolbox.preview(name, arguments)
+        call = self._facts(name, arguments, toolbox)
+        decision = decide(
+            call,
+            self._permissions(),
+            mode=self.mode,
+            is_sandboxed=is_sandboxed,
+            allows_everything=self.allows_everything,
+        )
+        if isinstance(decision, Allowed):
+            ui.expect_change(_preview_rows(call, preview))
+            return True
+        if isinstance(decision, Denied):
+            self._note(decision.why)
+            return False
+        answer = await ui.ask(approval_question(decision, call, what, preview))
+        self._store(decision, answer)
+        return answer in ("y", "s", "p")
+
+    def _facts(self, name: str, arguments: str, toolbox: Toolbox) -> CallFacts:
+        parsed = toolbox.parse_call(name, arguments)
+        given = {} if isinstance(parsed, ToolOutput) else parsed[1]
+        return call_facts(
+            name,
+            given,
+            self._workspace,
+            project_folders=(self._project_root,),
+            search_path=os.environ.get("PATH"),
+        )
+
+    def _permissions(self) -> Permissions:
+        stored = self.project_rules
+        if self.rule_file.problem:
+            self._note(self.rule_file.problem)
+        return Permissions(allow=(*self.allow_entries, *self.session_rules, *stored), deny=self.deny_entries)
+
+    def _store(self, decision: Ask, answer: str) -> None:
+        if answer == "s":
+            self.session_rules = tuple(dict.fromkeys((*self.session_rules, *decision.session_rules)))
+        elif answer == "p":
+            self.rule_file.add(*decision.project_rules)
+
+    # ── Removing ─────────────────────────────────────────────────────────────────────────────────────
+
+    def removable_rules(self) -> tuple[Rule, ...]:
+        """Return the rules that `/permissions` numbers and can remove: this session's, then the project's."""
+        return (*self.session_rules, *self.project_rules)
+
+    def end_session(self) -> None:
+        """Forget the rules of the session: the chat continues with another one."""
+        self.session_rules = ()
+
+    def remove(self, rule: Rule) -> None:
+        """Forget a rule."""
+        if rule in self.session_rules:
+            self.session_rules = tuple(other for other in self.session_rules if other != rule)
+        elif isinstance(rule, CommandRule):
+            self.rule_file.remove(rule)
+
+
+# ── The question ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def approval_question(decision: Ask, call: CallFacts, what: str, preview: str) -> Question:
+    """Return the question about a call; `what` describes it on one line, and `preview` shows all of it if that does
+    not."""
+    why = decision.why and f"It can be allowed only once: {decision.why}."
+    return Question(
+        text=_question_text(call, what, preview),
+        details=(*_preview_rows(call, preview), *_why_rows(why)),
+        choices=(YES, *_always_choices(decision, call), NO),
+        unattended_advice=_advice(decision, call),
+    )
+
+
+def _question_text(call: CallFacts, what: str, preview: str) -> str:
+    """Return the question. A change names its file; of another call, what the preview shows is not repeated."""
+    if not preview or call.tool in CHANGING_FILE_TOOLS:
+        return f"Allow {what}?"
+    name = what.partition(":")[0] if call.line is not None else call.tool
+    return f"Allow {name}, as shown above?"
+
+
+def _preview_rows(call: CallFacts, preview: str) -> list[Row]:
+    """Return a preview as rows; only a change of a file is a diff, whatever a command looks like."""
+    if not preview:
+        return []
+    return diff_rows(preview) if call.tool in CHANGING_FILE_TOOLS else text_rows(preview)
+
+
+def _why_rows(why: str) -> list[Row]:
+    return [row(dim(f"  {why}"))] if why else []
+
+
+def _always_choices(decision: Ask, call: CallFacts) -> list[Choice]:
+    """Return the choices that store rules, each rule word for word."""
+    choices: list[Choice] = []
+    if decision.session_rules:
+        exactly = "exactly " if call.line is not None else ""
+        within = " in the working folder" if call.tool in CHANGING_FILE_TOOLS else ""
+        choices.append(
+            Choice("s", f"Always {exactly}{_rule_texts(decision.session_rules)}{within}, in this session")
+        )
+    if decision.project_rules:
+        texts = _rule_texts(decision.project_rules)
+        choices.append(Choice("p", f"Always commands that begin with {texts}, in this project, for 30 days"))
+    return choices
+
+
+def _rule_texts(rules: Iterable[Rule]) -> str:
+    return ", ".join(f"`{rule.text}`" for rule in rules)
+
+
+def _advice(decision: Ask, call: CallFacts) -> str:
+    everything = "everything with --yes."
+    if call.line is None:
+        return f"Allow it with --allow {call.tool}, or {everything}"
+    rules = [rule.text for rule in decision.session_rules]
+    if len(rules) == 1:
+        return f'Allow it with --allow "{SHELL_TOOL}: {rules[0]}", or {everything}'
+    return f"Allow all commands with --allow {SHELL_TOOL}, or {everything}"

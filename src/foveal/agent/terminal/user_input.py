@@ -1,0 +1,234 @@
+"""Terminal input: completion, key bindings, pastes and history."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol
+
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+
+from foveal.agent.terminal.commands import SLASH_COMMANDS
+from foveal.agent.terminal.output.styled_text import counted
+from foveal.core.policies.presets import PRESETS
+from foveal.core.wire.safe_print import visible
+from foveal.user_paths import state_folder
+
+MAX_LISTED_FILES: Final = 200
+"""Files of a folder that completion reads."""
+MAX_PASTE_LINES: Final = 12
+MAX_PASTE_CHARS: Final = 1_500
+"""A larger paste is shown by its name."""
+MAX_HISTORY_CHARS: Final = 10_000
+"""A longer text is not stored in the history."""
+_OPEN_QUOTE: Final = re.compile(r'(?<!\S)@"[^"\n]*$')
+_PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\]")
+
+# ── Completion ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Completions(Completer):
+    """Completes slash commands and their arguments while they are typed, and file names on Tab."""
+
+    def __init__(self, folder: Path, sessions: Callable[[], Iterable[str]] = tuple) -> None:
+        self._folder = folder
+        self._sessions = sessions
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        text = document.text_before_cursor
+        if text.startswith("/") and "\n" not in text:
+            name, space, rest = text.partition(" ")
+            if not space:
+                yield from _complete_commands(name)
+            elif (known := self._arguments(name)) is not None:
+                yield from _complete_names(known, rest)
+                return
+        if complete_event.completion_requested and not (text.startswith("/") and " " not in text):
+            yield from self._files(text)
+
+    def _arguments(self, name: str) -> Iterable[str] | None:
+        if name == "/policy":
+            return PRESETS
+        return self._sessions() if name in ("/resume", "/continue-from") else None
+
+    def _files(self, text: str) -> Iterator[Completion]:
+        word = _last_word(text)
+        at = "@" if word.startswith("@") else ""
+        typed = word.removeprefix("@").removeprefix('"')
+        folder, name = os.path.split(typed)
+        for found in self._listed(folder):
+            if found.name.startswith(name) and (name.startswith(".") or not found.name.startswith(".")):
+                shown = found.name + ("/" if found.is_dir() else "")
+                path = os.path.join(folder, shown)
+                if at and any(map(str.isspace, path)):
+                    path = f'"{path}' + ("" if found.is_dir() else '"')
+                yield Completion(at + path, start_position=-len(word), display=visible(shown))
+
+    def _listed(self, folder: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._folder / Path(folder).expanduser()) as entries:
+                return sorted(islice(entries, MAX_LISTED_FILES), key=lambda entry: entry.name)
+        except (OSError, ValueError, RuntimeError):
+            return []
+
+
+def _last_word(text: str) -> str:
+    """Return the word before the cursor; a path after `@"` is one word up to its closing quote."""
+    if quoted := _OPEN_QUOTE.search(text):
+        return quoted[0]
+    return text.split()[-1] if text and not text[-1].isspace() else ""
+
+
+def _complete_commands(typed: str) -> Iterator[Completion]:
+    for command in SLASH_COMMANDS:
+        names = (command.name, *command.aliases) if typed != "/" else (command.name,)
+        name = next((name for name in names if name.startswith(typed)), "")
+        if name:
+            yield Completion(name, start_position=-len(typed), display_meta=command.description)
+
+
+def _complete_names(known: Iterable[str], typed: str) -> Iterator[Completion]:
+    for name in known:
+        if name.startswith(typed.lstrip()):
+            yield Completion(name, start_position=-len(typed.lstrip()), display=visible(name))
+
+
+# ── Key bindings ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TypedInput(Protocol):
+    """What the key bindings need of the screen."""
+
+    entry: Buffer
+    pastes: Pastes
+
+    def submit(self, line: str) -> None: ...
+
+
+def key_bindings(screen: TypedInput, on_interrupt: Callable[[], None]) -> KeyBindings:
+    """Return the key bindings; Ctrl-C on an empty line calls `on_interrupt`."""
+    keys = KeyBindings()
+    _bind_submit(keys, screen)
+    _bind_editing(keys, screen)
+    _bind_interrupt(keys, screen, on_interrupt)
+    return keys
+
+
+def _bind_submit(keys: KeyBindings, screen: TypedInput) -> None:
+    chosen = has_completions & Condition(lambda: _completion_is_chosen(screen))
+
+    @keys.add("enter", filter=chosen)
+    def take(event: KeyPressEvent) -> None:
+        event.current_buffer.complete_state = None
+
+    @keys.add("enter", filter=~chosen)
+    def send(event: KeyPressEvent) -> None:
+        text = event.current_buffer.text
+        if text.strip():
+            event.current_buffer.append_to_history()
+        event.current_buffer.reset()
+        screen.submit(text)
+
+
+def _bind_editing(keys: KeyBindings, screen: TypedInput) -> None:
+    @keys.add("escape", "enter")
+    def newline(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add(Keys.BracketedPaste)
+    def paste(event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        event.current_buffer.insert_text(screen.pastes.collapse(text))
+
+
+def _bind_interrupt(keys: KeyBindings, screen: TypedInput, on_interrupt: Callable[[], None]) -> None:
+    @keys.add("c-c")
+    @keys.add("<sigint>")
+    def stop(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            on_interrupt()
+
+    @keys.add("c-d", filter=Condition(lambda: not screen.entry.text))
+    def leave(event: KeyPressEvent) -> None:
+        screen.submit("/quit")
+
+
+def _completion_is_chosen(screen: TypedInput) -> bool:
+    state = screen.entry.complete_state
+    return state is not None and state.current_completion is not None
+
+
+# ── Input line ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Pastes:
+    """Large pasted texts, shown in the input line as `[paste 1: 20,480 lines, 1,048,576 characters]`."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def collapse(self, text: str) -> str:
+        """Return a paste as the input line shows it: the text, or a name for a large text."""
+        lines = text.removesuffix("\n").count("\n") + 1
+        if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
+            return text
+        size = f"{counted(lines, 'line')}, {counted(len(text), 'character')}"
+        name = f"[paste {len(self._texts) + 1}: {size}]"
+        self._texts[name] = text
+        return name
+
+    def expand(self, line: str) -> str:
+        """Return a line with the names replaced by the pasted texts."""
+        if not self._texts:
+            return line
+        return re.sub("|".join(map(re.escape, self._texts)), lambda found: self._texts[found[0]], line)
+
+
+def input_history() -> History:
+    """Return the input history: a file that only the user can read, or memory if it cannot be created."""
+    path = state_folder() / "history"
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        return _History(path)
+    return InMemoryHistory()
+
+
+class _History(FileHistory):
+    """A history file that skips very long input and names of pastes, and ignores write errors."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+
+    def store_string(self, string: str) -> None:
+        if len(string) <= MAX_HISTORY_CHARS and not _PASTE_NAME.search(string):
+            with suppress(OSError, UnicodeError):
+                super().store_string(string)
+
+
+def input_buffer(completer: Completer) -> Buffer:
+    """Return the buffer of the input line."""
+
+    def is_command() -> bool:
+        return buffer.text.startswith("/") and "\n" not in buffer.text
+
+    buffer = Buffer(
+        completer=completer,
+        complete_while_typing=Condition(is_command),
+        history=input_history(),
+        multiline=True,
+        name="entry",
+    )
+    return buffer

@@ -1,0 +1,336 @@
+"""Tools and the toolbox, which answers every call of a model.
+
+    box = Toolbox([*file_tools(workspace), shell_tool(workspace), *recall_tools(session)])
+    await session.equip(box.schemas)
+    output = await box.call(call.name, call.arguments)
+    await session.append(ToolReturned(call_id=call.id, name=call.name, content=output.content, error=output.error))
+
+1. A wrong call (an unknown tool, broken JSON, a wrong type) gets an answer that says what is wrong and what is
+   allowed. An error inside a tool becomes an answer of one sentence. `call` raises only when it is cancelled.
+2. A tool that takes longer than its `timeout` is stopped; its output until then is the answer.
+3. An answer up to `MAX_OUTPUT_CHARS` is returned whole: the session stores it whole and truncates what the model
+   sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from foveal.agent.tool_arguments import InvalidArguments, check_arguments, parse_arguments
+from foveal.core.log.events import AnyPart, Content, Dialect, Media, Text, raw, unraw
+from foveal.core.reduction.truncation import Limits
+from foveal.core.wire.media import measure_media, mime_type
+from foveal.core.wire.safe_print import one_line
+from foveal.errors import BadSetting, PicklableError
+
+MAX_OUTPUT_CHARS: Final = 100 * 1024 * 1024
+"""Most characters of an answer; of a longer one, the beginning and the end are kept."""
+TOOL_STOP_TIMEOUT_S: Final = 5.0
+"""Seconds that a cancelled tool has to finish."""
+
+Arguments = Mapping[str, Any]
+OutputListener = Callable[[bytes], None]
+"""Gets what a running tool prints, piece by piece."""
+
+
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a tool."""
+
+    content: Content
+    """Text, or parts with media among them."""
+    error: bool = False
+    touched: tuple[str, ...] = ()
+    """Absolute paths of files and folders that the call used; their folders may contain instructions."""
+
+
+def error_output(problem: str) -> ToolOutput:
+    """Return the answer to a call that failed."""
+    return ToolOutput(content=problem, error=True)
+
+
+class ToolInterrupted(PicklableError, asyncio.CancelledError):
+    """A call was cancelled; `output` is the tool's answer until then."""
+
+    def __init__(self, output: ToolOutput) -> None:
+        super().__init__("the tool was stopped")
+        self.output = output
+
+
+def _no_preview(_: Arguments) -> str:
+    return ""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that a model can call.
+
+    `run` gets arguments that match `parameters`. When it is cancelled it must stop what it started; it may then
+    return its output so far instead of raising.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """The JSON schema of the arguments, an object."""
+    run: Callable[[Arguments], Awaitable[ToolOutput]]
+    describe: Callable[[Arguments], str]
+    """Returns what a call would do, in one line that is safe to print."""
+    preview: Callable[[Arguments], str] = _no_preview
+    """Returns what exactly a call would change, safe to print, for the user who is asked; "" if `describe`
+    suffices."""
+    check: Callable[[Arguments], object] | None = None
+    """Raises `InvalidArguments` for a call that cannot succeed, about which the user is not asked."""
+    run_live: Callable[[Arguments, OutputListener], Awaitable[ToolOutput]] | None = None
+    """Does the same as `run` and reports the output while it is printed; None if the tool cannot."""
+    needs_approval: bool = False
+    """Whether a call may change something, so that the user is asked before it runs."""
+    limits: Limits | None = None
+    """Truncation limits of the answer, None for the default."""
+    timeout: float = 120.0
+    """Seconds."""
+    is_offered: bool = True
+    """Whether the toolbox offers it; a tool that it does not offer can still be called."""
+
+
+class Toolbox:
+    """The tools of an agent, in the order in which the model gets them."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.name in self._tools:
+                raise BadSetting("tools", tool.name, "each tool needs a name of its own")
+            self._tools[tool.name] = tool
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """Name, description and parameters of each tool, in the neutral form and always in the same order."""
+        return [
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+            for tool in self._tools.values()
+            if tool.is_offered
+        ]
+
+    @property
+    def limits(self) -> dict[str, Limits]:
+        """Truncation limits of the tools that have their own."""
+        return {name: tool.limits for name, tool in self._tools.items() if tool.limits is not None}
+
+    def get(self, name: str) -> Tool | None:
+        """Return a tool by its name."""
+        return self._tools.get(name)
+
+    def parse_call(self, name: str, arguments: str) -> tuple[Tool, Arguments] | ToolOutput:
+        """Return the tool and the checked arguments of a call, or the answer that says what is wrong with it."""
+        tool = self._tools.get(name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            return error_output(f"There is no tool {one_line(name)!r}. The tools are: {known}.")
+        try:
+            return tool, check_arguments(parse_arguments(arguments), tool.parameters)
+        except InvalidArguments as problem:
+            return error_output(f"{name} was not run: {problem}")
+
+    def needs_approval(self, name: str, arguments: str) -> bool:
+        """Return whether the user must be asked before a call; a wrong call, which cannot run, needs no
+        approval."""
+        parsed = self.parse_call(name, arguments)
+        return not isinstance(parsed, ToolOutput) and parsed[0].needs_approval
+
+    def find_problem(self, name: str, arguments: str) -> ToolOutput | None:
+        """Return the answer to a call that cannot succeed as things are, None for one that may."""
+        parsed = self.parse_call(name, arguments)
+        if isinstance(parsed, ToolOutput):
+            return parsed
+        tool, given = parsed
+        try:
+            if tool.check is not None:
+                tool.check(given)
+        except InvalidArguments as problem:
+            return error_output(str(problem))
+        except OSError as problem:
+            return error_output(f"{name} failed: {describe_error(problem)}")
+        return None
+
+    def describe(self, name: str, arguments: str) -> str:
+        """Return what a call would do in one line, also for a wrong call."""
+        return self._call_text(name, arguments, "describe")
+
+    def preview(self, name: str, arguments: str) -> str:
+        """Return what exactly a call would change, for the user who is asked; may be empty."""
+        return self._call_text(name, arguments, "preview")
+
+    def reports_output(self, name: str) -> bool:
+        """Return whether a tool can report its output while it runs."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.run_live is not None
+
+    async def call(self, name: str, arguments: str, *, on_output: OutputListener | None = None) -> ToolOutput:
+        """Return the answer to a call as the model wrote it; `on_output` gets the output of a tool that can
+        report it."""
+        parsed = self.parse_call(name, arguments)
+        if isinstance(parsed, ToolOutput):
+            return parsed
+        tool, given = parsed
+        return bound_output(await _run_with_timeout(tool, given, on_output))
+
+    def _call_text(self, name: str, arguments: str, method: Literal["describe", "preview"]) -> str:
+        parsed = self.parse_call(name, arguments)
+        if isinstance(parsed, ToolOutput):
+            return one_line(f"{name} {arguments[:500]}") if method == "describe" else ""
+        tool, given = parsed
+        try:
+            return str(getattr(tool, method)(given))
+        except Exception as problem:  # noqa: BLE001 - the user is asked even if a tool cannot describe the call
+            return one_line(f"{name} {arguments[:500]}") if method == "describe" else describe_error(problem)
+
+
+# ── Running ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _run_with_timeout(tool: Tool, given: Arguments, on_output: OutputListener | None) -> ToolOutput:
+    """Run a tool; stop it after its timeout or when the caller is cancelled."""
+    task = asyncio.ensure_future(_run_safely(tool, given, on_output))
+    try:
+        done, _ = await asyncio.wait({task}, timeout=tool.timeout)
+    except asyncio.CancelledError:
+        # The reason is part of stored results, so its wording does not change.
+        raise ToolInterrupted(await _stop(task, tool, "somebody stopped it")) from None
+    if done:
+        return _result(task, tool)
+    return await _stop(task, tool, f"it took longer than {tool.timeout:g} seconds")
+
+
+async def _run_safely(tool: Tool, given: Arguments, on_output: OutputListener | None) -> ToolOutput:
+    try:
+        if tool.run_live is not None and on_output is not None:
+            return await tool.run_live(given, on_output)
+        return await tool.run(given)
+    except InvalidArguments as problem:
+        return error_output(str(problem))
+    except Exception as problem:  # noqa: BLE001 - every error of a tool becomes an answer to the model
+        return error_output(f"{tool.name} failed: {describe_error(problem)}")
+
+
+def _result(task: asyncio.Future[ToolOutput], tool: Tool) -> ToolOutput:
+    """Return the answer of a finished task, which may have cancelled itself."""
+    if task.cancelled():
+        return error_output(f"{tool.name} was stopped before it had an answer.")
+    return task.result()
+
+
+async def _stop(task: asyncio.Future[ToolOutput], tool: Tool, reason: str) -> ToolOutput:
+    """Cancel a run and return its answer with a note."""
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=TOOL_STOP_TIMEOUT_S)
+    note = f"[{tool.name} was stopped: {reason}]"
+    if not done:
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
+    if not done or task.cancelled():
+        return error_output(note)
+    output = task.result()
+    return replace(output, content=append_note(output.content, note), error=True)
+
+
+def describe_error(problem: BaseException) -> str:
+    """Return an error in one line, without a traceback."""
+    if isinstance(problem, OSError) and problem.strerror:
+        where = f": {problem.filename}" if isinstance(problem.filename, str) else ""
+        return one_line(f"{problem.strerror}{where}", width=500)
+    words = one_line(str(problem), width=500)
+    return words or type(problem).__name__
+
+
+# ── Bounding ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def append_note(content: Content, note: str) -> Content:
+    """Return a content with a note after it."""
+    if isinstance(content, str):
+        return f"{content}{'' if not content or content.endswith(chr(10)) else chr(10)}{note}"
+    return (*content, Text(text=note))
+
+
+def bound_output(output: ToolOutput) -> ToolOutput:
+    """Shorten an answer to what can be stored."""
+    if isinstance(output.content, str):
+        if len(output.content) <= MAX_OUTPUT_CHARS:
+            return output
+        return replace(output, content=shorten(output.content, MAX_OUTPUT_CHARS))
+    room = MAX_OUTPUT_CHARS
+    parts: list[AnyPart] = []
+    for part in output.content:
+        size = _part_chars(part)
+        if size > room:
+            part = Text(text=_shorten_part(part, size, room))
+        room = max(0, room - size)
+        parts.append(part)
+    return replace(output, content=tuple(parts))
+
+
+def _part_chars(part: AnyPart) -> int:
+    if isinstance(part, Text):
+        return len(part.text)
+    return part.size if isinstance(part, Media) else 0
+
+
+def _shorten_part(part: AnyPart, size: int, room: int) -> str:
+    if isinstance(part, Text) and room:
+        return shorten(part.text, room)
+    return f"[left out: {size:,} characters, because an answer may have {MAX_OUTPUT_CHARS:,}]"
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """Return the beginning and the end of a text that is too long to be stored."""
+    half = max_chars // 2
+    left_out = len(text) - 2 * half
+    note = f"[{left_out:,} characters were left out here and not stored: an answer may have {MAX_OUTPUT_CHARS:,}]"
+    return f"{text[:half]}\n{note}\n{text[len(text) - half :]}"
+
+
+# ── Media parts of an answer ──────────────────────────────────────────────────────────────────────────────
+
+
+def image_part(media_type: str, data: bytes | str) -> Media:
+    """Return an image part from bytes or their Base64."""
+    return _media({"type": "image", "source": _base64(media_type, data)})
+
+
+def audio_part(media_type: str, data: str) -> Media:
+    """Return an audio part from its Base64."""
+    audio_format = {"audio/mpeg": "mp3", "audio/x-wav": "wav"}.get(
+        mime_type(media_type), mime_type(media_type).partition("/")[2]
+    )
+    return _media({"type": "input_audio", "input_audio": {"data": data, "format": audio_format}})
+
+
+def document_part(media_type: str, data: str, *, name: str) -> Media:
+    """Return a file part from its Base64; an image becomes an image part."""
+    if mime_type(media_type).startswith("image/"):
+        return image_part(media_type, data)
+    kind = mime_type(media_type) or "application/octet-stream"
+    return _media({"type": "file", "file": {"filename": name, "file_data": f"data:{kind};base64,{data}"}})
+
+
+def media_dialect(content: Content) -> Dialect:
+    """Return the dialect of the media that the functions above make, "" for text. A fact with media names it, so
+    that the other dialects write the media in their own form."""
+    media = [part for part in content if isinstance(part, Media)] if not isinstance(content, str) else []
+    if not media:
+        return ""
+    return "anthropic" if any(unraw(part.native).get("type") == "image" for part in media) else "openai_chat"
+
+
+def _base64(media_type: str, data: bytes | str) -> dict[str, str]:
+    text = data if isinstance(data, str) else b64encode(data).decode()
+    return {"type": "base64", "media_type": mime_type(media_type), "data": text}
+
+
+def _media(native: dict[str, Any]) -> Media:
+    found = measure_media(native)
+    return Media(native=raw(native), mime=found.mime, size=found.size, units=found.units)

@@ -1,0 +1,59 @@
+"""Tools that a model can call: files, search, shell, recall and MCP servers.
+
+tool.py            a tool and the toolbox, which answers every call
+tool_arguments.py  arguments: parsed and checked against the schema
+workspace.py       the working folder: which paths are allowed, which files have been read
+files.py           read, write, edit and list (text_edit.py: encodings and replacements)
+planned_change.py  the change of a file that the user is shown
+file_search.py     search (search_worker.py: the process that searches)
+shell.py           run (process_group.py: a process with its group and its output; command_environment.py)
+log_recall.py      the recall tools: search and read the session's log
+mcp.py             tools of MCP servers
+approvals.py       facts about a call, for the decision whether it needs approval
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from foveal.agent.log_recall import recall_tools
+from foveal.agent.tool import Tool, Toolbox, ToolInterrupted, ToolOutput
+from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tools.approvals import call_facts
+from foveal.agent.tools.command_environment import without_secrets
+from foveal.agent.tools.file_search import search_tool
+from foveal.agent.tools.files import file_tools
+from foveal.agent.tools.mcp import McpServers, mcp_tool_name
+from foveal.agent.tools.process_group import OutputSpool
+from foveal.agent.tools.shell import shell_tool
+from foveal.agent.tools.workspace import Workspace
+from foveal.recall import Library
+
+__all__ = [
+    "InvalidArguments",
+    "McpServers",
+    "OutputSpool",
+    "Tool",
+    "ToolInterrupted",
+    "ToolOutput",
+    "Toolbox",
+    "Workspace",
+    "builtin_tools",
+    "call_facts",
+    "file_tools",
+    "mcp_tool_name",
+    "recall_tools",
+    "search_tool",
+    "shell_tool",
+    "without_secrets",
+]
+
+
+def builtin_tools(
+    root: str | Path, library: Library | None = None, *, extra_folders: Iterable[str | Path] = ()
+) -> list[Tool]:
+    """Return the built-in tools for a folder, with the recall tools if a session (or other library) is given."""
+    workspace = Workspace(root, extra_folders=extra_folders)
+    recall = [] if library is None else recall_tools(library)
+    return [*file_tools(workspace), search_tool(workspace), shell_tool(workspace), *recall]

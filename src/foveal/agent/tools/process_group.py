@@ -1,0 +1,239 @@
+"""Runs a subprocess in its own process group and kills the group at the end.
+
+1. Both streams are one pipe, so their output stays in order. It is spooled to a file: of output above
+   `MAX_OUTPUT_CHARS` bytes, the beginning and the end. Memory use does not depend on the amount of output.
+2. When the process ends, the processes that it left running in its group are killed. When it takes too long or the
+   caller is cancelled, the group gets SIGTERM, then SIGKILL; the output until then is returned.
+3. The group is killed before its leader is reaped, so that the group's number cannot belong to another process yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, Self
+
+from foveal.agent.tool import MAX_OUTPUT_CHARS, OutputListener
+
+TERMINATE_WAIT_S: Final = 1.0
+"""Seconds between SIGTERM and SIGKILL."""
+TRAILING_OUTPUT_WAIT_S: Final = 0.5
+"""Seconds in which other processes of the group may still write after their leader has ended."""
+_CHUNK_BYTES: Final = 1 << 18
+
+
+class ProcessResult(NamedTuple):
+    """Output and end of a process."""
+
+    output: str
+    status: int
+    """The exit status, or the negative number of the signal that ended the process."""
+    timed_out: bool = False
+    had_orphans: bool = False
+    """Whether the process had left others running, which were killed."""
+    had_invalid_utf8: bool = False
+    """Whether some bytes were not UTF-8 and were replaced."""
+
+
+class OutputSink(Protocol):
+    """Where a pipe writes its data."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+async def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout_s: float,
+    max_bytes: int = MAX_OUTPUT_CHARS,
+    on_output: OutputListener | None = None,
+) -> ProcessResult:
+    """Run a process to its end; when cancelled, stop it and return the output so far.
+
+    `on_output` gets the output while it is printed."""
+    with OutputSpool(max_bytes) as spool, OutputPipe(spool, on_output) as pipe:
+        child = _spawn(argv, cwd, env, pipe.writer)
+        pipe.close_writer()
+        ended = _watch_exit(child)
+        timed_out = was_stopped = False
+        try:
+            await asyncio.wait_for(ended.wait(), timeout_s)
+            await _wait_for(pipe.ended, TRAILING_OUTPUT_WAIT_S)
+        except (TimeoutError, asyncio.CancelledError) as problem:
+            timed_out, was_stopped = isinstance(problem, TimeoutError), True
+            _signal_group(child, signal.SIGTERM)
+            with suppress(asyncio.CancelledError):
+                await _wait_for(ended, TERMINATE_WAIT_S)
+        had_orphans = not was_stopped and not pipe.ended.is_set()
+        await _kill_group(child, ended)
+        pipe.drain()
+        text, had_invalid_utf8 = spool.text()
+        status = -signal.SIGKILL if child.returncode is None else child.returncode
+        return ProcessResult(
+            text,
+            status,
+            timed_out=timed_out,
+            had_orphans=had_orphans,
+            had_invalid_utf8=had_invalid_utf8,
+        )
+
+
+def _spawn(argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=out,
+        start_new_session=True,
+    )
+
+
+def _watch_exit(child: subprocess.Popen[bytes]) -> asyncio.Event:
+    """Return an event that is set when a process ends; the process is not reaped by that."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def wait() -> None:
+        if hasattr(os, "waitid"):
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            child.wait()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=wait, name=f"wait-{child.pid}", daemon=True).start()
+    return ended
+
+
+async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout_s)
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+async def _kill_group(child: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
+    """Kill the whole group and reap its leader."""
+    _signal_group(child, signal.SIGKILL)
+    with suppress(asyncio.CancelledError):
+        await _wait_for(ended, TERMINATE_WAIT_S)
+    child.poll()
+
+
+# ── Output ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OutputPipe:
+    """A pipe that the event loop reads into a sink, and shows to a listener."""
+
+    def __init__(self, sink: OutputSink, listener: OutputListener | None = None) -> None:
+        self._sink, self._listener = sink, listener
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Event = asyncio.Event()
+        """Set when all writers have closed the pipe."""
+        self.writer: int
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+
+    def __enter__(self) -> Self:
+        self._loop.add_reader(self._reader, self._read)
+        return self
+
+    def close_writer(self) -> None:
+        """Close this process's copy of the writing end; the child has inherited its own."""
+        writer, self.writer = self.writer, -1
+        if writer >= 0:
+            os.close(writer)
+
+    def __exit__(self, *_: object) -> None:
+        self.close_writer()
+        self._loop.remove_reader(self._reader)
+        os.close(self._reader)
+
+    def drain(self) -> None:
+        """Read what is in the pipe, at most 64 chunks, without waiting."""
+        for _ in range(64):
+            if not self._read():
+                return
+
+    def _read(self) -> bool:
+        try:
+            data = b"" if self.ended.is_set() else os.read(self._reader, _CHUNK_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if data:
+            self._sink.write(data)
+            if self._listener is not None:
+                self._listener(data)
+        else:
+            self.ended.set()
+            self._loop.remove_reader(self._reader)
+        return bool(data)
+
+
+class OutputSpool:
+    """A temporary file for output of any length: the first half, then a ring with the last half."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._half = max(1, max_bytes // 2)
+        self._file = tempfile.TemporaryFile(prefix="foveal-")  # noqa: SIM115 - closed by __exit__
+        self._total = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, data: bytes) -> None:
+        """Append data, overwriting the oldest data of the ring when it is full."""
+        while data:
+            position, room = self._next_position()
+            piece, data = data[:room], data[room:]
+            self._file.seek(position)
+            self._file.write(piece)
+            self._total += len(piece)
+
+    def _next_position(self) -> tuple[int, int]:
+        """Return the position of the next byte, and how many bytes can follow there."""
+        half = self._half
+        if self._total < half:
+            return self._total, half - self._total
+        inside = (self._total - half) % half
+        return half + inside, half - inside
+
+    def text(self) -> tuple[str, bool]:
+        """Return the output, and whether some of it was not UTF-8."""
+        self._file.flush()
+        half, left_out = self._half, self._total - 2 * self._half
+        if not self._total:
+            return "", False
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            if left_out <= 0:
+                return _decode(whole)
+            cut = half + self._total % half
+            note = f"\n[{left_out:,} bytes were left out here and not kept: output may have {2 * half:,}]\n"
+            (start, invalid), (end, also) = _decode(whole[:half]), _decode(whole[cut:] + whole[half:cut])
+            return start + note + end, invalid or also
+
+
+def _decode(data: mmap.mmap | bytes) -> tuple[str, bool]:
+    try:
+        return str(data, "utf-8"), False
+    except UnicodeDecodeError:
+        return str(data, "utf-8", "replace"), True

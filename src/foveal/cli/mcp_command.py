@@ -1,0 +1,129 @@
+"""`foveal mcp`: recall tools over past sessions for any MCP client.
+
+foveal mcp                                 sessions of Claude Code, Codex, pi and Foveal in their default places
+foveal mcp PATH … [--store FILE|URL]       only these: transcripts, folders of them, stores
+foveal mcp --http PORT                     over HTTP on 127.0.0.1, with a token, instead of standard input
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from foveal.errors import BadSetting, FovealError, StoreUnusable
+
+if TYPE_CHECKING:
+    from foveal.recall.archive import Archive
+    from foveal.recall.archive.index_file import IndexFile
+
+COMMANDS: Final = ("mcp",)
+_MAX_PORT: Final = 65_535
+_DEFAULT_TOKENS: Final = 4_000
+SEARCH_S: Final = 2.0
+"""Time for which a call reads sessions that the index does not have yet; a task indexes them meanwhile."""
+_MAX_PROBLEM_CHARS: Final = 500
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "MCP server: lets any agent search and read past sessions, of Claude Code, Codex, pi and Foveal"
+    parser = commands.add_parser("mcp", help=about, description=about)
+    help = (
+        "a transcript, a store, or a folder of them; default: where the agents and Foveal keep their sessions"
+    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=help)
+    help = "a store of Foveal: a file, a folder, or postgresql://user@host/database; may be repeated"
+    parser.add_argument("--store", action="append", default=[], metavar="STORE", help=help)
+    help = "the tenant whose sessions are read from a database; default: default"
+    parser.add_argument("--tenant", default="default", metavar="NAME", help=help)
+    help = f"at most so many tokens in an answer; default: {_DEFAULT_TOKENS:,}"
+    parser.add_argument("--tokens", type=int, default=_DEFAULT_TOKENS, metavar="N", help=help)
+    help = "serve HTTP on this port of 127.0.0.1 (0: a free one); the token is FOVEAL_MCP_TOKEN, or a new one"
+    parser.add_argument("--http", type=int, metavar="PORT", help=help)
+
+
+def mcp(args: Namespace) -> int:
+    """Serve until the client closes the connection, or until Ctrl-C."""
+    if find_spec("mcp") is None:
+        raise FovealError("foveal mcp needs the package mcp: pip install 'foveal[mcp]'")
+    if args.http is not None and not 0 <= args.http <= _MAX_PORT:
+        raise BadSetting("--http", args.http, f"a port from 0 to {_MAX_PORT:,}")
+    import asyncio
+
+    try:
+        asyncio.run(_serve(args))
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _serve(args: Namespace) -> None:
+    import asyncio
+
+    from foveal.recall.archive import Archive
+    from foveal.recall.archive.session_places import default_sources, given_sources
+
+    given = [*args.paths, *args.store]
+    sources = given_sources(given, tenant=args.tenant) if given else default_sources()
+    if not sources:
+        raise FovealError("no sessions of Claude Code, Codex, pi or Foveal were found: name a path")
+    archive = Archive(sources, tokens=args.tokens, work_s=SEARCH_S, kept=_open_index())
+    archive.index_in_background()
+    names = ", ".join(source.name for source in sources)
+    # Beside the server, because a database that does not answer must not delay the client's connection.
+    check = asyncio.create_task(_report_problems(archive)) if given else None
+    try:
+        if args.http is None:
+            if sys.stdin.isatty():
+                print(
+                    f"foveal mcp: an MCP client speaks on standard input; sessions: {names}", file=sys.stderr
+                )
+            await _serve_stdio(archive)
+        else:
+            from foveal.mcp_server.http import serve_http
+
+            await serve_http(archive, args.http)
+    finally:
+        if check is not None:
+            check.cancel()
+            await asyncio.wait([check])
+        await archive.close()
+
+
+def _open_index() -> IndexFile | None:
+    """Return the index in the user's cache folder, None if it cannot be used; say why, and if it is built again."""
+    from foveal.recall.archive.index_file import IndexFile
+    from foveal.user_paths import cache_folder
+
+    try:
+        index = IndexFile(cache_folder() / "recall")
+    except StoreUnusable as problem:
+        _print_problem(f"{problem}; until then the index is in memory and ends with the server")
+        return None
+    if index.notice:
+        _print_problem(index.notice)
+    return index
+
+
+async def _report_problems(archive: Archive) -> None:
+    """Print what cannot be read of the places that the user named."""
+    for problem in await archive.check():
+        _print_problem(problem)
+
+
+def _print_problem(problem: str) -> None:
+    from foveal.core.wire.safe_print import one_line
+
+    print(f"foveal mcp: {one_line(problem, width=_MAX_PROBLEM_CHARS)}", file=sys.stderr, flush=True)
+
+
+async def _serve_stdio(archive: Archive) -> None:
+    from mcp.server.stdio import stdio_server
+
+    from foveal.mcp_server.recall_server import recall_server
+
+    server = recall_server(archive)
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, server.create_initialization_options())

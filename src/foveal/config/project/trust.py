@@ -1,0 +1,189 @@
+"""Stored answers to which items of a project the user allows.
+
+    trust = Trust()
+    trust.state(root, item)                        # "new": the user was not asked about it
+    trust.answer(root, [item], allowed={item.key})
+    trust.state(root, item)                        # "allowed", until the item changes
+
+1. A project is identified by the real path of its root and by its device and inode. A renamed or replaced folder, a
+   copy, or the same folder mounted elsewhere is another project. Nothing in the project takes part in the identity.
+2. An answer is bound to the digest of an item. The text that the user saw is stored, to show what has changed. An
+   answer to an item whose text does not decide what runs counts in this process only.
+3. Each project has a file of its own in the user's state folder. It is read on each call, so an answer that one
+   process stores counts for all.
+4. A file that cannot be parsed counts as empty: the user is asked again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from foveal.config.project.item import ItemState, ProjectItem
+from foveal.config.project.safe_read import UnusableFile, read_text_file
+from foveal.user_paths import state_folder
+
+_MAX_TRUST_FILE_BYTES: Final = 64 * 1024 * 1024
+
+
+class ItemTrust(Protocol):
+    """Decides which items of a project are used."""
+
+    def state(self, root: Path, item: ProjectItem) -> ItemState:
+        """Return the user's answer to an item."""
+        ...
+
+
+class EveryItem:
+    """Allows every item, for a program that reads only projects of its own."""
+
+    def state(self, root: Path, item: ProjectItem) -> ItemState:
+        return "allowed"
+
+
+class GivenItems:
+    """Allows exactly the given items, in one process; stores nothing. An item whose text does not decide what runs
+    is not allowed."""
+
+    def __init__(self, items: Iterable[ProjectItem] = ()) -> None:
+        self._digests = {item.key: item.digest for item in items}
+
+    def state(self, root: Path, item: ProjectItem) -> ItemState:
+        known = self._digests.get(item.key)
+        if not item.is_bound:
+            return "unbound"
+        return "new" if known is None else "allowed" if known == item.digest else "changed"
+
+
+# ── Stored answers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class _StoredAnswer(msgspec.Struct, frozen=True):
+    digest: str
+    is_allowed: bool
+    text: str
+    """The text that the user saw."""
+
+
+class _ProjectRecord(msgspec.Struct, frozen=True):
+    """Content of the file of a project."""
+
+    path: str
+    device: int
+    inode: int
+    answers: dict[str, _StoredAnswer] = {}
+    """By key of the item."""
+
+
+class _OldTrustFile(msgspec.Struct):
+    """Content of the `trust.json` of earlier versions: one answer for all of a project, by path."""
+
+    projects: dict[str, bool] = {}
+
+
+class Trust:
+    """The user's answers, in the folder `folder`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder: Path = folder or state_folder() / "trust"
+        self._answers_here: dict[tuple[Path, str], bool] = {}
+        """Answers that count in this process only, by root and digest: to items not bound to their code."""
+
+    def state(self, root: Path, item: ProjectItem) -> ItemState:
+        """Return the answer to an item: the stored one, or for an item that is not bound, this process's."""
+        if not item.is_bound:
+            here = self._answers_here.get((root, item.digest))
+            return "unbound" if here is None else "allowed" if here else "refused"
+        known = self._read(root).answers.get(item.key)
+        if known is None:
+            return "new"
+        if known.digest != item.digest:
+            return "changed"
+        return "allowed" if known.is_allowed else "refused"
+
+    def seen_text(self, root: Path, item: ProjectItem) -> str | None:
+        """Return the text of the item when the user was asked about it; None if that never happened."""
+        known = self._read(root).answers.get(item.key)
+        return None if known is None or not item.is_bound else known.text
+
+    def answer(self, root: Path, items: Iterable[ProjectItem], *, allowed: Collection[str]) -> None:
+        """Store that the user was asked about these items and allows those with the given keys."""
+        record, asked = self._read(root), tuple(items)
+        self._answers_here |= {
+            (root, item.digest): item.key in allowed for item in asked if not item.is_bound
+        }
+        new = {
+            item.key: _StoredAnswer(digest=item.digest, is_allowed=item.key in allowed, text=item.text)
+            for item in asked
+            if item.is_bound
+        }
+        self._write(root, msgspec.structs.replace(record, answers=record.answers | new))
+
+    def forget(self, root: Path) -> None:
+        """Delete the answers, so that the user is asked again."""
+        self._file(root).unlink(missing_ok=True)
+
+    def has_answers(self, root: Path) -> bool:
+        """Return whether the user was asked about any item of this project."""
+        return bool(self._read(root).answers)
+
+    def was_trusted_as_a_whole(self, root: Path) -> bool:
+        """Return whether an earlier version stored that the user trusts the project. That answer allows nothing."""
+        try:
+            found = read_text_file(self.folder.with_name("trust.json"), max_bytes=_MAX_TRUST_FILE_BYTES)
+            old = (
+                msgspec.json.decode(found.text, type=_OldTrustFile) if found is not None else _OldTrustFile()
+            )
+        except (UnusableFile, msgspec.DecodeError):
+            return False
+        return old.projects.get(_path_text(root), False)
+
+    # ── Files ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, root: Path) -> _ProjectRecord:
+        empty = _identity(root)
+        try:
+            found = read_text_file(self._file(root), max_bytes=_MAX_TRUST_FILE_BYTES)
+            known = msgspec.json.decode(found.text, type=_ProjectRecord) if found is not None else empty
+        except (UnusableFile, msgspec.DecodeError):
+            return empty
+        is_same = (known.path, known.device, known.inode) == (empty.path, empty.device, empty.inode)
+        return known if is_same else empty
+
+    def _file(self, root: Path) -> Path:
+        project = _identity(root)
+        name = f"{project.device}\0{project.inode}\0{project.path}".encode()
+        return self.folder / f"{sha256(name).hexdigest()[:32]}.json"
+
+    def _write(self, root: Path, record: _ProjectRecord) -> None:
+        """Replace the file atomically: a crash leaves the old file."""
+        path = self._file(root)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with open(number, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(record), indent=2))
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+def _identity(root: Path) -> _ProjectRecord:
+    """Return a record without answers. A folder that does not exist has device and inode 0."""
+    try:
+        about = os.stat(root)
+    except OSError:
+        return _ProjectRecord(path=_path_text(root), device=0, inode=0)
+    return _ProjectRecord(path=_path_text(root), device=about.st_dev, inode=about.st_ino)
+
+
+def _path_text(root: Path) -> str:
+    """Return a path as text for JSON, even if its name is not valid UTF-8."""
+    return os.fsencode(os.path.realpath(root)).decode("utf-8", "backslashreplace")

@@ -1,1 +1,0 @@
-"""What the inspector shows of a session, computed from its log."""

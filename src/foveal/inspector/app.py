@@ -1,0 +1,265 @@
+"""The inspector as routes of an HTTP application, for `foveal inspect` and `foveal serve`.
+
+1. The application around it checks each request (Host, Origin, sizes) and sets `state.caller`: None if the browser
+   has not logged in. Pages then redirect to the login, and the API answers 401. `state.may_read_on` says whether a
+   stream may go on.
+2. What a caller sees are the sessions of its tenant, which `sources` returns.
+3. Links are relative, so a reverse proxy can add a prefix.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from foveal.errors import FovealError, StoreError, UnknownHandle
+from foveal.inspector.api import InspectCall, InspectorApi
+from foveal.inspector.browser_logins import WRITE_TOKEN_HEADER, BrowserLogins
+from foveal.inspector.pages import (
+    FIRST_LOG_ROWS,
+    FIRST_SESSION_ROWS,
+    PageFrame,
+    error_page,
+    login_page,
+    overview_page,
+    session_page,
+)
+from foveal.inspector.queries import InspectQuery
+from foveal.inspector.script_bundle import main_script
+from foveal.inspector.sessions.source import NotWritable, SessionMissing, SessionSource
+from foveal.inspector.static_files import MAIN_SCRIPT, static_file
+from foveal.web.http_errors import HttpError, error_response, http_error_of
+from foveal.web.http_headers import PAGE_SECURITY_HEADERS, Headers, token_of
+from foveal.web.request_structs import read_query
+
+INSPECT_PATH: Final = "/inspect"
+MAX_FORM_BYTES: Final = 10_000
+HTML_TYPE: Final = "text/html"
+_MISSING_SESSION: Final = "there is no session with this id, or it was erased"
+LOG: Final = logging.getLogger("foveal.inspector")
+
+Handler = Callable[[InspectCall], Awaitable[Response]]
+
+
+class LoginRules(NamedTuple):
+    """How browsers log in."""
+
+    hint: str
+    """What the login page says."""
+    has_form: bool
+    """Whether a token can be typed; otherwise it comes with the address that the command has printed."""
+    shows_store_errors: bool = False
+    """Whether errors of stores are shown in full: they have paths of this machine."""
+
+
+class Inspector:
+    """The pages and the API; also the `Pages` that the server's guard asks."""
+
+    def __init__(
+        self, sources: Callable[[str], SessionSource], logins: BrowserLogins, rules: LoginRules
+    ) -> None:
+        """`sources` returns the place with the sessions of a tenant."""
+        self._sources = sources
+        self._logins = logins
+        self._rules = rules
+        self._api = InspectorApi()
+
+    def owns(self, path: str) -> bool:
+        """Return whether a path belongs to the inspector."""
+        return path == INSPECT_PATH or path.startswith(f"{INSPECT_PATH}/")
+
+    def token_of(self, headers: Headers) -> str:
+        """Return the token with which the browser has logged in; "" if it has not."""
+        return self._logins.token_of(headers)
+
+    def end_streams(self) -> None:
+        """End all streams, because the server stops."""
+        self._api.stopping.set()
+
+    def routes(self) -> list[Route]:
+        """Return the routes, with their full paths."""
+        api = self._api
+        reads: dict[str, Handler] = {
+            "sessions": api.sessions,
+            "timeline": api.timeline,
+            "text": api.text,
+            "shown": api.shown,
+            "request": api.request,
+            "diff": api.diff,
+            "search": api.search,
+            "lost": api.lost,
+            "room": api.room,
+            "statements": api.statements,
+            "writers": api.writers,
+            "whatif": api.what_if,
+            "live": api.live,
+            "export": api.export,
+        }
+        prefix = INSPECT_PATH
+        return [
+            Route(prefix, self._page(_to_overview), methods=["GET"]),
+            Route(f"{prefix}/", self._page(self._overview), methods=["GET"]),
+            Route(f"{prefix}/session", self._page(self._session), methods=["GET"]),
+            Route(f"{prefix}/login", self._page(self._login), methods=["GET", "POST"]),
+            Route(f"{prefix}/logout", self._page(self._log_out), methods=["POST"]),
+            Route(f"{prefix}/static/{{name}}", self._page(_static), methods=["GET"]),
+            *(
+                Route(f"{prefix}/api/{name}", self._endpoint(handler), methods=["GET"])
+                for name, handler in reads.items()
+            ),
+            Route(f"{prefix}/api/act", self._endpoint(api.act, is_change=True), methods=["POST"]),
+        ]
+
+    # ── Pages ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _overview(self, request: Request) -> Response:
+        if (call := self._call(request)) is None:
+            return _redirect("login")
+        page = await call.rows(limit=FIRST_SESSION_ROWS)
+        return _html(overview_page(page, self._frame(request)))
+
+    async def _session(self, request: Request) -> Response:
+        if (call := self._call(request)) is None:
+            return _redirect(f"login?{urlencode({'id': read_query(request, InspectQuery).id})}")
+        reader = await call.source.open(read_query(request, InspectQuery).id)
+        end = (await reader.end()).next_seq
+        events = await reader.read(max(0, end - FIRST_LOG_ROWS), max(0, end - 1))
+        self._api.expect_outline(call.tenant, reader, end)
+        return _html(session_page(reader.about, events, self._frame(request)))
+
+    async def _login(self, request: Request) -> Response:
+        """Log in by the form, or by an address with a token where there is no form."""
+        rules, headers = self._rules, request.scope["headers"]
+        given = (await _form(request)) if request.method == "POST" else dict(request.query_params)
+        token = given.get("token", "") if (request.method == "POST") == rules.has_form else ""
+        session = given.get("id", "")
+        wanted = f"session?id={quote(session, safe='')}" if session else "./"
+        if cookie := await self._logins.log_in(token.strip(), headers):
+            response = _redirect(wanted)
+            response.headers["Set-Cookie"] = cookie
+            return response
+        if not token and self._call(request) is not None:
+            return _redirect(wanted)
+        problem = "This token is unknown, used up or revoked." if token else ""
+        page = login_page(rules.hint, has_form=rules.has_form, problem=problem, session=session)
+        return _html(page, status=401 if token or not rules.has_form else 200)
+
+    async def _log_out(self, request: Request) -> Response:
+        headers = request.scope["headers"]
+        self._require_write_token((await _form(request)).get("write_token", ""), headers)
+        response = _redirect("login")
+        response.headers["Set-Cookie"] = self._logins.log_out(headers)
+        return response
+
+    def _frame(self, request: Request) -> PageFrame:
+        headers = request.scope["headers"]
+        can_log_out = self._rules.has_form and bool(self._logins.token_of(headers))
+        command = "foveal serve" if self._rules.has_form else "foveal inspect"
+        return PageFrame(self._logins.write_token(headers), command, can_log_out)
+
+    # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _call(self, request: Request) -> InspectCall | None:
+        caller = request.state.caller
+        if caller is None:
+            return None
+        shows_errors = self._rules.shows_store_errors
+        return InspectCall(request, caller.tenant, self._sources(caller.tenant), shows_errors)
+
+    def _page(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Any]:
+        async def respond(request: Request) -> Response:
+            request.state.security_headers = PAGE_SECURITY_HEADERS
+            try:
+                return await handler(request)
+            except (HttpError, FovealError) as problem:
+                error = self._error_of(problem)
+                return _html(error_page(error.title, error.detail), status=error.status)
+
+        return respond
+
+    def _endpoint(self, handler: Handler, *, is_change: bool = False) -> Callable[[Request], Any]:
+        async def respond(request: Request) -> Response:
+            request.state.security_headers = PAGE_SECURITY_HEADERS
+            try:
+                call = self._call(request)
+                if call is None:
+                    raise HttpError(401, self._rules.hint, code="not_logged_in")
+                headers = request.scope["headers"]
+                # A program sends a token of the server and no cookie; its requests come from no page.
+                if is_change and (self._logins.token_of(headers) or not token_of(headers)):
+                    self._require_write_token(request.headers.get(WRITE_TOKEN_HEADER, ""), headers)
+                return await handler(call)
+            except (HttpError, FovealError) as problem:
+                return error_response(self._error_of(problem), "openai")
+
+        return respond
+
+    def _require_write_token(self, given: str, headers: Headers) -> None:
+        """Raise `HttpError` unless a page of this server sends the request: a cookie alone comes from any page."""
+        if not self._logins.is_write_token(given, headers):
+            detail = f"the header {WRITE_TOKEN_HEADER} must have the token of the page: reload the page"
+            raise HttpError(403, detail, code="no_write_token")
+
+    def _error_of(self, problem: HttpError | FovealError) -> HttpError:
+        match problem:
+            case HttpError():
+                return problem
+            case SessionMissing():
+                detail = str(problem) if self._rules.shows_store_errors else _MISSING_SESSION
+                return HttpError(404, detail, code="unknown_session")
+            case UnknownHandle():
+                return HttpError(404, str(problem), code="unknown_handle")
+            case NotWritable():
+                return HttpError(409, str(problem), code="not_writable")
+            case StoreError():
+                LOG.warning("the inspector cannot read a store: %s", problem)
+                if self._rules.shows_store_errors:
+                    return HttpError(503, str(problem), code="store")
+        error = http_error_of(problem)
+        # Errors without a status of their own say what is not possible, not that the server is broken.
+        return HttpError(422, error.detail, code=error.code) if error.status == 500 else error
+
+
+async def _to_overview(request: Request) -> Response:
+    return RedirectResponse("inspect/", status_code=307)
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    found = main_script() if name == MAIN_SCRIPT else static_file(name)
+    if found is None:
+        raise HttpError(404, "there is no such file")
+    # Checked on each load: a new version of Foveal must not run with the scripts of the one before.
+    headers = {"ETag": found.tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == found.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, headers=headers, media_type=found.media_type)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; raises `HttpError`."""
+    from urllib.parse import parse_qsl
+
+    body = b""
+    try:
+        async for part in request.stream():  # browsers that have not logged in send forms too
+            body += part
+            if len(body) > MAX_FORM_BYTES:
+                raise HttpError(413, "the form is too large", code="request_too_large")
+    except ClientDisconnect:
+        raise HttpError(400, "the connection ended before the body did", code="incomplete") from None
+    return dict(parse_qsl(body.decode("latin-1"), errors="replace"))
+
+
+def _redirect(to: str) -> Response:
+    return RedirectResponse(to, status_code=303)
+
+
+def _html(page: str, *, status: int = 200) -> Response:
+    return Response(page, status_code=status, media_type=HTML_TYPE)

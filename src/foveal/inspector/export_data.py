@@ -1,0 +1,250 @@
+"""The data of an exported session: timeline, texts, versions of texts, statements of the user and one request,
+without secrets.
+
+1. Secrets are replaced once more, in the log, before anything is made of it. So they are in no preview either. A
+   log in which nothing had to be replaced keeps the timeline that the caller has of it.
+2. A version that a reduction made is taken from the log as it is, and redacted then: a clip has positions in the
+   text as it was recorded. Of a secret that it cuts, at most `MAX_FRAGMENT_CHARS` characters remain.
+3. Texts are cut so that the file stays below `MAX_EXPORT_CHARS`, and say how much is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from foveal.core.engine.user_statements import UserStatement
+from foveal.core.log.events import (
+    Compacted,
+    Event,
+    Instructed,
+    ModelSaid,
+    Noted,
+    Pinned,
+    ToolReturned,
+    UserSaid,
+    text_of,
+)
+from foveal.core.redaction import find_secrets, redact_fact, scrub
+from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.fold import fold, needs_refold
+from foveal.core.view.view import View
+from foveal.core.wire.event_text import original_text
+from foveal.inspector.open_logs import inspected_settings
+from foveal.inspector.sessions.source import SessionAbout
+from foveal.inspector.timeline.builder import TimelineBuilder
+from foveal.inspector.timeline.log_views import LogViews
+from foveal.inspector.timeline.message_text import InspectedText, TextPiece, shown_text, whole_text
+from foveal.inspector.timeline.sent_request import InspectedRequest, sent_request
+from foveal.inspector.timeline.shown_statements import ShownStatements, statements_in
+from foveal.inspector.timeline.timeline import Timeline, ViewChange
+
+MAX_EXPORT_CHARS: Final = 40_000_000
+"""Characters of all texts of an exported file together."""
+MAX_EXPORTED_TEXT_CHARS: Final = 200_000
+"""Characters of one text in an exported file."""
+MIN_EXPORTED_TEXT_CHARS: Final = 200
+MAX_EXPORTED_REQUEST_BYTES: Final = 5_000_000
+MAX_FRAGMENT_CHARS: Final = 5
+"""Characters that can remain of a secret that a clip has cut."""
+_FRAGMENT: Final = "[foveal: redacted part]"
+_EVENTS_PER_REPORT: Final = 200
+_SPOKEN: Final = (UserSaid, ModelSaid, ToolReturned, Instructed, Compacted, Pinned, Noted)
+"""Events whose texts the file has."""
+
+ReportExport = Callable[[int, int], None]
+"""Called with the steps done and their total."""
+
+
+class RedactedLog(NamedTuple):
+    """A log as it was recorded, and without what looks like a secret."""
+
+    recorded: Sequence[Event]
+    redacted: list[Event]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was replaced."""
+        return all(one.fact is other.fact for one, other in zip(self.recorded, self.redacted, strict=True))
+
+
+class _FoldedData(NamedTuple):
+    """What is made of the view while the log is folded."""
+
+    versions: dict[str, InspectedText]
+    """The texts that stand in place of others, each under its key and the event from which on it does."""
+    requests: list[InspectedRequest]
+    """The last request."""
+    statements: ShownStatements
+    """Those at the end of the log."""
+
+
+class UncountedTexts:
+    """A `Counter` for views that are only read: counting takes longer than folding."""
+
+    name: str = "uncounted"
+    exact: bool = False
+
+    def count(self, text: str) -> int:
+        return 0
+
+    def count_all(self, texts: Sequence[str]) -> list[int]:
+        return [0] * len(texts)
+
+    def head(self, text: str, tokens: int) -> int:
+        return len(text)
+
+    def tail(self, text: str, tokens: int) -> int:
+        return len(text)
+
+
+def export_data(
+    about: SessionAbout, log: RedactedLog, timeline: Timeline | None, report: ReportExport
+) -> dict[str, Any]:
+    """Return what the page of an exported file reads. `timeline` is that of the log as it was recorded, if the
+    caller has it; `about` is redacted."""
+    max_chars = _text_limit(log.redacted)
+    if timeline is None or not log.is_clean or timeline.next != len(log.recorded):
+        builder = TimelineBuilder(inspected_settings(about))
+        builder.add(log.redacted)
+        timeline = builder.document()
+    timeline = msgspec.structs.replace(timeline, title=about.title, problems=about.problems, generation=0)
+    texts = {
+        event.handle: _cut(whole_text(event, max_chars=max_chars))
+        for event in log.redacted
+        if isinstance(event.fact, _SPOKEN)
+    }
+    made = _versions(log, timeline, max_chars, report)
+    return {
+        "timeline": timeline,
+        "texts": texts,
+        "shown": made.versions,
+        "requests": made.requests,
+        "statements": made.statements,
+    }
+
+
+def redacted_log(events: Sequence[Event], report: ReportExport) -> RedactedLog:
+    """Return a log with and without its secrets."""
+    redacted: list[Event] = []
+    for number, event in enumerate(events):
+        fact = redact_fact(event.fact)
+        redacted.append(event if fact is event.fact else Event(event.seq, fact, event.at))
+        if number % _EVENTS_PER_REPORT == 0:
+            report(number, 2 * len(events))
+    return RedactedLog(events, redacted)
+
+
+# ── Versions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _versions(log: RedactedLog, timeline: Timeline, max_chars: int, report: ReportExport) -> _FoldedData:
+    wanted: defaultdict[int, list[ViewChange]] = defaultdict(list)
+    for change in timeline.changes:
+        if change.level in ("clipped", "masked") or (change.level == "full" and change.key[0] in "nm"):
+            wanted[change.at].append(change)
+    last = timeline.requests[-1].at if timeline.requests else -1
+    is_clean, count = log.is_clean, len(log.recorded)
+    versions: dict[str, InspectedText] = {}
+    requests: list[InspectedRequest] = []
+    statements = ShownStatements(at=-1)
+    for number, (event, view) in enumerate(_walk(log.recorded)):
+        for change in wanted.get(event.seq, ()):
+            text = shown_text(
+                log.recorded,
+                change.key,
+                at=event.seq,
+                view=view,
+                max_chars=max_chars,
+                redact=None if is_clean else redact_fact,
+            )
+            versions[f"{change.key}@{change.at}"] = _cut(text if is_clean else _without_fragments(text, log))
+        if event.seq == last:
+            requests += _last_request(log.redacted, last, view if is_clean else None)
+        if number % _EVENTS_PER_REPORT == 0:
+            report(count + number, 2 * count)
+        if number == count - 1:
+            statements = _statements(log, view)
+    return _FoldedData(versions, requests, statements)
+
+
+def _statements(log: RedactedLog, view: View) -> ShownStatements:
+    """Return the user's statements. Their places in the view are those of the log as it was recorded."""
+    found = statements_in(log.recorded, view)
+    if log.is_clean:
+        return found
+    texts = {one.handle: text_of(one.fact.content) for one in log.redacted if isinstance(one.fact, UserSaid)}
+
+    def redacted(one: UserStatement) -> UserStatement:
+        if one.text in texts[one.handle]:
+            return one
+        text = scrub(one.text)  # a secret may be one only beside other words of the message
+        return msgspec.structs.replace(one, text=_FRAGMENT if text == one.text else text)
+
+    return msgspec.structs.replace(found, statements=tuple(map(redacted, found.statements)))
+
+
+def _walk(log: Sequence[Event]) -> Iterator[tuple[Event, View]]:
+    """Yield each event with the view after it, which the next one changes."""
+    meter = MessageTokens(UncountedTexts())
+    view = View(meter)
+    for number, event in enumerate(log):
+        if needs_refold(event.fact, view):
+            view = fold(log[: number + 1], meter)
+        else:
+            view.advance(event)
+        yield event, view
+
+
+def _without_fragments(text: InspectedText, log: RedactedLog) -> InspectedText:
+    """Return a clip without the parts of secrets that stand at its cuts."""
+    if text.level != "clipped" or not text.key.startswith("e"):
+        return text
+    place = int(text.key[1:]) - log.recorded[0].seq
+    if log.recorded[place].fact is log.redacted[place].fact:
+        return text
+    whole = whole_text(
+        log.recorded[place], max_chars=len(original_text(log.recorded[place].fact)) * 2 + 1_000
+    )
+    secrets = {piece.text[hit.start : hit.end] for piece in whole.parts for hit in find_secrets(piece.text)}
+    parts = tuple(msgspec.structs.replace(part, text=_cover(part.text, secrets)) for part in text.parts)
+    return msgspec.structs.replace(text, parts=parts)
+
+
+def _cover(text: str, secrets: set[str]) -> str:
+    for secret in secrets:
+        for size in range(len(secret), MAX_FRAGMENT_CHARS, -1):
+            text = text.replace(secret[:size], _FRAGMENT).replace(secret[-size:], _FRAGMENT)
+    return text
+
+
+# ── Texts and requests ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _last_request(log: Sequence[Event], at: int, view: View | None) -> list[InspectedRequest]:
+    views = LogViews()
+    if view is not None:
+        views.keep(at, view)
+    made = sent_request(log, at=at, views=views)
+    return [made] if made.bytes <= MAX_EXPORTED_REQUEST_BYTES else []
+
+
+def _text_limit(log: Sequence[Event]) -> int:
+    """Return the characters of one text with which all of them stay below `MAX_EXPORT_CHARS`."""
+    sizes = [len(original_text(event.fact)) for event in log if isinstance(event.fact, _SPOKEN)]
+    limit = MAX_EXPORTED_TEXT_CHARS
+    while limit > MIN_EXPORTED_TEXT_CHARS and sum(min(size, limit) for size in sizes) > MAX_EXPORT_CHARS:
+        limit //= 2
+    return limit
+
+
+def _cut(text: InspectedText) -> InspectedText:
+    """Return a text that says how much of it is left out."""
+    if not text.truncated:
+        return text
+    left = text.chars - sum(len(part.text) for part in text.parts)
+    note = TextPiece(kind="text", text=f"\n… {left:,} characters are left out of this file")
+    return msgspec.structs.replace(text, parts=(*text.parts, note))

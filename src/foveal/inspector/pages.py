@@ -1,0 +1,243 @@
+"""Pages of the inspector as HTML: overview, session, login and errors.
+
+The modules in `static/` replace what is rendered here. Without JavaScript it is all there is, so it can be read.
+Text of a session reaches a page only through `html_elements`, and every text is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from foveal.core.log.events import Event, handle, kind
+from foveal.core.wire.safe_print import one_line
+from foveal.inspector.html_elements import Html, element, escaped, joined
+from foveal.inspector.sessions.source import SessionAbout, SessionPage, SessionRow
+from foveal.inspector.static_files import LOGIN_SCRIPT, MAIN_SCRIPT, style_names
+from foveal.inspector.timeline.event_sentences import event_sentence
+
+FIRST_SESSION_ROWS: Final = 50
+"""Sessions in the table that the server renders."""
+FIRST_LOG_ROWS: Final = 60
+"""Events in the table that the server renders."""
+MAX_PAGE_TITLE_CHARS: Final = 200
+MAX_PAGE_PROBLEMS: Final = 20
+"""Problems of sources that the page of the list shows."""
+_NO_SCRIPT: Final = (
+    "Without JavaScript this page shows the newest part only: allow scripts of this address to see the rest."
+)
+_EMPTY_OVERVIEW: Final = (
+    "There are no sessions here: start one with foveal chat, or name a file, as in foveal inspect PATH."
+)
+
+
+@cache
+def _policies() -> str:
+    """Return the preset policies of what-if, each with what it does."""
+    from foveal.core.policies.presets import PRESET_MEANINGS  # loads the engine
+
+    return json.dumps(list(PRESET_MEANINGS.items()))
+
+
+class PageFrame(NamedTuple):
+    """What all pages for a logged-in browser have in common."""
+
+    write_token: str
+    command: str
+    """The command that starts the server; the page names it when the server no longer answers."""
+    can_log_out: bool = False
+
+
+def overview_page(page: SessionPage, frame: PageFrame) -> str:
+    """Return the page with the first sessions."""
+    table = _sessions_table(page.rows) if page.rows else element("p", {"class": "empty"}, _EMPTY_OVERVIEW)
+    problems = [
+        element("p", {"class": "problem"}, one_line(each, width=400))
+        for each in page.problems[:MAX_PAGE_PROBLEMS]
+    ]
+    return _document(
+        "Sessions",
+        element("header", {"id": "head"}, element("h1", {}, "Sessions"), *_log_out_form(frame)),
+        element("main", {"id": "main"}, *problems, table),
+        *_footer(),
+        body={"data-page": "overview"},
+        frame=frame,
+    )
+
+
+def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame) -> str:
+    """Return the page of a session with its newest events."""
+    title = session_title(about)
+    body = {"data-page": "session", "data-id": about.key, "data-policies": _policies()}
+    if not about.writable:
+        body["data-read-only"] = about.reason or "this session can only be read"
+    notes = [element("p", {"class": "muted"}, one_line(each, width=400)) for each in about.problems]
+    return _document(
+        title,
+        element("header", {"id": "head"}, *session_head(about), *_log_out_form(frame)),
+        element("section", {"id": "scrubber", "aria-label": "Requests and events"}),
+        element(
+            "main",
+            {"id": "main"},
+            element(
+                "section", {"id": "log-view", "aria-label": "Log and view"}, *notes, events_table(events)
+            ),
+            element("aside", {"id": "panels", "aria-label": "Details"}),
+        ),
+        *_footer(),
+        body=body,
+        frame=frame,
+    )
+
+
+def session_title(about: SessionAbout) -> str:
+    """Return the title of a session on one line; its id if it has none."""
+    return one_line(about.title, width=MAX_PAGE_TITLE_CHARS) or one_line(about.id, width=MAX_PAGE_TITLE_CHARS)
+
+
+def session_head(about: SessionAbout, *, is_exported: bool = False) -> list[Html]:
+    """Return the contents of the page's header: title, model, policy and links."""
+    facts = [about.format, about.model, about.policy and f"policy {about.policy}"]
+    known = " · ".join(one_line(fact, width=80) for fact in facts if fact)
+    links = (
+        []
+        if is_exported
+        else [
+            element("a", {"href": "./"}, "All sessions"),
+            element("a", {"href": f"api/export?id={quote(about.key, safe='')}", "download": ""}, "Export"),
+        ]
+    )
+    return [
+        element("h1", {}, session_title(about)),
+        element("p", {"class": "about"}, known),
+        *([element("nav", {"aria-label": "Pages"}, *links)] if links else []),
+    ]
+
+
+def login_page(hint: str, *, has_form: bool, problem: str = "", session: str = "") -> str:
+    """Return the page that asks for a token; without a form it says where the address with the token is.
+
+    `session` is the key of the session to show after the login; "" for the list."""
+    parts = [element("h1", {}, "Foveal inspector"), element("p", {}, hint)]
+    if problem:
+        parts.append(element("p", {"class": "problem", "role": "alert"}, problem))
+    if has_form:
+        field = {
+            "type": "password",
+            "name": "token",
+            "id": "token",
+            "autocomplete": "current-password",
+            "required": "",
+            "autofocus": "",
+        }
+        wanted = [element("input", {"type": "hidden", "name": "id", "value": session})] if session else []
+        parts.append(
+            element(
+                "form",
+                {"method": "post", "action": "login"},
+                element("label", {"for": "token"}, "Token"),
+                element("input", field),
+                *wanted,
+                element("button", {"type": "submit"}, "Log in"),
+            )
+        )
+    main = element("main", {"id": "main", "class": "notice"}, *parts)
+    return _document("Log in", main, body={}, script=LOGIN_SCRIPT)
+
+
+def error_page(title: str, detail: str) -> str:
+    """Return the page of an error."""
+    main = element(
+        "main",
+        {"id": "main", "class": "notice"},
+        element("h1", {}, title),
+        element("p", {"role": "alert"}, one_line(detail, width=1_000)),
+        element("p", {}, element("a", {"href": "./"}, "All sessions")),
+    )
+    return _document(title, main, body={"data-page": "error"})
+
+
+# ── Parts ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _document(
+    title: str, *parts: str, body: dict[str, str], frame: PageFrame | None = None, script: str = ""
+) -> str:
+    script = script or (MAIN_SCRIPT if frame else "")
+    body = {**body, "data-command": frame.command} if frame else body
+    head = [
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("meta", {"name": "color-scheme", "content": "light dark"}),
+        *([element("meta", {"name": "foveal-token", "content": frame.write_token})] if frame else []),
+        element("title", {}, f"{title} – Foveal"),
+        element("link", {"rel": "icon", "href": "static/icon.svg", "type": "image/svg+xml"}),
+        *(element("link", {"rel": "stylesheet", "href": f"static/{name}"}) for name in style_names()),
+        *([element("script", {"type": "module", "src": f"static/{script}"})] if script else []),
+    ]
+    page = element("html", {"lang": "en"}, element("head", {}, *head), element("body", body, *parts))
+    return f"<!doctype html>\n{page}\n"
+
+
+def _footer() -> list[Html]:
+    return [
+        element("noscript", {}, _NO_SCRIPT),
+        # Not a footer: the role would replace the landmark that a footer is.
+        element("div", {"id": "status", "role": "status", "aria-live": "polite"}),
+    ]
+
+
+def _log_out_form(frame: PageFrame) -> list[Html]:
+    if not frame.can_log_out:
+        return []
+    field = {"type": "hidden", "name": "write_token", "value": frame.write_token}
+    button = element("button", {"type": "submit"}, "Log out")
+    form = {"method": "post", "action": "logout", "class": "log-out"}
+    return [element("form", form, element("input", field), button)]
+
+
+def _sessions_table(rows: Sequence[SessionRow]) -> Html:
+    names = ("Title", "Place", "Model", "Last active", "Requests", "Reductions", "Cost", "Last error")
+    return _table(names, [_session_cells(row) for row in rows[:FIRST_SESSION_ROWS]])
+
+
+def _session_cells(row: SessionRow) -> list[str]:
+    title = one_line(row.title, width=MAX_PAGE_TITLE_CHARS) or one_line(row.key)
+    return [
+        element("a", {"href": f"session?id={quote(row.key, safe='')}"}, title),
+        one_line(row.place),
+        one_line(row.model),
+        utc_time(row.active),
+        f"{row.requests:,}",
+        f"{row.reductions:,}",
+        "unknown" if row.spent is None else f"{'≥ ' * bool(row.unknown_calls)}${row.spent:,.4f}",
+        " ".join(filter(None, (row.error and utc_time(row.error_at), one_line(row.error)))),
+    ]
+
+
+def events_table(events: Sequence[Event]) -> Html:
+    """Return the newest events as a plain table."""
+    shown = events[-FIRST_LOG_ROWS:]
+    if not shown:
+        return element("p", {"class": "empty"}, "This session has no events yet.")
+    rows = [[handle(event.seq), kind(event.fact), event_sentence(event.fact)] for event in shown]
+    return _table(("Event", "Kind", "Text"), rows)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    head = element("tr", {}, *(element("th", {"scope": "col"}, name) for name in names))
+    cells = (joined(*(element("td", {}, escaped(cell)) for cell in row)) for row in rows)
+    body = joined(*(element("tr", {}, row) for row in cells))
+    return element("table", {"class": "first-paint"}, element("thead", {}, head), element("tbody", {}, body))
+
+
+def utc_time(at: float) -> str:
+    """Return a time in UTC to the minute; "" if it is unknown or outside of the calendar."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC" if at else ""
+    except (ValueError, OverflowError, OSError):
+        return ""

@@ -1,0 +1,268 @@
+"""Sessions of several archive sources as one `SessionSource`.
+
+sessions = SessionCollection(default_sources())
+page = await sessions.rows(query="flaky test")
+reader = await sessions.open(page.rows[0].key)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from foveal.core.log.events import Event, Opened
+from foveal.core.tokens.counter import counter
+from foveal.errors import FovealError
+from foveal.inspector.sessions.listing import ListedSession, SessionList
+from foveal.inspector.sessions.reader import POLL_S, REST_PER_WORK, ArchivedSession
+from foveal.inspector.sessions.rows import SessionRows, bare_row
+from foveal.inspector.sessions.source import (
+    ActionResult,
+    NotWritable,
+    SessionAbout,
+    SessionAction,
+    SessionChanges,
+    SessionMissing,
+    SessionPage,
+    SessionRow,
+)
+from foveal.recall.archive import Archive, ArchiveSource, TranscriptSource
+
+if TYPE_CHECKING:
+    from foveal.inspector.sessions.actions import SessionActor
+
+MAX_PAGE_ROWS: Final = 200
+SEARCH_WORK_S: Final = 0.3
+"""Time for which a search reads titles, and for which the first one indexes sessions; a task indexes the rest."""
+MAX_INDEXING_S: Final = 30.0
+"""Time after the last search at which the task stops."""
+MAX_COMPLETING_S: Final = 30.0
+"""Time after the last look at the list at which the task that completes its figures stops."""
+MAX_KEPT_READERS: Final = 64
+_MAX_CURSOR_DIGITS: Final = 9
+MAX_ABOUT_AGE_S: Final = 5.0
+"""Age of what is known of a session that is used again."""
+
+
+def _store_actor() -> SessionActor:
+    from foveal.inspector.sessions.actions import StoreActor  # loads the engine
+
+    return StoreActor()
+
+
+class SessionCollection:
+    """The sessions of several sources, for one event loop."""
+
+    def __init__(
+        self,
+        sources: Sequence[ArchiveSource],
+        *,
+        actor: SessionActor | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """`settings` are those of Foveal's own sessions that their logs do not record, such as `window`; the actor
+        has its own."""
+        self._actor = actor or _store_actor()
+        self._settings = settings or {}
+        # It only searches here, so nothing is counted exactly: loading a vocabulary takes long.
+        self._archive = Archive(sources, counting=counter("estimate"))
+        self._sessions = SessionList(sources)
+        self._rows = SessionRows(self._sessions, window=int(self._settings.get("window") or 0))
+        self._lock = asyncio.Lock()
+        self._readers: OrderedDict[str, tuple[ArchivedSession, float]] = OrderedDict()
+        """By handle, each with the time at which it was described."""
+        self._generations = count(1)
+        self._completing: asyncio.Task[None] | None = None
+        self._completing_until = 0.0
+
+    async def close(self) -> None:
+        if self._completing is not None:
+            self._completing.cancel()
+            await asyncio.wait({self._completing})
+        await self._archive.close()
+
+    async def check(self) -> list[str]:
+        """Return what cannot be read; of the sessions, only one that is alone in its source is tried."""
+        return await self._archive.check()
+
+    # ── Pages ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def rows(self, *, after: str = "", limit: int = 50, query: str = "") -> SessionPage:
+        limit = max(1, min(limit, MAX_PAGE_ROWS))
+        if query.strip():
+            return await self._search(query.strip(), after, limit)
+        async with self._lock:
+            await self._sessions.refresh()
+            last = _parse_order(after)
+            listed = [each for each in self._sessions if last is None or each.order < last]
+            page = listed[:limit]
+            rows = await self._make_rows(page)
+            more = "" if len(listed) <= limit else f"{page[-1].entry.active!r} {page[-1].entry.handle}"
+            return SessionPage(rows, more, self._sessions.problems)
+
+    async def _search(self, query: str, after: str, limit: int) -> SessionPage:
+        index_s = 0.0 if self._archive.is_indexing else SEARCH_WORK_S
+        found = await self._archive.find_sessions(query, title_s=SEARCH_WORK_S, index_s=index_s)
+        if found.left:
+            self._archive.index_in_background(for_s=MAX_INDEXING_S)
+        async with self._lock:
+            await self._sessions.refresh()
+            listed = [each for handle in found.handles if (each := self._sessions.get(handle)) is not None]
+            first = int(after[:_MAX_CURSOR_DIGITS]) if after.isdecimal() else 0
+            rows = await self._make_rows(listed[first : first + limit])
+            more = str(first + limit) if len(listed) > first + limit else ""
+            return SessionPage(rows, more, self._sessions.problems, found.left)
+
+    async def _make_rows(self, listed: Sequence[ListedSession]) -> tuple[SessionRow, ...]:
+        refusals = {each.source.name: self._actor.refusal(each.source) for each in listed}
+        writable = {each.entry.handle: not refusals[each.source.name] for each in listed}
+        return tuple(replace(row, writable=writable[row.key]) for row in await self._rows.rows(listed))
+
+    # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def cursor(self) -> str:
+        async with self._lock:
+            await self._sessions.refresh()
+            return self._sessions.cursor
+
+    async def wait_for_changes(self, cursor: str, *, timeout: float) -> SessionChanges:
+        until = time.monotonic() + timeout
+        while True:
+            began = time.monotonic()
+            async with self._lock:
+                await self._sessions.refresh()
+                await self._rows.finish()
+                current = self._sessions.cursor
+                rows = await self._make_rows(self._sessions.changed_since(cursor)[:MAX_PAGE_ROWS])
+            self._complete_rows()
+            now = time.monotonic()
+            if rows or now >= until:
+                return SessionChanges(rows, current)
+            await asyncio.sleep(min(max(2 * POLL_S, REST_PER_WORK * (now - began)), until - now))
+
+    def _complete_rows(self) -> None:
+        """Compute the figures of whole sessions, of which rows have a part, in a task."""
+        self._completing_until = time.monotonic() + MAX_COMPLETING_S
+        if self._rows.incomplete and (self._completing is None or self._completing.done()):
+            self._completing = asyncio.ensure_future(self._complete())
+
+    async def _complete(self) -> None:
+        while self._rows.incomplete and time.monotonic() < self._completing_until:
+            handle = next(iter(self._rows.incomplete))
+            self._rows.incomplete.pop(handle)
+            listed, began = self._sessions.get(handle), time.monotonic()
+            if listed is None:
+                continue
+            with suppress(FovealError, OSError):  # the row reports it
+                whole = await self._rows.compute_whole(listed)
+                async with self._lock:
+                    self._rows.complete(listed, whole)
+            await asyncio.sleep(REST_PER_WORK * (time.monotonic() - began))
+
+    # ── One session ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, key: str) -> ArchivedSession:
+        known = self._readers.get(key)
+        if known is not None and time.monotonic() - known[1] < MAX_ABOUT_AGE_S:
+            self._readers.move_to_end(key)
+            return known[0]
+        listed = await self._resolve(key)
+        if isinstance(listed.source, TranscriptSource):
+            # The whole file says more than its beginning. It is read without the lock: that can take seconds.
+            with suppress(FovealError, OSError):
+                await listed.source.open(listed.entry)
+        async with self._lock:
+            about, first = await self._about(listed)
+            known = self._readers.pop(about.key, None)
+            # A store can be replaced by another one with a session of the same id.
+            is_known = known is not None and known[0].first in (None, first)
+            reader = known[0] if known is not None and is_known else self._reader(listed, about, first)
+            if known is not None and not is_known:
+                reader.begin_generation()
+            reader.set_about(about)
+            self._readers[about.key] = reader, time.monotonic()
+            if len(self._readers) > MAX_KEPT_READERS:
+                self._readers.popitem(last=False)
+            return reader
+
+    async def newest_keys(self, limit: int) -> list[str]:
+        """Return the keys of the most recently active sessions, without reading them."""
+        async with self._lock:
+            await self._sessions.refresh()
+            return [each.entry.handle for each in islice(self._sessions, limit)]
+
+    async def key_of(self, name: str) -> str:
+        """Return the key of a session by its key, id or the beginning of its id; raises `SessionMissing`."""
+        return (await self._resolve(name)).entry.handle
+
+    async def _resolve(self, name: str) -> ListedSession:
+        async with self._lock:
+            await self._sessions.refresh()
+            return self._sessions.resolve(name)
+
+    def _reader(self, listed: ListedSession, about: SessionAbout, first: Event | None) -> ArchivedSession:
+        async def act(action: SessionAction) -> ActionResult:
+            if refusal := self._actor.refusal(listed.source):
+                raise NotWritable(refusal)
+            return await self._actor.act(listed.source, listed.entry.key, action)
+
+        return ArchivedSession(
+            listed.source,
+            listed.entry,
+            about,
+            first=first,
+            act=act,
+            writers=self._actor.writers,
+            next_generation=lambda: next(self._generations),
+        )
+
+    async def _about(self, listed: ListedSession) -> tuple[SessionAbout, Event | None]:
+        """Return what is known of a session, and the first event of one of Foveal's own."""
+        source, entry = listed.source, listed.entry
+        try:
+            details = await source.describe(entry)
+            is_own = details.kind == "foveal"
+            first = await (await source.open(entry)).pick([0]) if is_own else []
+        except (FovealError, OSError) as problem:
+            raise SessionMissing(str(problem)) from None
+        opened = next((event.fact for event in first if isinstance(event.fact, Opened)), None)
+        figures = self._rows.figures(entry.handle)
+        origin = figures.origin if figures else ""
+        row = bare_row(self._sessions, listed, details, origin=origin or (opened.origin if opened else ""))
+        refusal = self._actor.refusal(source)
+        unknown = _unknown_lines(details.unknown or 0)
+        about = SessionAbout(
+            key=entry.handle,
+            id=entry.name,
+            title=row.title,
+            format=row.format,
+            model=(figures.model if figures else "") or row.model,
+            policy=opened.policy if opened else "",
+            settings=self._settings if is_own else {"window": details.window} if details.window else {},
+            origin=row.origin,
+            place=row.place,
+            writable=not refusal,
+            reason=refusal,
+            problems=(unknown,) if unknown else (),
+        )
+        return about, first[0] if first else None
+
+
+def _unknown_lines(count: int) -> str:
+    if count == 1:
+        return "1 line of the file was not understood; it is shown as a note"
+    return f"{count:,} lines of the file were not understood; they are shown as notes" if count else ""
+
+
+def _parse_order(cursor: str) -> tuple[float, str] | None:
+    active, _, handle = cursor.partition(" ")
+    with suppress(ValueError):
+        return float(active), handle
+    return None

@@ -1,0 +1,30 @@
+"""The native API: sessions and schedules over HTTP, with an OpenAPI document.
+
+`routes` and `openapi` are made from the same operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.routing import Route
+
+from foveal.server import Service
+from foveal.server.api.openapi import openapi_document
+from foveal.server.api.operation import Operation, Worker, routes_for
+from foveal.server.api.routes import SESSION_OPERATIONS
+from foveal.server.api.schedule_endpoints import SCHEDULE_OPERATIONS
+
+__all__ = ["openapi", "routes"]
+
+_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (*SESSION_OPERATIONS, *SCHEDULE_OPERATIONS)
+
+
+def routes(service: Service, worker: Worker | None) -> list[Route]:
+    """Return all routes under `/api`."""
+    return routes_for(_OPERATIONS, service, worker)
+
+
+def openapi() -> dict[str, Any]:
+    """Return the document that the server serves as `/openapi.json`."""
+    return openapi_document(_OPERATIONS)

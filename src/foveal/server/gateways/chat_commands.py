@@ -1,0 +1,274 @@
+"""Commands and buttons of the bots: their effect on the session of a chat.
+
+The output of a command is sent and not stored: it does not enter the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import cast
+from weakref import WeakValueDictionary
+
+from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle, UnknownSession
+from foveal.server.chat_records import ChatPlace, Chats, find_place
+from foveal.server.gateways import outgoing as channel
+from foveal.server.gateways import texts
+from foveal.server.gateways.outgoing import ChannelMessage, MessageComposer, Replies, text_reply
+from foveal.server.gateways.reduction_notes import is_unreported
+from foveal.server.live_session import LiveSession
+from foveal.server.pairing import ChatPlatform
+from foveal.server.tenants import Tenant
+from foveal.server.turns import Turn
+from foveal.sessions.continuation import CARRY_CHOICES, Carry
+
+
+class RunningTurns:
+    """The turns of each place that have not ended, oldest first, and the messages whose files are fetched."""
+
+    def __init__(self) -> None:
+        self._turns: dict[ChatPlace, list[Turn]] = {}
+        self._fetching: dict[ChatPlace, bool] = {}
+        """Places with a message that is no turn yet, and whether that turn is to be stopped."""
+
+    def add(self, place: ChatPlace, turn: Turn) -> None:
+        self._turns[place] = [*self.running(place), turn]
+
+    def running(self, place: ChatPlace) -> list[Turn]:
+        turns = [turn for turn in self._turns.pop(place, []) if turn.state != "ended"]
+        if turns:
+            self._turns[place] = turns
+        return turns
+
+    @contextmanager
+    def fetching(self, place: ChatPlace) -> Iterator[None]:
+        """Hold a place in which a message becomes a turn in this block, and stop that turn if `/stop` came."""
+        self._fetching[place] = False
+        try:
+            yield
+        finally:
+            if self._fetching.pop(place, False):
+                for turn in self.running(place)[-1:]:
+                    turn.stop()
+
+    def stop_fetched(self, place: ChatPlace) -> bool:
+        """Stop the turn of the message whose files are fetched; return False if there is none to stop."""
+        is_new = self._fetching.get(place) is False
+        if is_new:
+            self._fetching[place] = True
+        return is_new
+
+    def waiting(self, place: ChatPlace) -> int:
+        """Return how many messages have no answer yet."""
+        return len(self.running(place)) + (self._fetching.get(place) is False)
+
+
+class ChatCommands:
+    """Runs the commands of one chat app."""
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        chats: Chats,
+        *,
+        platform: ChatPlatform,
+        agents: Sequence[str],
+        composer: MessageComposer,
+        turns: RunningTurns,
+    ) -> None:
+        """`agents` are those of the configuration, which /new can choose."""
+        self.platform = platform
+        self._agents = agents
+        self._tenant = tenant
+        self._chats = chats
+        self._composer = composer
+        self._turns = turns
+        self._changing: WeakValueDictionary[ChatPlace, asyncio.Lock] = WeakValueDictionary()
+        """Held while a command changes the session of a place."""
+
+    async def run(self, name: str, argument: str, *, place: ChatPlace) -> Replies:
+        """Run /new and /stop at once, because later messages depend on them; the others run with their reply.
+
+        The output of a command does not enter the conversation.
+        """
+        match name:
+            case "help" | "start":
+                return text_reply(texts.help_text())
+            case "new":
+                return text_reply(await self._new(place, argument.split()))
+            case "stop":
+                return text_reply(await self._stop(place))
+            case "compact":
+                return self._change(place, lambda live: self._compact(live, argument))
+            case "undo":
+                return self._change(place, lambda live: self._undo(live, argument))
+            case "context":
+                return self._with_session(place, _context)
+            case "tokens":
+                return self._with_session(place, _tokens)
+            case _:
+                return text_reply(texts.unknown_command(f"/{name}"))
+
+    async def _with_session(
+        self, place: ChatPlace, command: Callable[[LiveSession], Awaitable[ChannelMessage]]
+    ) -> Replies:
+        """Yield the output of a command on the chat's session."""
+        yield await command(await self._live_session(place))
+
+    async def _change(
+        self, place: ChatPlace, command: Callable[[LiveSession], Awaitable[ChannelMessage]]
+    ) -> Replies:
+        """Yield the output of a command that changes the session.
+
+        It runs after the answer that is being written and after earlier such commands; then a line says so first.
+        """
+        lock = self._changing.setdefault(place, asyncio.Lock())
+        waits = lock.locked() or self._is_answering(place)
+        # Begun before the first line is sent, so that commands keep their order.
+        running = asyncio.create_task(self._run_in_order(command, place, lock))
+        try:
+            if waits:
+                yield ChannelMessage(text=texts.AFTER_ANSWER)
+            yield await running
+        finally:
+            running.cancel()
+
+    async def _run_in_order(
+        self,
+        command: Callable[[LiveSession], Awaitable[ChannelMessage]],
+        place: ChatPlace,
+        lock: asyncio.Lock,
+    ) -> ChannelMessage:
+        async with lock:
+            return await command(await self._live_session(place))
+
+    def _is_answering(self, place: ChatPlace) -> bool:
+        return any(
+            live.is_answering and find_place(self.platform, live.id) == place
+            for live in self._tenant.live_sessions
+        )
+
+    async def _new(self, place: ChatPlace, words: Sequence[str]) -> str:
+        """Move the chat to a new session. The words say what that takes over, by default nothing, and which agent
+        answers in it, by default that of the bot."""
+        agents = [word for word in words if word in self._agents]
+        carries = [word.lower() for word in words if word not in agents]
+        if len(agents) > 1 or len(carries) > 1 or any(word not in CARRY_CHOICES for word in carries):
+            return texts.bad_new(self._agents)
+        agent, carry = "".join(agents), "".join(carries)
+        session = await self._chats.session(self.platform, place)
+        try:
+            live = await self._tenant.session(session)
+        except UnknownSession:
+            if not agent or carry or await self._tenant.is_erased(session):
+                return texts.NO_MESSAGES
+            await self._tenant.ensure(session, agent=agent)
+            return texts.new_session(agent=agent)
+        new = await self._chats.start_next_session(self.platform, place, session=session)
+        self._composer.reset_warning(session)
+        if carry:
+            title, carried = (await live.info()).title, cast(Carry, carry)
+            await self._tenant.create(new, agent=agent, title=title, continue_from=session, carry=carried)
+        elif agent:
+            await self._tenant.create(new, agent=agent)
+        return texts.new_session(carry=carry, agent=agent)
+
+    async def _stop(self, place: ChatPlace) -> str:
+        """Stop the oldest turn of the chat, or a turn of its session that another source started."""
+        turns, waiting = self._turns.running(place), self._turns.waiting(place)
+        if turns:
+            turns[0].stop()
+        elif not self._turns.stop_fetched(place):
+            try:
+                live = await self._live_session(place)
+            except UnknownSession:
+                return texts.IDLE
+            if not live.is_busy:
+                return texts.IDLE
+            live.stop()
+        return texts.stopping(waiting - 1)
+
+    async def _compact(self, live: LiveSession, focus: str = "", *, agreed: bool = False) -> ChannelMessage:
+        try:
+            result = await live.compact(focus, agreed=agreed, waits=True)
+        except NotCompacted as problem:
+            return ChannelMessage(text=texts.not_compacted(problem, await live.report()))
+        self._composer.reset_warning(live.id)
+        events = result.events or (result.event,)
+        text = texts.compacted(events, before=result.tokens_before, after=result.tokens_after)
+        return ChannelMessage(text=text, footer=self._composer.footer(await live.report()))
+
+    async def _compact_if_full(self, live: LiveSession) -> ChannelMessage:
+        """Compact, unless the button is an old one and the window has space again."""
+        report = await live.report()
+        if report.state == "ok":
+            return ChannelMessage(text=texts.compaction_not_needed(report))
+        return await self._compact(live)
+
+    async def _agree(self, live: LiveSession) -> ChannelMessage:
+        """Do what the question of mode `confirm` asks, unless the button is an old one."""
+        report = await live.report()
+        if not report.question:
+            return ChannelMessage(text=texts.compaction_not_needed(report))
+        return await self._compact(live, agreed=True)
+
+    async def _undo(self, live: LiveSession, handle: str) -> ChannelMessage:
+        """Undo a reduction; if the window is too full then, the reply says so."""
+        try:
+            event = await live.undo(handle or None, waits=True, reduces_again=True)
+        except UnknownHandle:
+            return ChannelMessage(text=texts.nothing_to_undo(handle))
+        except ContextOverflow as problem:
+            return ChannelMessage(text=texts.not_undone(problem))
+        report, is_new = await live.report(), await is_unreported(live, event)
+        text = texts.undone(event, report, is_new=is_new)
+        if report.state == "over":  # the text says what the warning would
+            return ChannelMessage(text=text, footer=self._composer.footer(report))
+        return self._composer.card(text, report, session=live.id)
+
+    async def _remove(self, live: LiveSession, handle: str) -> ChannelMessage:
+        """Take out a message that fits into no request, if nothing was said after it."""
+        try:
+            is_removed = await live.take_out(handle, waits=True)
+        except UnknownHandle:  # the button belongs to an earlier session of the chat
+            return ChannelMessage(text=texts.OLD_BUTTON)
+        if not is_removed:
+            return ChannelMessage(text=texts.NOT_TAKEN_OUT)
+        return self._composer.card(texts.TAKEN_OUT, await live.report(), session=live.id)
+
+    # ── Buttons ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def press(self, action: str, *, place: ChatPlace) -> Replies:
+        """Run the action of a button, which may be an old one."""
+        match action:
+            case channel.COMPACT_ACTION:
+                replies = self._change(place, self._compact_if_full)
+            case channel.AGREE_ACTION:
+                replies = self._change(place, self._agree)
+            case channel.DECLINE_ACTION:
+                replies = self._with_session(place, _decline)
+            case _ if action.startswith(channel.REMOVE_ACTION):
+                handle = action.removeprefix(channel.REMOVE_ACTION)
+                replies = self._change(place, lambda live: self._remove(live, handle))
+            case _:
+                replies = text_reply(texts.OLD_BUTTON)
+        async with aclosing(replies):
+            async for message in replies:
+                yield message
+
+    async def _live_session(self, place: ChatPlace) -> LiveSession:
+        return await self._tenant.session(await self._chats.session(self.platform, place))
+
+
+async def _decline(live: LiveSession) -> ChannelMessage:
+    report = await live.report()
+    return ChannelMessage(text=texts.DECLINED if report.question else texts.compaction_not_needed(report))
+
+
+async def _context(live: LiveSession) -> ChannelMessage:
+    return ChannelMessage(text=texts.context(await live.report(with_statements=True)))
+
+
+async def _tokens(live: LiveSession) -> ChannelMessage:
+    return ChannelMessage(text=texts.tokens(await live.report(), await live.usage()))

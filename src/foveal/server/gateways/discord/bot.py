@@ -1,0 +1,216 @@
+"""The Discord client: passes messages, commands and buttons to `ChatSessions`.
+
+1. `ChatSessions` decides about access, by the numeric user id that Discord guarantees.
+2. The messages and commands of a channel are accepted in the order of their arrival (`PlaceIntake`). Messages are
+   answered in that order. Commands do not wait for answers: `/stop` must not wait for the one that it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import aiohttp
+import discord
+from discord import app_commands
+from msgspec.structs import replace
+
+from foveal.errors import FovealError
+from foveal.server.chat_records import ChatPlace
+from foveal.server.gateways import texts
+from foveal.server.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
+from foveal.server.gateways.chat_files import FileUnavailable
+from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
+from foveal.server.gateways.delivery import Delivery
+from foveal.server.gateways.discord.buttons import ButtonItem
+from foveal.server.gateways.discord.incoming import discord_piece
+from foveal.server.gateways.discord.send import DiscordSender, InteractionSender
+from foveal.server.gateways.incoming import IncomingFile, IncomingMessage
+from foveal.server.gateways.message_pieces import MessagePiece
+from foveal.server.gateways.part_sender import PartSender
+from foveal.server.gateways.place_intake import PlaceIntake
+from foveal.server.rate_limit import RateLimiter
+
+LOG: Final = logging.getLogger("foveal.gateways")
+ARGUMENTS: Final = {
+    "compact": ("focus", "what the summary should keep above all"),
+    "new": ("carry", "what to carry over: record, summary or rules"),
+    "undo": ("name", "which reduction; default: the newest"),
+    "pair": ("code", "the code from `foveal pair discord` on the server"),
+}
+"""Commands with an argument: its name and description."""
+REQUIRED_ARGUMENTS: Final = ("pair",)
+"""Commands whose argument is required."""
+
+Interaction = discord.Interaction[Any]
+
+
+class DiscordBot(discord.Client):
+    """A connection to Discord as one bot; its answers are sent by `delivery`."""
+
+    def __init__(
+        self,
+        chats: ChatSessions,
+        delivery: Delivery[str],
+        sender: DiscordSender,
+        *,
+        connector: aiohttp.BaseConnector | None,
+        on_connected: Callable[[], None],
+        on_disconnected: Callable[[], None],
+        on_update: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
+            allowed_mentions=discord.AllowedMentions.none(),
+            member_cache_flags=discord.MemberCacheFlags.none(),
+            chunk_guilds_at_startup=False,
+            max_messages=None,
+            connector=connector,
+        )
+        self._chats = chats
+        self._delivery = delivery
+        self._sender = sender
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
+        self._on_update = on_update
+        self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
+        self._interactions: dict[str, asyncio.Task[PartSender[str]]] = {}
+        """For the key of each command that Discord's menu has sent, what sends its reply."""
+        self._intake = PlaceIntake(self._handle_message, chats.join_keys)
+        self._registering: asyncio.Task[None] | None = None
+        self._tree = app_commands.CommandTree(self)
+
+    # ── Start and end ────────────────────────────────────────────────────────────────────────────────
+
+    async def setup_hook(self) -> None:
+        self.add_dynamic_items(ButtonItem)
+        for name, about in texts.BOT_COMMANDS.items():
+            self._tree.add_command(self._app_command(name, about))
+        self._registering = asyncio.create_task(self._register_commands())
+
+    async def on_connect(self) -> None:
+        self._on_connected()
+
+    async def on_resumed(self) -> None:
+        self._on_connected()
+
+    async def on_disconnect(self) -> None:
+        self._on_disconnected()
+
+    async def finish(self) -> None:
+        """Store what has arrived, and end the registration of the commands."""
+        await self._intake.close(drops_waiting=False)
+        if self._registering is not None:
+            self._registering.cancel()
+            await asyncio.wait([self._registering])
+
+    # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def on_message(self, message: discord.Message) -> None:
+        piece = discord_piece(message, me=self.user) if self.user is not None else None
+        if piece is not None:
+            self._on_update()
+            self._intake.put(piece)
+
+    async def _handle_message(self, message: IncomingMessage) -> None:
+        place, user = message.place, message.user
+        interaction = self._interactions.pop(message.key, None)
+        allowed = await self._is_allowed(user)
+        is_limited = interaction is None and not allowed
+        if is_limited and self._unknown_users.take(str(user), now=self.loop.time()):
+            return
+        if not message.has_content and not message.unread:  # such as a mention alone
+            message = replace(message, text="/help")
+        answer = await self._chats.accept(message, fetch=self._fetch_file)
+        if interaction is not None:
+            self._delivery.tasks.spawn(self._reply(answer, message, interaction))
+        else:
+            self._delivery.start(
+                answer, place=place, reply_to=message.reply_to, key=message.key, typing=allowed
+            )
+
+    async def _reply(
+        self, answer: PendingAnswer, message: IncomingMessage, interaction: asyncio.Task[PartSender[str]]
+    ) -> None:
+        """Send the reply to a command of Discord's menu, which is acknowledged first."""
+        self._delivery.start(answer, place=message.place, key=message.key, sender=await interaction)
+
+    async def _fetch_file(self, file: IncomingFile) -> bytes:
+        try:
+            return await self.http.get_from_cdn(file.reference)
+        except (discord.HTTPException, aiohttp.ClientError, OSError) as problem:
+            LOG.warning("a file could not be fetched: %s", type(problem).__name__)
+            raise FileUnavailable from None
+
+    # ── Commands and buttons ─────────────────────────────────────────────────────────────────────────
+
+    def _app_command(self, name: str, about: str) -> app_commands.Command[Any, Any, None]:
+        async def without_argument(interaction: discord.Interaction) -> None:
+            self._handle_command(interaction, f"/{name}")
+
+        async def optional_argument(interaction: discord.Interaction, argument: str = "") -> None:
+            self._handle_command(interaction, f"/{name} {argument}".strip())
+
+        async def required_argument(interaction: discord.Interaction, argument: str) -> None:
+            self._handle_command(interaction, f"/{name} {argument}")
+
+        if name not in ARGUMENTS:
+            return app_commands.Command(name=name, description=about, callback=without_argument)
+        argument_name, argument_about = ARGUMENTS[name]
+        function = required_argument if name in REQUIRED_ARGUMENTS else optional_argument
+        described = app_commands.describe(argument=argument_about)(function)
+        callback = app_commands.rename(argument=argument_name)(described)
+        return app_commands.Command(name=name, description=about, callback=callback)
+
+    async def _register_commands(self) -> None:
+        try:
+            await self._tree.sync()
+        except (discord.DiscordException, aiohttp.ClientError, OSError) as problem:
+            # Registered commands are a convenience: typed as text, the commands work without them.
+            LOG.warning("Discord has not accepted the commands: %s", type(problem).__name__)
+
+    def _handle_command(self, interaction: Interaction, text: str) -> None:
+        """Queue a command behind the messages that arrived before it."""
+        if interaction.channel_id is None:
+            return
+        self._on_update()
+        place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
+        acknowledging = self._acknowledge(interaction, private=text.startswith("/pair"))
+        self._interactions[key] = asyncio.create_task(acknowledging)
+        message = IncomingMessage(key=key, place=place, user=interaction.user.id, text=text)
+        self._intake.put(MessagePiece(message=message))
+
+    async def press_button(self, interaction: Interaction, action: str) -> None:
+        """Start the action of a button."""
+        self._spawn(self._handle_button(interaction, action))
+
+    async def _handle_button(self, interaction: Interaction, action: str) -> None:
+        if interaction.channel_id is None:
+            return
+        place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
+        sender = await self._acknowledge(interaction)
+        answer = await self._chats.press_button(place=place, user=interaction.user.id, action=action)
+        self._delivery.start(answer, place=place, key=key, sender=sender)
+
+    async def _acknowledge(self, interaction: Interaction, *, private: bool = False) -> PartSender[str]:
+        """Show that the bot is working, and return what sends the answer; privately to users without access."""
+        private = private or not await self._is_allowed(interaction.user.id)
+        try:
+            await interaction.response.defer(thinking=True, ephemeral=private)
+        except (discord.HTTPException, aiohttp.ClientError, OSError):  # such as an expired interaction
+            return self._sender
+        return InteractionSender(interaction, self._sender, ephemeral=private)
+
+    # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._on_update()
+        self._delivery.tasks.spawn(work)
+
+    async def _is_allowed(self, user: int) -> bool:
+        try:
+            return await self._chats.is_allowed(user)
+        except FovealError:  # the reply reports the error
+            return True

@@ -1,0 +1,84 @@
+"""Messages from a chat to a bot, in a form that all chat apps share."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from foveal.server.chat_records import ChatPlace
+
+EDITS: Final = "edits of earlier messages"
+"""What an edit counts as in `IncomingMessage.unread`."""
+
+
+class ChatAuthor(msgspec.Struct, frozen=True):
+    """Who wrote a text."""
+
+    name: str
+    """The display name, which its owner chooses freely."""
+    id: int = 0
+    """The numeric id that the chat app guarantees; 0 if the app does not tell it."""
+
+
+class QuotedText(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that a message answers or forwards."""
+
+    kind: Literal["reply", "forward"]
+    text: str
+    author: ChatAuthor | None = None
+    is_own: bool = False
+    """The bot wrote it, so the conversation has it already."""
+
+
+class IncomingFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture or a document of a message."""
+
+    name: str
+    mime: str
+    size: int = 0
+    """Bytes, as the chat app says; 0 if it does not."""
+    reference: str = ""
+    """Where the chat app has the file: an id or an address."""
+    data: bytes = b""
+    """What was fetched."""
+    left_out: int = 0
+    """Characters at the end of a text that were left out of `data`."""
+    extent: str = ""
+    """How much of a text the model gets, such as "391 of 1,500 lines"; "" for all of it."""
+    problem: str = ""
+    """Why the model does not get it, as a clause; "" if it does."""
+    is_missing: bool = False
+    """It could not be fetched now, although the model could read it."""
+
+
+class IncomingMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message or command that a user wrote to the bot."""
+
+    key: str
+    """Identifies the message: the same when the chat app sends it again."""
+    place: ChatPlace
+    user: int
+    """The numeric id that the chat app guarantees."""
+    text: str
+    reply_to: int = 0
+    """The message on the platform that the answer replies to; 0 for none."""
+    place_name: str = ""
+    """What users call the place, such as the names of group and topic; "" for a private chat."""
+    speaker: ChatAuthor | None = None
+    """Who wrote it, where several users share a conversation."""
+    quotes: tuple[QuotedText, ...] = ()
+    files: tuple[IncomingFile, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Kinds of content in it that the bot does not read, such as "voice messages"."""
+
+    @property
+    def title(self) -> str:
+        """A text that stands for the message: its own, else that of a quote or the name of a file."""
+        return self.text.strip() or next((quote.text for quote in self.quotes), "") or self.files[0].name
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there is anything to answer."""
+        has_file = any(not file.problem or file.is_missing for file in self.files)
+        return bool(self.text.strip() or has_file or any(quote.kind == "forward" for quote in self.quotes))

@@ -1,0 +1,162 @@
+"""Messages from a bot to a chat: text, footer and buttons."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, TypeAlias
+
+import msgspec
+
+from foveal.core.engine.report import Report
+from foveal.errors import TRANSIENT_CODES, FovealError, UnknownSession
+from foveal.server.gateways import texts
+from foveal.server.turns import Turn, TurnOutcome
+
+LOG: Final = logging.getLogger("foveal.gateways")
+COMPACT_ACTION: Final = "compact"
+"""Action of the button that summarises."""
+AGREE_ACTION: Final = "agree"
+DECLINE_ACTION: Final = "decline"
+"""Actions of the buttons that answer the question of mode `confirm`."""
+REMOVE_ACTION: Final = "remove:"
+"""Prefix of the action of the button that takes a message out; the handle of the message follows."""
+RETRY_ACTION: Final = "again:"
+"""Prefix of the action of the button that asks the model again; the id of the failed turn follows."""
+
+
+class Undelivered(Exception):
+    """The chat app could not be reached or failed; the message is delivered later."""
+
+
+class Button(msgspec.Struct, frozen=True):
+    """A button below a message."""
+
+    label: str
+    action: str
+    """What `ChatSessions.press_button` receives."""
+
+
+class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to a chat."""
+
+    text: str
+    """Markdown (CommonMark), as the model wrote it."""
+    footer: str = ""
+    """Plain text below it."""
+    buttons: tuple[Button, ...] = ()
+    is_last: bool = True
+    """Whether no other message follows that belongs to the same reply."""
+    is_answer: bool = False
+    """The answer to a recorded message, whose delivered parts are counted; not a notice or an error."""
+
+
+Replies: TypeAlias = AsyncGenerator[ChannelMessage, None]
+"""The messages that answer one input, as they become available."""
+COMPACT_BUTTON: Final = Button("Compact now", COMPACT_ACTION)
+QUESTION_BUTTONS: Final = (Button("Yes", AGREE_ACTION), Button("No", DECLINE_ACTION))
+WARNING_RANKS: Final = {"ok": 0, "warn": 1, "act": 2, "over": 2}
+"""How full the window is in each state; each colour of the footer has one rank."""
+
+# ── Composing ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MessageComposer:
+    """Composes messages with footer, warning and question.
+
+    Each session is warned once when its window becomes yellow, and once when it becomes red. In mode `confirm` red
+    is a question instead, below every answer until the window has space again."""
+
+    def __init__(self, *, footer: bool) -> None:
+        self._footer = footer
+        self._warned: dict[str, int] = {}
+        """The highest rank of which each session was warned since its window last had space."""
+
+    def answer(self, turn: Turn, outcome: TurnOutcome, *, notes: list[str]) -> ChannelMessage:
+        """Return how a turn ended; the notes say what was reduced for it."""
+        lines, buttons = list(notes), tuple[Button, ...]()
+        if outcome.report is not None:
+            added, buttons = self._below_answer(outcome.report, session=turn.session)
+            lines += added
+        if outcome.why == "failed" and outcome.code in TRANSIENT_CODES:
+            buttons = (*buttons, Button("Try again", f"{RETRY_ACTION}{turn.id}"))
+        return ChannelMessage(text=_outcome_text(outcome), footer="\n".join(lines), buttons=buttons)
+
+    def card(self, text: str, report: Report, *, session: str) -> ChannelMessage:
+        """Return the output of a command with footer, and with a warning if one is due. The question comes with the
+        next answer."""
+        lines, buttons = self._with_warning(report, session=session)
+        return ChannelMessage(text=text, footer="\n".join(lines), buttons=buttons)
+
+    def footer(self, report: Report) -> str:
+        return texts.footer(report) if self._footer else ""
+
+    def reset_warning(self, session: str) -> None:
+        """Warn again when the window next becomes full; called after a reduction."""
+        self._warned.pop(session, None)
+
+    def _below_answer(self, report: Report, *, session: str) -> tuple[list[str], tuple[Button, ...]]:
+        """Return the lines and buttons below an answer."""
+        if not report.question:
+            return self._with_warning(report, session=session)
+        return [*self._footer_lines(report), *texts.question(report)], QUESTION_BUTTONS
+
+    def _with_warning(self, report: Report, *, session: str) -> tuple[list[str], tuple[Button, ...]]:
+        """Return the footer, with a warning and its button if the window has just become this full."""
+        lines, rank = self._footer_lines(report), WARNING_RANKS[report.state]
+        if report.question:
+            return lines, ()
+        if not rank:
+            self.reset_warning(session)
+        if rank <= self._warned.get(session, 0):
+            return lines, ()
+        self._warned[session] = rank
+        return [*lines, texts.warning(report)], (COMPACT_BUTTON,)
+
+    def _footer_lines(self, report: Report) -> list[str]:
+        return [texts.footer(report)] if self._footer else []
+
+
+def _outcome_text(outcome: TurnOutcome) -> str:
+    if outcome.is_pending:
+        return texts.answer_later(outcome.problem)
+    match outcome.why:
+        case "answered":
+            added = "" if outcome.text.strip() else texts.EMPTY_ANSWER
+        case "steps":
+            added = texts.step_limit(outcome.problem)
+        case "stopped":
+            added = texts.STOPPED
+        case _:
+            added = texts.no_answer(outcome.problem, code=outcome.code)
+    return f"{outcome.text.strip()}\n\n{added}".strip()
+
+
+# ── Replies ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def errors_as_replies(replies: Replies) -> Replies:
+    """Yield the replies; an error becomes a last reply."""
+    try:
+        async with aclosing(replies):
+            async for message in replies:
+                yield message
+    except UnknownSession:
+        yield ChannelMessage(text=texts.NO_MESSAGES)
+    except FovealError as problem:
+        yield ChannelMessage(text=texts.error(problem))
+    except Exception as problem:  # noqa: BLE001  (a failure becomes a reply)
+        LOG.error("an answer to a chat failed: %s", type(problem).__name__)
+        yield ChannelMessage(text=texts.INTERNAL_ERROR)
+
+
+async def no_replies() -> Replies:
+    """Yield nothing: the reply to a message that was answered before."""
+    none: tuple[ChannelMessage, ...] = ()
+    for message in none:
+        yield message
+
+
+async def text_reply(text: str) -> Replies:
+    yield ChannelMessage(text=text)

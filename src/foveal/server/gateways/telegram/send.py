@@ -1,0 +1,266 @@
+"""Telegram's Bot API: requests that respect rate limits, and sending of messages.
+
+1. If Telegram refuses the formatting of a text, the text is sent without formatting.
+2. A refusal of the place (a closed topic, a user who has blocked the bot) raises `PlaceClosed`, any other failure
+   `Undelivered`.
+3. A response `429` is obeyed: the request is sent again after the time that Telegram names, a few times.
+4. The token is never logged. It is part of every URL, so the libraries are kept from logging URLs, and every error
+   text goes through `BotApiClient.error_text`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+from telegram import (
+    Bot,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    LinkPreviewOptions,
+    ReplyParameters,
+    Update,
+)
+from telegram.constants import ChatAction
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    Conflict,
+    Forbidden,
+    InvalidToken,
+    NetworkError,
+    TelegramError,
+    TimedOut,
+)
+from telegram.request import HTTPXRequest
+
+from foveal.core.wire.safe_print import one_line
+from foveal.server.chat_records import ChatPlace
+from foveal.server.gateways.chat_files import FileUnavailable
+from foveal.server.gateways.delivery import Sleep
+from foveal.server.gateways.incoming import IncomingFile
+from foveal.server.gateways.outgoing import ChannelMessage, Undelivered
+from foveal.server.gateways.part_sender import OutgoingPart, PlaceClosed
+from foveal.server.gateways.telegram.entities import FormattedText
+from foveal.server.gateways.telegram.parts import REFUSED_PART, telegram_parts
+from foveal.server.gateways.telegram.updates import ParsedUpdate, parse_update
+
+LOG: Final = logging.getLogger("foveal.gateways.telegram")
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────
+
+URL_LOGGERS: Final = ("httpx", "httpcore", "telegram")
+"""Loggers that would write URLs, and the token with them."""
+OFFICIAL_API_URL: Final = "https://api.telegram.org"
+MAX_RATE_LIMIT_WAITS: Final = 5
+"""How often one request waits for a rate limit."""
+MAX_RATE_LIMIT_WAIT_S: Final = 300.0
+LONG_POLL_S: Final = 50
+"""Time that Telegram keeps a request for updates open."""
+UPDATE_KINDS: Final = ("message", "edited_message", "callback_query")
+
+
+class RetryingRequest(HTTPXRequest):
+    """Waits and sends a request again after a `429`; an error of Telegram's servers is a failure of the network."""
+
+    __slots__ = ("_sleep",)
+
+    def __init__(self, *, connections: int, sleep: Sleep = asyncio.sleep) -> None:
+        super().__init__(connection_pool_size=connections, read_timeout=20.0, pool_timeout=60.0)
+        self._sleep = sleep
+
+    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
+        for _ in range(MAX_RATE_LIMIT_WAITS):
+            status, body = await super().do_request(*args, **kwargs)
+            if status >= 500:  # a page of a proxy, which the library would log
+                raise NetworkError(f"Telegram answers with the status {status}")
+            if status != 429:
+                return status, body
+            await self._sleep(_retry_after(body))
+        raise NetworkError(f"Telegram answered 429 {MAX_RATE_LIMIT_WAITS} times: too many requests")
+
+
+def _retry_after(body: bytes) -> float:
+    """Return how long to wait, as the body of a `429` says."""
+    try:
+        seconds = json.loads(body)["parameters"]["retry_after"]
+        return min(MAX_RATE_LIMIT_WAIT_S, max(0.0, float(seconds)))
+    except (ValueError, KeyError, TypeError):
+        return 1.0
+
+
+class BotApiClient(Bot):
+    """A client of the Bot API that parses updates one by one, so that a broken update does not block others."""
+
+    __slots__ = ()
+
+    def __init__(self, token: str, *, base_url: str = "", sleep: Sleep = asyncio.sleep) -> None:
+        for name in URL_LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        url = (base_url or OFFICIAL_API_URL).rstrip("/")
+        super().__init__(
+            token,
+            base_url=f"{url}/bot",
+            base_file_url=f"{url}/file/bot",
+            request=RetryingRequest(connections=64, sleep=sleep),
+            get_updates_request=RetryingRequest(connections=1, sleep=sleep),
+        )
+
+    async def raw_updates(self, *, offset: int | None, wait_s: int = LONG_POLL_S) -> list[dict[str, Any]]:
+        """Return the updates from `offset` on; the request acknowledges all earlier updates, and waits for new ones
+        if there are none."""
+        data = {"offset": offset, "timeout": wait_s, "allowed_updates": list(UPDATE_KINDS)}
+        updates = await self._post("getUpdates", data, read_timeout=wait_s + 20.0)
+        return [item for item in updates if isinstance(item, dict) and isinstance(item.get("update_id"), int)]
+
+    async def webhook_host(self) -> str:
+        """Return the host to which Telegram sends the bot's messages; "" if there is no webhook."""
+        url = (await self.get_webhook_info()).url
+        if not url:
+            return ""
+        try:
+            return one_line(urlsplit(url).hostname or "", width=100) or "an unknown host"
+        except ValueError:
+            return "an unknown host"
+
+    def parse(self, raw: dict[str, Any]) -> ParsedUpdate:
+        """Return what one update means for the bot; None if the library cannot read it."""
+        try:
+            update = Update.de_json(raw, self)
+            return parse_update(update, self.bot)
+        except Exception as problem:  # noqa: BLE001  (a broken update must not block the next ones)
+            LOG.warning("update %s cannot be read: %s", raw["update_id"], type(problem).__name__)
+            return None
+
+    async def fetch_file(self, file: IncomingFile) -> bytes:
+        """Return the bytes of a file that a user has sent; raises `FileUnavailable`."""
+        try:
+            stored = await self.get_file(file.reference)
+            return bytes(await stored.download_as_bytearray())
+        except TelegramError as problem:
+            LOG.warning("a file could not be fetched: %s", self.error_text(problem))
+            raise FileUnavailable from None
+
+    def problem_text(self, problem: TelegramError) -> str:
+        """Return why Telegram cannot be used, as the end of a sentence about Telegram."""
+        if isinstance(problem, InvalidToken):
+            return "does not accept TELEGRAM_BOT_TOKEN"
+        if isinstance(problem, Conflict):
+            return "has another reader of this bot's messages, and only one can read them"
+        if isinstance(problem, TimedOut):
+            return "takes too long to answer"
+        if isinstance(problem.__cause__, httpx.TransportError):
+            return "cannot be reached"
+        return f"answers with an error ({self.error_text(problem)})"
+
+    def error_text(self, problem: Exception) -> str:
+        """Return an error in words, without the token, and without text that it may quote from a message."""
+        words = str(problem).replace(self.token, "[token]").partition('"')[0]
+        return f"{type(problem).__name__}: {one_line(words, width=200)}"
+
+
+# ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────
+
+TELEGRAM_TYPING_INTERVAL_S: Final = 4.5
+"""Telegram shows the typing status for five seconds."""
+GENERAL_TOPIC: Final = 1
+"""Telegram's id of the topic General, which requests must not name."""
+CLOSED_PLACES: Final = {
+    "topic_closed": "the topic is closed",
+    "chat_write_forbidden": "the bot may not write there",
+    "not enough rights": "the bot may not write there",
+    "have no rights to send": "the bot may not write there",
+    "chat_restricted": "the bot may not write there",
+    "chat_send_plain_forbidden": "the bot may not write there",
+}
+"""What Telegram's refusals of a place contain, and what they mean."""
+DELETED_TOPICS: Final = ("topic_deleted", "message thread not found")
+"""What its refusals of a deleted topic contain."""
+
+
+class TelegramSender:
+    """Sends parts of messages to chats and topics, and shows the typing status."""
+
+    def __init__(self, client: BotApiClient) -> None:
+        self._client = client
+        self._moved: dict[int, int] = {}
+        """New ids of groups that became supergroups."""
+
+    def split(self, message: ChannelMessage) -> list[FormattedText]:
+        return telegram_parts(message)
+
+    async def send(self, part: OutgoingPart[FormattedText]) -> None:
+        """Send a part with its formatting, else without, else a sentence in its place."""
+        text = part.content.text
+        for version in (part.content, FormattedText(text), FormattedText(REFUSED_PART)):
+            try:
+                return await self._send(version, part)
+            except BadRequest as problem:
+                _raise_if_closed(problem, part.place)
+                LOG.warning("a message was refused: %s", self._client.error_text(problem))
+        return None
+
+    async def _send(self, version: FormattedText, part: OutgoingPart[FormattedText]) -> None:
+        """Send a part. Raises `BadRequest` if Telegram refuses it."""
+        try:
+            await self._post(version, part)
+        except ChatMigrated as moved:
+            self._moved[part.place.chat] = moved.new_chat_id
+            raise Undelivered("the group became a supergroup") from None  # the next attempt goes there
+        except Forbidden as problem:
+            if part.place.chat > 0:
+                raise PlaceClosed("the user has blocked the bot", is_gone=True) from None
+            _raise_if_closed(problem, part.place)
+            raise PlaceClosed("the bot was removed from the group") from None
+        except BadRequest:
+            raise
+        except TelegramError as problem:
+            raise Undelivered(self._client.error_text(problem)) from None
+
+    async def _post(self, version: FormattedText, part: OutgoingPart[FormattedText]) -> None:
+        keys = [[InlineKeyboardButton(button.label, callback_data=button.action)] for button in part.buttons]
+        chat = self._moved.get(part.place.chat, part.place.chat)
+        reply_to = part.reply_to if chat == part.place.chat else 0  # a moved group has new ids
+        await self._client.send_message(
+            chat,
+            version.text,
+            entities=version.entities or None,
+            reply_markup=InlineKeyboardMarkup(keys) if keys else None,
+            message_thread_id=_thread(part.place),
+            reply_parameters=(
+                ReplyParameters(reply_to, allow_sending_without_reply=True) if reply_to else None
+            ),
+            link_preview_options=LinkPreviewOptions(is_disabled=True),
+        )
+
+    async def show_typing(self, place: ChatPlace) -> None:
+        with suppress(TelegramError):
+            await self._client.send_chat_action(
+                self._moved.get(place.chat, place.chat), ChatAction.TYPING, message_thread_id=_thread(place)
+            )
+
+    async def private_place(self, user: int) -> ChatPlace:
+        return ChatPlace(user)
+
+
+def _thread(place: ChatPlace) -> int | None:
+    """Return the topic as requests name it."""
+    return place.topic if place.topic > GENERAL_TOPIC else None
+
+
+def _raise_if_closed(problem: TelegramError, place: ChatPlace) -> None:
+    """Raise `PlaceClosed` if an error refuses the place and not the message."""
+    words = problem.message.casefold()
+    if "chat not found" in words:
+        is_private = place.chat > 0
+        raise PlaceClosed("the chat does not exist any more", is_gone=is_private, may_reopen=False) from None
+    if any(text in words for text in DELETED_TOPICS):
+        raise PlaceClosed("the topic was deleted", may_reopen=False) from None
+    for text, cause in CLOSED_PLACES.items():
+        if text in words:
+            raise PlaceClosed(cause) from None

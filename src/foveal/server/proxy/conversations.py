@@ -1,0 +1,559 @@
+"""The proxied conversations of a tenant: which one a request continues.
+
+1. The conversation with the longest known history wins; of several sessions with it, one that ends there.
+2. A client that names its session gets that one: what differs is rewound, and nothing is forked.
+3. A request with a summary that the provider has made of a conversation continues that one, whatever of it the
+   request leaves out: what it leaves out is rewound, so the log has it.
+4. A request whose beginning is being answered for another request gets a fork; one that continues after a reply
+   that is just being recorded waits for the recording.
+5. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from foveal.core.log.events import Opened
+from foveal.core.models.model import Model
+from foveal.core.view.fold import reductions_for_fork
+from foveal.core.wire import MessageChunk
+from foveal.errors import SessionExists, StoreError, UnknownSession
+from foveal.server.proxy.conversation import (
+    ProxiedConversation,
+    instruction_versions_until,
+)
+from foveal.server.proxy.digest_index import DigestIndex, KnownSession
+from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.request_check import RequestCheck
+from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
+from foveal.server.runtime import Runtime
+from foveal.server.tenants import PROXY_ORIGIN, Tenant, check_session_id
+from foveal.sessions.session import Session
+from foveal.transport.client_request import ClientRequest
+from foveal.transport.digests import is_from_model, summary_digest
+from foveal.transport.recognised_messages import IndexedMessage
+
+MAX_IDLE_CONVERSATIONS: Final = 256
+"""Conversations that stay open while they are not used: of one tenant, and about as many of all others."""
+MAX_KNOWN_SETTINGS: Final = 64
+"""Models whose settings are kept: reading them from the configuration takes longer than opening a session."""
+MAX_INHERITED_EVENTS: Final = 2_000
+"""Events after the place of a fork that are read for reductions."""
+MAX_RECORDING_WAIT_S: Final = 30.0
+"""Seconds to wait for a reply that is being recorded."""
+
+
+# ── What the index does not contain yet ───────────────────────────────────────────────────────────
+# A new conversation is written to the index at once, because the next request may reach another process. Further
+# messages are written later: after the reply, or before the index is searched. If such a write is lost, the next
+# request causes a rewind.
+
+
+class LastDigests:
+    """The digest of each open conversation's whole history."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, str] = {}
+        self._digests: dict[str, bytes] = {}
+
+    def find(self, digest: bytes) -> str:
+        """Return the session that ends with this digest, or ""."""
+        return self._sessions.get(digest, "")
+
+    def add(self, digest: bytes, session: str) -> None:
+        self._sessions[digest], self._digests[session] = session, digest
+
+    def remove(self, session: str) -> None:
+        digest = self._digests.pop(session, None)
+        if digest is not None and self._sessions.get(digest) == session:
+            del self._sessions[digest]
+
+
+class _Unwritten(NamedTuple):
+    conversation: ProxiedConversation
+    messages: list[IndexedMessage]
+    rewound: int | None
+
+
+class PendingIndex:
+    """Writes to the digest index that one tenant has not made yet."""
+
+    def __init__(self, tenant: str, index: DigestIndex, on_failure: Callable[[StoreError], None]) -> None:
+        self._tenant, self._index, self._on_failure = tenant, index, on_failure
+        self._unwritten: dict[str, _Unwritten] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[None]] = set()
+        """Those of the tasks that write to the index."""
+
+    def add(
+        self, conversation: ProxiedConversation, messages: Sequence[IndexedMessage], *, rewound: int | None
+    ) -> None:
+        """Add new messages of a conversation; `rewound` is the event it was rewound to before, if any."""
+        before = self._unwritten.get(conversation.id)
+        if before is not None:
+            messages, rewound = [*before.messages, *messages], before.rewound if rewound is None else rewound
+        self._unwritten[conversation.id] = _Unwritten(conversation, list(messages), rewound)
+
+    def schedule_write(self, session: str) -> None:
+        """Write the messages of a session in the background."""
+        if session in self._unwritten:
+            task = self.start(self.write(session))
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
+
+    async def discard(self, session: str) -> None:
+        """Write no more messages of a session: those that are being written are there when this returns."""
+        self._unwritten.pop(session, None)
+        if self._writes:
+            await asyncio.wait(set(self._writes))
+
+    async def write(self, session: str) -> None:
+        """Write the messages of a session. A failed write is reported and dropped: the index is only a cache."""
+        unwritten = self._unwritten.pop(session, None)
+        if unwritten is None:
+            return
+        try:
+            await self._index.add(
+                self._tenant,
+                session,
+                unwritten.messages,
+                side_state=unwritten.conversation.unindexed_side_state(),
+                rewound=unwritten.rewound,
+                summaries=unwritten.conversation.take_new_summaries(),
+            )
+        except StoreError as problem:
+            unwritten.conversation.forget_indexed_side_state()
+            self._on_failure(problem)
+
+    async def write_all(self) -> None:
+        for session in list(self._unwritten):
+            await self.write(session)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` in the background; `close` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        await self.write_all()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+
+# ── Conversations of one tenant ───────────────────────────────────────────────────────────────────
+
+
+class SessionGone(Exception):
+    """The session was erased, or its file was replaced by another one."""
+
+
+class _Incoming(NamedTuple):
+    """A request, the model it asks for, and how to send requests upstream with its key."""
+
+    request: ClientRequest
+    model: Model
+    send: SendUpstream
+
+
+class TenantConversations:
+    def __init__(
+        self,
+        runtime: Runtime,
+        tenant: Tenant,
+        index: DigestIndex,
+        *,
+        predecessor: asyncio.Task[None] | None = None,
+    ) -> None:
+        """`predecessor`: a task that still writes to the index what this object will look for there."""
+        self._runtime, self._tenant, self._index = runtime, tenant, index
+        self._predecessor = predecessor
+        self._open: OrderedDict[str, tuple[ProxiedConversation, UpstreamSummariser]] = OrderedDict()
+        self._exchanges: dict[bytes, Exchange] = {}
+        """Exchanges that wait for a reply, by the digest of their request."""
+        self._starting = 0
+        """Requests that are being recorded."""
+        self._known_settings: dict[str, tuple[Model, dict[str, Any]]] = {}
+        self._last_digests = LastDigests()
+        self._pending = PendingIndex(tenant.name, index, partial(runtime.store_failed, tenant.name))
+        self._check = RequestCheck(tenant.name, runtime.emit)
+
+    async def start_exchange(
+        self, request: ClientRequest, model: Model, send: SendUpstream, *, session_id: str = ""
+    ) -> Exchange:
+        """Record a request and return its exchange. Raises `MalformedMessage`, `BadSetting` for an invalid session
+        id, `SessionExists` for a session that the proxy did not open, and `StoreError`."""
+        self._starting += 1
+        try:
+            return await self._start(_Incoming(request, model, send), session_id)
+        finally:
+            self._starting -= 1
+
+    async def _start(self, incoming: _Incoming, session_id: str) -> Exchange:
+        request = incoming.request
+        if self._predecessor is not None:
+            await asyncio.wait([self._predecessor])
+            self._predecessor = None
+        await self._wait_for_recording(request.digests)
+        if session_id:
+            return await self._continue_named(check_session_id(session_id), incoming)
+        sessions = await self._find(request)
+        for made in await self._find_summarised(request, sessions):
+            exchange = await self._continue_summarised(made, incoming)
+            if exchange is not None:
+                return exchange
+        for found in sessions:
+            exchange = await self._continue(found, incoming)
+            if exchange is not None:
+                return exchange
+        chunks = request.chunks(0)
+        return await self._begin_new(incoming, chunks)
+
+    async def close(self) -> None:
+        await self._pending.close()
+        while self._open:
+            _, (conversation, _) = self._open.popitem()
+            await conversation.session.close()
+
+    @property
+    def tenant_name(self) -> str:
+        return self._tenant.name
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being recorded or answered."""
+        return bool(self._starting or self._exchanges)
+
+    # ── Finding the conversation ─────────────────────────────────────────────────────────────────────
+
+    async def _wait_for_recording(self, digests: Sequence[bytes]) -> None:
+        """Wait until replies to earlier requests of this history are recorded: a client that has its reply may send
+        the next request before that."""
+        if self._exchanges:
+            before = [self._exchanges[digest] for digest in digests[:-1] if digest in self._exchanges]
+            for exchange in before:
+                if exchange.is_ending:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(exchange.recorded.wait(), MAX_RECORDING_WAIT_S)
+
+    async def _find(self, request: ClientRequest) -> list[KnownSession]:
+        """Return the sessions that contain the longest beginning of a history."""
+        for at in range(len(request.digests) - 1, -1, -1):
+            conversation, _ = self._open.get(self._last_digests.find(request.digests[at]), (None, None))
+            last = None if conversation is None else conversation.last_message
+            if conversation is not None and last is not None and last.digest == request.digests[at]:
+                return [KnownSession(conversation.id, last)]
+            if is_from_model(request.messages[at]):
+                break  # another session may contain this model message: search the index
+        await self._pending.write_all()
+        return await self._index.find(self._tenant.name, list(dict.fromkeys(request.digests)))
+
+    async def _find_summarised(
+        self, request: ClientRequest, sessions: Sequence[KnownSession]
+    ) -> list[KnownSession]:
+        """Return the sessions that the newest summary in a request was made of, if it is no part of the history
+        that these `sessions` contain."""
+        known = request.digests.index(sessions[0].end.digest) + 1 if sessions else 0
+        summary = request.newest_summary(known)
+        if summary is None:
+            return []
+        await self._pending.write_all()
+        return await self._index.find(self._tenant.name, [summary_digest(summary)])
+
+    async def _continue_summarised(self, made: KnownSession, incoming: _Incoming) -> Exchange | None:
+        """Continue a session after a summary that the provider made of it, or a fork if it has gone on since; None
+        if the session is gone."""
+        request = incoming.request
+        try:
+            async with self._lock(made.session):
+                conversation = await self._current(made.session, incoming)
+                last, is_free = conversation.last_message, conversation.exchange is None
+                if last is not None and last.seq == made.end.seq and is_free:
+                    known = conversation.count_known(request.digests)
+                    count = conversation.count_up_to(request.digests[known - 1]) if known else 0
+                    chunks = request.chunks(known)
+                    return await self._record(conversation, request, known, chunks, rewind_to=count)
+            return await self._fork(made, 0, incoming, (), is_summary=True)
+        except (SessionGone, UnknownSession):
+            await self.delete_session(made.session)
+            return None
+
+    async def _continue(self, found: KnownSession, incoming: _Incoming) -> Exchange | None:
+        """Continue a session or a fork of it; None if the session is gone."""
+        request = incoming.request
+        known = request.digests.index(found.end.digest) + 1
+        chunks = request.chunks(known)
+        try:
+            async with self._lock(found.session):
+                conversation = await self._current(found.session, incoming)
+                count = conversation.count_known(request.digests)
+                if count >= known:  # the conversation may have grown since it was found
+                    found = KnownSession(found.session, conversation.find(request.digests[count - 1]))
+                    known, chunks = count, request.chunks(count)
+                continuation = conversation.continuation(request, found)
+                forks_instead = continuation == "rewind" and conversation.is_mostly_rewound
+                if continuation != "fork" and not forks_instead:
+                    rewind_to = (
+                        None if continuation == "append" else conversation.count_up_to(found.end.digest)
+                    )
+                    return await self._record(conversation, request, known, chunks, rewind_to=rewind_to)
+            exchange = await self._fork(found, known, incoming, chunks)
+            if forks_instead:  # from now on the fork is found instead of the session it was forked from
+                await self._index.deprioritise(self._tenant.name, found)
+            return exchange
+        except (SessionGone, UnknownSession):
+            await self.delete_session(found.session)
+            return None
+
+    async def _continue_named(self, id: str, incoming: _Incoming) -> Exchange:
+        """Continue the session that the client names."""
+        request = incoming.request
+        try:
+            async with self._lock(id):
+                if id not in self._open:
+                    await self._claim(id, incoming)
+                conversation = await self._current(id, incoming)
+                known = conversation.count_known(request.digests)
+                chunks = request.chunks(known)
+                count = conversation.count_up_to(request.digests[known - 1]) if known else 0
+                differs = count < len(conversation.messages) or conversation.has_unindexed_messages
+                return await self._record(
+                    conversation, request, known, chunks, rewind_to=count if differs else None
+                )
+        except SessionGone:
+            raise UnknownSession(id) from None
+
+    async def _claim(self, id: str, incoming: _Incoming) -> None:
+        """Create the session unless it exists; raises `SessionExists` if the proxy did not open it."""
+        try:
+            first = (await self._tenant.fast_store.read(id, first=0, last=0))[0].fact
+        except UnknownSession:
+            await self._open_conversation(id, incoming, origin=PROXY_ORIGIN)
+            return
+        if isinstance(first, Opened) and first.origin != PROXY_ORIGIN:
+            raise SessionExists(id)
+
+    async def _begin_new(self, incoming: _Incoming, chunks: Sequence[MessageChunk]) -> Exchange:
+        id = _new_session_id()
+        async with self._lock(id):
+            conversation = await self._open_conversation(id, incoming, origin=PROXY_ORIGIN, is_new=True)
+            return await self._record(conversation, incoming.request, 0, chunks)
+
+    async def _fork(
+        self,
+        found: KnownSession,
+        known: int,
+        incoming: _Incoming,
+        chunks: Sequence[MessageChunk],
+        *,
+        is_summary: bool = False,
+    ) -> Exchange:
+        """Fork a session after the first `known` messages of a request; with `is_summary`, after a summary in the
+        request, and rewind it to what the request has of the messages before that."""
+        id, tenant, seq = _new_session_id(), self._tenant.name, found.end.seq
+        request = incoming.request
+        digests = list(dict.fromkeys(request.digests if is_summary else request.digests[:known]))
+        await self._pending.write_all()
+        messages = await self._index.find_in_session(tenant, found.session, digests)
+        if is_summary:
+            messages = [message for message in messages if message.seq < seq]
+            known = request.digests.index(messages[-1].digest) + 1 if messages else 0
+            chunks = request.chunks(known)
+        _, side_state = await self._index.load(tenant, found.session)
+        async with self._lock(id):
+            await self._tenant.fast_store.fork(found.session, id, at=seq)
+            conversation = await self._open_conversation(id, incoming, origin=f"{found.session}@{seq}")
+            # The texts of instructions at that event are not known: an empty digest makes them count as edited.
+            inherited = [message._replace(text_digest=message.text_digest and b"") for message in messages]
+            conversation.load(inherited, instruction_versions_until(side_state, seq), ())
+            await self._inherit_reductions(conversation, found)
+            rewind_to = len(inherited) if is_summary else None
+            return await self._record(
+                conversation, request, known, chunks, rewind_to=rewind_to, inherited=inherited
+            )
+
+    async def _inherit_reductions(self, conversation: ProxiedConversation, found: KnownSession) -> None:
+        """Take over what the session did after the fork to the messages before it."""
+        end = await self._tenant.fast_store.end(found.session)
+        if end.next_seq - found.end.seq > MAX_INHERITED_EVENTS:
+            return
+        later = await self._tenant.fast_store.read(found.session, first=found.end.seq + 1)
+        turn = found.end.turn
+        latest_user = next((message.seq for message in conversation.messages if message.turn == turn), -1)
+        facts = reductions_for_fork(later, at=found.end.seq, latest_user=latest_user)
+        if facts:
+            await conversation.session.append(*facts)
+
+    # ── Recording ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _record(
+        self,
+        conversation: ProxiedConversation,
+        request: ClientRequest,
+        known: int,
+        chunks: Sequence[MessageChunk],
+        *,
+        rewind_to: int | None = None,
+        inherited: Sequence[IndexedMessage] = (),
+    ) -> Exchange:
+        """Append what is new, after a rewind to the first `rewind_to` messages if given, and fit. The caller holds
+        the session lock."""
+        is_new = conversation.last_message is None
+        try:
+            rewound = None if rewind_to is None else await conversation.rewind(rewind_to)
+            messages = await conversation.append_new(request, known, chunks)
+        except BaseException:
+            self._drop(conversation.id)  # the next request loads what was stored
+            raise
+        self._add_to_index(conversation, [*inherited, *messages], rewound=rewound)
+        if is_new or inherited:  # from here on, other processes must find it
+            await self._pending.write(conversation.id)
+        try:
+            fitted = await conversation.fit(request)
+        except BaseException:
+            self._pending.schedule_write(conversation.id)
+            raise
+        exchange = Exchange(
+            conversation,
+            request,
+            fitted,
+            lock=self._lock,
+            check=self._check,
+            add_to_index=self._add_to_index,
+            on_end=self._exchange_ended,
+        )
+        self._exchanges[exchange.request_digest] = exchange
+        return exchange
+
+    def _exchange_ended(self, exchange: Exchange) -> None:
+        if self._exchanges.get(exchange.request_digest) is exchange:
+            del self._exchanges[exchange.request_digest]
+        self._pending.schedule_write(exchange.session_id)
+
+    def _add_to_index(
+        self,
+        conversation: ProxiedConversation,
+        messages: Sequence[IndexedMessage],
+        rewound: int | None = None,
+    ) -> None:
+        self._update_last_digest(conversation)
+        self._pending.add(conversation, messages, rewound=rewound)
+
+    def _update_last_digest(self, conversation: ProxiedConversation) -> None:
+        """Let `_find` find an open conversation by its last digest, without a search of the index."""
+        self._last_digests.remove(conversation.id)
+        if conversation.last_message is not None and conversation.id in self._open:
+            self._last_digests.add(conversation.last_message.digest, conversation.id)
+
+    # ── Opening and closing ──────────────────────────────────────────────────────────────────────────
+
+    def _lock(self, id: str) -> AbstractAsyncContextManager[None]:
+        return self._runtime.locks.lock(self._tenant.name, id)
+
+    async def _current(self, id: str, incoming: _Incoming) -> ProxiedConversation:
+        """Return the conversation of a session, with what other processes have added; raises `SessionGone`."""
+        conversation, summariser = self._open.get(id, (None, None))
+        if (
+            conversation is None
+            or summariser is None
+            or (conversation.exchange is None and conversation.model != incoming.model)
+        ):
+            return await self._load(await self._open_conversation(id, incoming))
+        summariser.use(incoming.send)
+        self._open.move_to_end(id)
+        newer, erased = await self._tenant.fast_store.read_new(id, first=conversation.session.last + 1)
+        if erased:
+            raise SessionGone
+        return await self._load(conversation) if newer or conversation.is_outdated else conversation
+
+    async def _load(self, conversation: ProxiedConversation) -> ProxiedConversation:
+        await self._pending.write_all()
+        messages, side_state = await self._index.load(self._tenant.name, conversation.id)
+        first = messages[-1].seq + 1 if messages else 0
+        end = await self._tenant.fast_store.end(conversation.id)
+        if end.erased or first > end.next_seq:
+            self._drop(conversation.id)
+            raise SessionGone
+        newer = await self._tenant.fast_store.read(conversation.id, first=first)
+        conversation.load(messages, side_state, newer)
+        self._update_last_digest(conversation)
+        return conversation
+
+    async def _open_conversation(
+        self, id: str, incoming: _Incoming, *, origin: str = "", is_new: bool = False
+    ) -> ProxiedConversation:
+        model = incoming.model
+        settings = self._settings(model)
+        summariser = UpstreamSummariser(model.name, incoming.send, self._check, incoming.request.dialect)
+        session = await Session.open(
+            self._tenant.fast_store,
+            id,
+            model=model,
+            origin=origin,
+            summarise=[
+                *([summariser.native] if self._runtime.config.summarises_natively else []),
+                *self._tenant.summarisers(),
+                summariser.summariser,
+            ],
+            clock=self._runtime.clock,
+            options=self._tenant.session_options(id),
+            is_new=is_new,
+            **settings,
+        )
+        conversation = ProxiedConversation(session, model, reserve=settings.get("reserve"))
+        summariser.connect(conversation)
+        await self._keep_open(conversation, summariser)
+        return conversation
+
+    def _settings(self, model: Model) -> dict[str, Any]:
+        """Return the configured settings of sessions with a model."""
+        if model.name not in self._known_settings or self._known_settings[model.name][0] != model:
+            if len(self._known_settings) >= MAX_KNOWN_SETTINGS:
+                self._known_settings.clear()
+            self._known_settings[model.name] = model, self._runtime.config.session(model)
+        return dict(self._known_settings[model.name][1])
+
+    async def _keep_open(self, conversation: ProxiedConversation, summariser: UpstreamSummariser) -> None:
+        """Keep a conversation open, and close the least recently used ones above the limit."""
+        old = self._open.pop(conversation.id, None)
+        self._open[conversation.id] = (conversation, summariser)
+        busy = len(self._exchanges) + self._starting - 1  # those of the other requests
+        surplus = len(self._open) - busy - MAX_IDLE_CONVERSATIONS
+        if surplus > 0:
+            idle = [
+                id
+                for id, (other, _) in self._open.items()
+                if other.exchange is None and other is not conversation
+            ]
+            for id in idle[:surplus]:
+                self._drop(id)
+        if old is not None:
+            await old[0].session.close()
+
+    def _drop(self, id: str) -> None:
+        """Close a conversation in the background."""
+        conversation, _ = self._open.pop(id, (None, None))
+        self._last_digests.remove(id)
+        if conversation is not None:
+            self._pending.start(conversation.session.close())
+
+    async def delete_session(self, id: str) -> None:
+        """Forget a session that is or will be deleted."""
+        self._drop(id)
+        await self._pending.discard(id)
+        await self._index.delete_session(self._tenant.name, id)
+
+
+def _new_session_id() -> str:
+    return f"d-{uuid4().hex}"

@@ -1,0 +1,391 @@
+"""Drop-in endpoints: fit a client's request, send it upstream, return the response.
+
+1. A request is recorded before it goes upstream. One that cannot be recorded (no history, or a store that cannot be
+   written) is forwarded unchanged, and a response header says that it is not managed.
+2. `interception.attempts` decides whether a smaller request is sent after a refusal. The beginning of a stream is
+   held back for it at most `FIRST_EVENT_TIMEOUT_S` seconds.
+3. A retry of a request in flight joins it and gets the same response.
+4. The list of models and the token counts are only passed through; models that `server.models` does not allow are
+   removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Hashable
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foveal.config import Config
+from foveal.core.log.events import Dialect
+from foveal.core.models.model import Model
+from foveal.core.wire.bound_thinking import BINDING_BETA
+from foveal.core.wire.refused_state import refuses_controls
+from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
+from foveal.server.proxy import forwarded_headers
+from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.response_stream import ProxyRequest, ResponseStream
+from foveal.server.proxy.shared_response import (
+    IDEMPOTENCY_HEADER,
+    JoinedResponse,
+    SharedResponse,
+)
+from foveal.server.proxy.upstreams import (
+    Upstreams,
+    UpstreamTarget,
+    dialect_of_headers,
+    unreachable_error,
+)
+from foveal.server.runtime import Runtime
+from foveal.transport.attempts import (
+    MAX_ERROR_BYTES,
+    FirstEvent,
+    StreamBeginning,
+    UpstreamHead,
+    send_until_accepted,
+)
+from foveal.transport.client_request import COMPACTED_BY_PROVIDER, ClientRequest
+from foveal.web import request_body
+from foveal.web.http_errors import HttpError
+
+# ── Beginning of a stream ────────────────────────────────────────────────────────────────────────────────
+
+FIRST_EVENT_TIMEOUT_S: Final = 2.0
+
+
+async def read_first_event(response: aiohttp.ClientResponse) -> FirstEvent:
+    """Read a stream up to its first meaningful event; raises the errors of aiohttp."""
+    beginning = StreamBeginning()
+    try:
+        async with asyncio.timeout(FIRST_EVENT_TIMEOUT_S) as timeout:
+            async for chunk in response.content.iter_any():
+                if (event := beginning.add(chunk)) is not None:
+                    return event
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+    return FirstEvent(beginning.data)
+
+
+# ── Proxied requests ─────────────────────────────────────────────────────────────────────────────────────
+
+SUMMARY_TIMEOUT_S: Final = 120.0
+
+
+class ProxyEndpoints:
+    """Endpoints whose requests are fitted to the model's context window."""
+
+    def __init__(self, runtime: Runtime, upstreams: Upstreams) -> None:
+        self._runtime = runtime
+        self._upstreams = upstreams
+        self._limits = RequestLimits.of(runtime.config)
+
+    async def compact(self, request: Request) -> Response:
+        """Return the client's conversation as the upstream compacts it: unreduced."""
+        return await self._forward(request, "openai_responses", path="/responses/compact")
+
+    async def chat(self, request: Request) -> Response:
+        return await self._forward(request, "openai_chat")
+
+    async def responses(self, request: Request) -> Response:
+        return await self._forward(request, "openai_responses")
+
+    async def messages(self, request: Request) -> Response:
+        return await self._forward(request, "anthropic")
+
+    async def _forward(self, request: Request, dialect: Dialect, *, path: str = "") -> Response:
+        """Answer a request; one with a `path` of its own goes to an endpoint that compacts."""
+        began = time.perf_counter()
+        body = await request_body.read_bytes(request)
+        cache = self._upstreams.request_cache
+        client_request = ClientRequest(dialect, body, cache, asks_for_compaction=bool(path))
+        self._limits.check(client_request)
+        query = request.scope["query_string"].decode("latin-1")
+        headers = request.scope["headers"]
+        target = await self._upstreams.target(dialect, headers, path=path, query=query)
+        key = _retry_key(request, target, body)
+        earlier = await self._upstreams.in_flight.find(key, request)
+        if earlier is not None:
+            return await _join(earlier)
+        shared = self._upstreams.in_flight.begin(key, request)
+        try:
+            return await self._answer(request, client_request, target, shared, began=began)
+        except BaseException as error:
+            shared.end(error=error)
+            raise
+
+    async def _answer(
+        self,
+        request: Request,
+        client_request: ClientRequest,
+        target: UpstreamTarget,
+        shared: SharedResponse,
+        *,
+        began: float,
+    ) -> Response:
+        """Record a request that is no retry, send it upstream, and return the response."""
+        if target.model_id and client_request.model:
+            client_request.set_model(target.model_id)
+        if not self._upstreams.allows_binding_controls(target):
+            client_request.refuse_binding_controls()
+        model = target.model or self._upstreams.model(client_request.model or "unknown")
+        exchange, problem = await self._start_exchange(request, client_request, model, target)
+        proxy_request = ProxyRequest(
+            runtime=self._runtime,
+            tenant=request.state.caller.tenant,
+            client_request=client_request,
+            model=model.name,
+            exchange=exchange,
+            problem=problem,
+            secret=target.secret,
+            began=began,
+            shared=shared,
+        )
+        try:
+            return await self._send(request, proxy_request, target)
+        except BaseException as error:
+            proxy_request.end(status=error.status if isinstance(error, HttpError) else 0)
+            raise
+
+    async def _start_exchange(
+        self, request: Request, client_request: ClientRequest, model: Model, target: UpstreamTarget
+    ) -> tuple[Exchange | None, str]:
+        """Record and fit the request; return None and the reason if it cannot be recorded."""
+        if client_request.problem:
+            return None, client_request.problem
+
+        async def summarise(dialect: Dialect, body: bytes, beta: str) -> tuple[int, bytes]:
+            to = target.with_beta(beta) if beta else target
+            return await self._upstreams.send_and_read(to, body, timeout_s=SUMMARY_TIMEOUT_S)
+
+        tenant = request.state.caller.tenant
+        session_id = request.headers.get("x-foveal-session", "").strip()
+        try:
+            conversations = self._upstreams.conversations.tenant(tenant)
+            exchange = await conversations.start_exchange(
+                client_request, model, summarise, session_id=session_id
+            )
+        except MalformedMessage as malformed:
+            return None, f"{malformed}"
+        except UnknownSession as unknown:
+            detail = f"the session {unknown.session!r} was erased: use another id"
+            raise HttpError(409, detail, code="gone") from None
+        except SessionExists as existing:
+            detail = (
+                f"the session {existing.session!r} belongs to /api/sessions: use it there, or use another id"
+            )
+            raise HttpError(409, detail, code="session_exists") from None
+        except StoreError as failure:
+            self._runtime.store_failed(tenant, failure)
+            return None, "the store cannot be used now"
+        self._runtime.store_recovered(tenant)
+        return exchange, _unchanged_because(exchange) if client_request.asks_for_compaction else ""
+
+    async def _send(self, request: Request, proxy_request: ProxyRequest, target: UpstreamTarget) -> Response:
+        """Send the request, and smaller ones while the upstream refuses it as too large; return the response."""
+        call = _ProxyCall(self._upstreams, proxy_request, target)
+        if proxy_request.exchange is None:
+            await call.send()
+            return self._stream(request, call.response, proxy_request)
+        outcome = await send_until_accepted(call)
+        if outcome.is_error:
+            return proxy_request.error_response(call.response, outcome.data)
+        return self._stream(request, call.response, proxy_request, outcome.data)
+
+    def _stream(
+        self,
+        request: Request,
+        response: aiohttp.ClientResponse,
+        proxy_request: ProxyRequest,
+        already_read: bytes = b"",
+    ) -> ResponseStream:
+        return ResponseStream(
+            request,
+            response,
+            proxy_request,
+            already_read,
+            silence_s=self._upstreams.silence_s,
+            pauses=self._upstreams.pauses_on_disconnect,
+        )
+
+
+def _unchanged_because(exchange: Exchange) -> str:
+    """Return why a request that asks for a compaction is forwarded unchanged, and whether it seems too large."""
+    tokens, window = exchange.tokens, exchange.conversation.model.window
+    if tokens <= window:
+        return COMPACTED_BY_PROVIDER
+    return f"{COMPACTED_BY_PROVIDER}, and about {tokens:,} tokens do not fit into its window of {window:,}"
+
+
+class _ProxyCall:
+    """An `UpstreamCall` for a proxied request."""
+
+    response: aiohttp.ClientResponse
+
+    def __init__(self, upstreams: Upstreams, proxy_request: ProxyRequest, target: UpstreamTarget) -> None:
+        self._upstreams, self._proxy_request, self._target = upstreams, proxy_request, target
+
+    async def send(self) -> UpstreamHead:
+        self._proxy_request.mark_sending()
+        exchange, target = self._proxy_request.exchange, self._target
+        if exchange is not None and exchange.sends_binding_controls:
+            target = target.with_beta(BINDING_BETA)
+        self.response = await self._upstreams.send("POST", target, self._proxy_request.body)
+        self._proxy_request.mark_response(self.response.status)
+        return UpstreamHead(self.response.status, self.response.headers.get("content-type", ""))
+
+    async def read_error(self) -> bytes | None:
+        return await _read_error(self.response)
+
+    async def read_first_event(self) -> FirstEvent:
+        try:
+            return await read_first_event(self.response)
+        except (aiohttp.ClientError, OSError) as problem:
+            self.response.close()
+            silence_s = self._upstreams.silence_s
+            raise unreachable_error(self._target, problem, silence_s=silence_s) from None
+
+    async def shrink(self, error: object) -> bool:
+        exchange = self._proxy_request.exchange
+        if exchange is not None and exchange.sends_binding_controls and refuses_controls(error):
+            self._upstreams.note_refused_controls(self._target)
+            exchange.drop_binding_controls()
+            return True
+        return exchange is not None and await exchange.retry_smaller(error)
+
+    async def discard(self) -> None:
+        self.response.close()
+
+
+def _retry_key(request: Request, target: UpstreamTarget, body: bytes) -> Hashable:
+    """Return what a request has in common with its retries."""
+    headers = request.headers
+    names = ("authorization", "x-api-key", "x-foveal-session", IDEMPOTENCY_HEADER)
+    return request.state.caller.tenant, target.url, *(headers.get(name) for name in names), body
+
+
+async def _join(shared: SharedResponse) -> Response:
+    with shared.follow():
+        return JoinedResponse(shared, await shared.head())
+
+
+class RequestLimits(NamedTuple):
+    """Models and number of messages that the server accepts."""
+
+    models: tuple[str, ...]
+    max_messages: int
+
+    @classmethod
+    def of(cls, config: Config) -> RequestLimits:
+        """Return the configured limits."""
+        return cls(tuple(config.get("server.models")), config.get("server.max_messages"))
+
+    def allows(self, model: str) -> bool:
+        """Return whether `server.models` allows a model; an empty list allows all."""
+        return not self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    def check(self, request: ClientRequest) -> None:
+        """Raise `HttpError` if the request exceeds the limits."""
+        if not self.allows(request.model):
+            detail = f"this server does not allow the model {request.model[:100]!r} (`server.models`)"
+            raise HttpError(403, detail, code="model_not_allowed")
+        count = len(request.messages)
+        if count > self.max_messages:
+            allowed = f"{self.max_messages:,} are allowed (`server.max_messages`)"
+            raise HttpError(
+                413, f"the request has {count:,} messages, and {allowed}", code="too_many_messages"
+            )
+
+
+async def _read_error(response: aiohttp.ClientResponse) -> bytes | None:
+    """Return the body of an error; None if it exceeds `MAX_ERROR_BYTES` or does not arrive."""
+    try:
+        data = await response.content.read(MAX_ERROR_BYTES)
+        while len(data) < MAX_ERROR_BYTES and not response.content.at_eof():
+            data += await response.content.read(MAX_ERROR_BYTES - len(data))
+    except (aiohttp.ClientError, OSError):
+        data = b""
+    return data if response.content.at_eof() else None
+
+
+# ── Requests that are only passed through ────────────────────────────────────────────────────────────────
+
+MAX_PASSTHROUGH_BYTES: Final = 16 << 20
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_:@+~-][A-Za-z0-9_:@+~./-]{0,199}")
+
+
+class PassthroughEndpoints:
+    """Endpoints for the list of models and for counting tokens."""
+
+    def __init__(self, runtime: Runtime, upstreams: Upstreams) -> None:
+        self._upstreams = upstreams
+        self._limits = RequestLimits.of(runtime.config)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Return how many tokens the upstream counts in the client's unreduced request."""
+        data = await request_body.read_bytes(request)
+        self._limits.check(ClientRequest("anthropic", data))
+        return await self._pass_through(request, "anthropic", "/messages/count_tokens", data)
+
+    async def list_models(self, request: Request) -> Response:
+        """Return the upstream's models that `server.models` allows."""
+        response = await self._pass_through(
+            request, dialect_of_headers(request.scope["headers"]), "/models", None
+        )
+        if self._limits.models and response.status_code == 200 and request.method == "GET":
+            return _only_allowed_models(response, self._limits)
+        return response
+
+    async def get_model(self, request: Request) -> Response:
+        """Return the upstream's description of a model, if `server.models` allows it."""
+        name: str = request.path_params["name"]
+        if not self._limits.allows(name) or not _MODEL_NAME.fullmatch(name) or ".." in name:
+            raise HttpError(404, f"there is no model {name[:100]!r}", code="model_not_found")
+        return await self._pass_through(
+            request, dialect_of_headers(request.scope["headers"]), f"/models/{name}", None
+        )
+
+    async def _pass_through(
+        self, request: Request, dialect: Dialect, path: str, body: bytes | None
+    ) -> Response:
+        target = await self._upstreams.target(
+            dialect, request.scope["headers"], path=path, query=request.url.query
+        )
+        response = await self._upstreams.send(request.method, target, body)
+        try:
+            async with response:
+                data = await response.content.read(MAX_PASSTHROUGH_BYTES)
+                while not response.content.at_eof():
+                    if len(data) >= MAX_PASSTHROUGH_BYTES:
+                        raise HttpError(502, "the provider's response is too large", code="upstream_broken")
+                    data += await response.content.read(MAX_PASSTHROUGH_BYTES - len(data))
+        except (aiohttp.ClientError, OSError) as problem:
+            raise unreachable_error(target, problem, silence_s=self._upstreams.silence_s) from None
+        headers = forwarded_headers.to_client(response.raw_headers, target.secret)
+        data = forwarded_headers.without_secret(target.secret, data)
+        if request.method == "HEAD":  # the length of what GET would return
+            return _response(data, response.status, headers, response.headers.get("content-length", "0"))
+        return _response(data, response.status, headers)
+
+
+def _response(data: bytes, status: int, headers: list[tuple[bytes, bytes]], length: str = "") -> Response:
+    response = Response(data, status_code=status)
+    response.raw_headers = [*headers, (b"content-length", (length or str(len(data))).encode())]
+    return response
+
+
+def _only_allowed_models(response: Response, limits: RequestLimits) -> Response:
+    try:
+        listed: Any = msgspec.json.decode(bytes(response.body))
+        allowed = [model for model in listed["data"] if limits.allows(model["id"])]
+    except (msgspec.DecodeError, LookupError, TypeError):
+        raise HttpError(502, "the provider's list of models cannot be read", code="upstream_broken") from None
+    headers = [(name, value) for name, value in response.raw_headers if name != b"content-length"]
+    return _response(msgspec.json.encode({**listed, "data": allowed}), response.status_code, headers)

@@ -1,0 +1,420 @@
+"""The upstream's response on its way to the client, and its recording.
+
+1. A stream is forwarded chunk by chunk; a copy is kept, and read when the stream has ended.
+2. A response that is no stream is read whole before its first byte is forwarded.
+3. A client that disconnects does not end the response: it is read to the end and recorded, for at most
+   `MAX_SECONDS_AFTER_DISCONNECT` seconds; with `on_disconnect = "pause"` a stream is given up instead.
+4. A response above `MAX_RECORDED_REPLY_BYTES` is forwarded and not recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import aiohttp
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from foveal.errors import FovealError, StoreError
+from foveal.server.proxy import forwarded_headers
+from foveal.server.proxy.aiohttp_chunks import StreamRelay
+from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.shared_response import SharedResponse
+from foveal.server.runtime import ProxyRequestEnded, Runtime
+from foveal.transport.client_request import ClientRequest
+from foveal.transport.reply_copy import ReplyCopy
+from foveal.web.http_errors import HttpError, error_format, stream_error_event
+from foveal.web.immediate_write import write_now_of
+
+DISCONNECT_CHECK_INTERVAL_S: Final = 5.0
+MAX_SECONDS_AFTER_DISCONNECT: Final = 600.0
+"""Time that a response may still take after its client has disconnected."""
+MIN_BYTES_FOR_THREAD: Final = 64 * 1024
+"""Larger responses are parsed in a thread, so other requests do not wait."""
+DEADLINE_MOVES: Final = 16
+"""A deadline is moved when this part of its time has passed, so that it ends up to a sixteenth early."""
+
+
+class ProxyRequest:
+    """One request of a client: the body for the upstream, the headers for the client, the event for observers."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        tenant: str,
+        client_request: ClientRequest,
+        model: str,
+        exchange: Exchange | None,
+        problem: str,
+        secret: str,
+        began: float,
+        shared: SharedResponse,
+    ) -> None:
+        """`problem` says why there is no exchange: the request is forwarded without context management."""
+        self.client_request = client_request
+        self.exchange = exchange
+        self.secret = secret
+        """The server's own key, which no client may see."""
+        self.shared = shared
+        """The response, for retries of the request."""
+        self._runtime, self._tenant, self._model, self._problem = runtime, tenant, model, problem
+        self._began = self._response_arrived = began
+        self._added_seconds = 0.0
+        self._status = 0
+        self._has_ended = False
+
+    @property
+    def body(self) -> bytes:
+        """The body to send upstream."""
+        return self.client_request.body if self.exchange is None else self.exchange.body
+
+    def mark_sending(self) -> None:
+        """Count the time since the start, or since the last response, as added by this server."""
+        self._added_seconds += time.perf_counter() - self._response_arrived
+
+    def mark_response(self, status: int) -> None:
+        """Note that the upstream's response has arrived."""
+        self._status, self._response_arrived = status, time.perf_counter()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the `X-Foveal-…` headers of the response."""
+        exchange = self.exchange
+        values: dict[bytes, Any] = {b"x-foveal-model": self._model}
+        if exchange is None:
+            values[b"x-foveal-reduced"] = f"none; not managed ({self._problem})"
+        else:
+            values[b"x-foveal-session"] = exchange.session_id
+            values[b"x-foveal-tokens"] = exchange.tokens
+            values[b"x-foveal-whole"] = exchange.unreduced_tokens
+            values[b"x-foveal-reduced"] = exchange.reductions
+            if self.client_request.asks_for_compaction and not exchange.reductions:
+                values[b"x-foveal-reduced"] = f"none; forwarded unchanged ({self._problem})"
+        return [(name, forwarded_headers.safe_value(value)) for name, value in values.items()]
+
+    def error_response(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
+        """End the request with the upstream's error, and return it as the response."""
+        response.release()
+        self.end()
+        body = forwarded_headers.without_secret(self.secret, error or b"")
+        result = Response(body, status_code=response.status)
+        headers = forwarded_headers.to_client(response.raw_headers, self.secret)
+        result.raw_headers = [*headers, (b"content-length", str(len(body)).encode()), *self.headers()]
+        self.shared.start(result.status_code, result.raw_headers)
+        self.shared.add(body)
+        self.shared.end(is_complete=True)
+        return result
+
+    def store_failed(self, problem: StoreError) -> None:
+        """Report that the response could not be recorded."""
+        self._runtime.store_failed(self._tenant, problem)
+
+    def end(self, status: int = 0) -> None:
+        """End the request and emit its event, once; `status` is the client's if it is not the upstream's."""
+        exchange, now = self.exchange, time.perf_counter()
+        if exchange is not None:
+            exchange.end()
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._runtime.emit(
+            ProxyRequestEnded(
+                tenant=self._tenant,
+                session=exchange.session_id if exchange else "",
+                dialect=self.client_request.dialect,
+                model=self._model,
+                status=status or self._status,
+                seconds=now - self._began,
+                added_seconds=self._added_seconds,
+                tokens=exchange.tokens if exchange else 0,
+                unreduced_tokens=exchange.unreduced_tokens if exchange else 0,
+                overflow_retries=exchange.overflow_retries if exchange else 0,
+                streamed=self.client_request.is_streamed,
+                not_managed=_without_quotes(self._problem),
+            )
+        )
+
+
+_MALFORMED: Final = re.compile(r"messages\[\d+\]")
+
+
+def _without_quotes(problem: str) -> str:
+    """Return why a request is not managed, without the value that the error of a malformed message quotes."""
+    malformed = _MALFORMED.match(problem)
+    return f"{malformed[0]} is malformed" if malformed else problem
+
+
+class ResponseStream(Response):
+    """Forwards the upstream's response to the client, and records it."""
+
+    def __init__(
+        self,
+        request: Request,
+        response: aiohttp.ClientResponse,
+        proxy_request: ProxyRequest,
+        already_read: bytes,
+        *,
+        silence_s: float,
+        pauses: bool = False,
+    ) -> None:
+        """`already_read` is the beginning of the response if it was read before. With `pauses`, a stream is read no
+        further when its client has disconnected."""
+        super().__init__(status_code=response.status)
+        self._request, self._response, self._proxy_request = request, response, proxy_request
+        self._already_read, self._silence_s, self._pauses = already_read, silence_s, pauses
+        self._shared = proxy_request.shared
+        self._exchange = proxy_request.exchange if response.status == 200 else None
+        """The exchange that records the response; None if there is nothing to record, or no longer."""
+        self._copy = ReplyCopy(proxy_request.client_request.dialect)
+        self._secret = proxy_request.secret
+        self._held = b""
+        """The end of the previous chunk that is not sent yet, because the secret may begin in it."""
+        self._connection_checked_at = time.monotonic()
+        self._disconnected_at = 0.0
+        """0 while the client is connected."""
+        self._is_sending = False
+        self._write_now = write_now_of(request.scope)
+        self._loop = asyncio.get_running_loop()
+        self._deadline = asyncio.timeout(None)
+        self._due_at = 0.0
+        """When the deadline is moved next."""
+        headers = forwarded_headers.to_client(response.raw_headers, proxy_request.secret)
+        self.raw_headers: list[tuple[bytes, bytes]] = [*headers, *proxy_request.headers()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with self._response:
+                if is_event_stream(self._response):
+                    await self._forward_stream(send)
+                else:
+                    await self._forward_whole(send)
+        except HttpError as error:
+            self._shared.end(error=error)
+            self._proxy_request.end(error.status)
+            raise
+        finally:
+            self._shared.end()
+            self._proxy_request.end()
+
+    # ── Whole responses ──────────────────────────────────────────────────────────────────────────────
+
+    async def _forward_whole(self, send: Send) -> None:
+        """Read the response, then send it: a client cannot use a part of it."""
+        body = bytearray()
+        try:
+            async for chunk in self._response.content.iter_any():
+                body += chunk
+                self._copy.add(chunk)
+                if self._copy.is_too_large:
+                    break
+        except (aiohttp.ClientError, OSError) as problem:
+            status = 504 if isinstance(problem, TimeoutError) else 502
+            raise HttpError(status, "the provider's response broke off", code="broken_off") from None
+        if self._copy.is_too_large:
+            await self._forward_too_large(send, bytes(body))
+            return
+        if self._exchange is not None:
+            self._exchange.mark_ending()
+        length = len(forwarded_headers.without_secret(self._secret, bytes(body)))
+        await self._start(send, length=length)
+        await self._send_in_time(send, bytes(body))
+        await self._finish(send)
+        await self._record(streamed=False)
+
+    async def _forward_too_large(self, send: Send, beginning: bytes) -> None:
+        """Forward a response that is too large to keep, without recording it."""
+        self._exchange = None
+        await self._start(send)
+        await self._send_in_time(send, beginning)
+        with suppress(aiohttp.ClientError, OSError):
+            async for chunk in self._response.content.iter_any():
+                await self._send_in_time(send, chunk)
+                if await self._is_abandoned():
+                    return
+            await self._finish(send)
+
+    # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+    # An answer has hundreds of chunks, so the work per chunk is kept small: `_forward_now` forwards most of them
+    # without waking this task. One deadline covers reading and sending, and it is moved at most `DEADLINE_MOVES`
+    # times within the time that it allows; `_due_at` is the only time that is compared for each chunk.
+
+    async def _forward_stream(self, send: Send) -> None:
+        await self._start(send)
+        self._without_read_timeout()
+        try:
+            is_over = False
+            while not is_over:  # again if the client does not read: the response is still recorded
+                is_over = await self._within_deadline(self._forward_chunks(send))
+        except TimeoutError:
+            detail = f"the provider has not sent anything for {self._silence_s:,.0f} s (`server.silence`)"
+            error = HttpError(504, detail, code="upstream_silent")
+            await self._send_in_time(send, stream_error_event(error, error_format(self._request.url.path)))
+        except (aiohttp.ClientError, OSError):
+            return  # the client's connection breaks off, as the upstream's did
+
+    def _without_read_timeout(self) -> None:
+        """Turn off the time-out of aiohttp, which starts a timer for every chunk."""
+        connection = self._response.connection
+        if connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = None
+
+    async def _within_deadline(self, work: Coroutine[Any, Any, bool]) -> bool:
+        """Return the result of `work`. False if the client does not read: then it counts as disconnected. Raises
+        `TimeoutError` if the upstream is silent."""
+        try:
+            async with asyncio.timeout(self._silence_s) as self._deadline:
+                self._set_due()
+                return await work
+        except TimeoutError:
+            if not self._is_sending:
+                raise
+            self._is_sending, self._disconnected_at = False, time.monotonic()
+            return False
+
+    def _set_due(self) -> None:
+        """Set when the deadline is moved and the connection checked next."""
+        self._due_at = self._loop.time() + min(self._silence_s / DEADLINE_MOVES, DISCONNECT_CHECK_INTERVAL_S)
+
+    def _move_deadline(self) -> None:
+        self._deadline.reschedule(self._loop.time() + self._silence_s)
+        self._set_due()
+
+    async def _forward_chunks(self, send: Send) -> bool:
+        """Forward chunks to the end of the response, and record it; return True when nothing is left to do."""
+        already_read, self._already_read = self._already_read, b""
+        if already_read and not self._forward_now(already_read):
+            await self._forward_chunk(send, already_read)
+        relay = StreamRelay(self._response, self._forward_now)
+        while chunk := await relay.next_chunk():  # b"" is the end
+            is_due = self._loop.time() > self._due_at
+            if is_due:
+                self._move_deadline()
+            await self._forward_chunk(send, chunk)
+            if (is_due or self._disconnected_at) and await self._is_abandoned():
+                return True
+        self._deadline.reschedule(None)
+        await self._finish(send)
+        await self._record(streamed=True)
+        return True
+
+    def _forward_now(self, chunk: bytes) -> bool:
+        """Forward a chunk if that needs no waiting and nothing else is due; return whether it was forwarded."""
+        if self._write_now is None or self._disconnected_at or self._loop.time() > self._due_at:
+            return False
+        if self._exchange is not None and self._copy.ends(chunk):
+            return False
+        visible, held = self._split(chunk) if self._secret else (chunk, b"")
+        if not self._write_now(visible):
+            return False
+        self._held = held
+        if self._exchange is not None:
+            self._keep_streamed(chunk)
+        self._shared.add(visible)
+        return True
+
+    async def _forward_chunk(self, send: Send, chunk: bytes) -> None:
+        """Forward a chunk; if it ends the stream, record the response before the upstream closes it."""
+        ends = False
+        if self._exchange is not None:
+            ends = self._copy.ends(chunk)
+            if ends:
+                self._exchange.mark_ending()
+            self._keep_streamed(chunk)
+        await self._send(send, chunk)
+        if ends and self._copy.may_read_early():
+            self._deadline.reschedule(None)
+            await self._record(streamed=True)
+            self._move_deadline()
+
+    def _keep_streamed(self, chunk: bytes) -> None:
+        """Keep a chunk for the recording, unless the response is too large."""
+        self._copy.add(chunk)
+        if self._copy.is_too_large:
+            self._exchange = None
+
+    # ── Sending and recording ────────────────────────────────────────────────────────────────────────
+
+    async def _start(self, send: Send, *, length: int | None = None) -> None:
+        headers = self.raw_headers
+        if length is not None:
+            headers = [*headers, (b"content-length", str(length).encode())]
+        self._shared.start(self.status_code, headers)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+
+    async def _send(self, send: Send, chunk: bytes) -> None:
+        """Send a chunk to the client, unless it has disconnected."""
+        chunk, self._held = self._split(chunk)
+        self._shared.add(chunk)
+        if not self._disconnected_at:
+            self._is_sending = True
+            try:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except OSError:
+                self._disconnected_at = time.monotonic()
+            self._is_sending = False
+
+    async def _send_in_time(self, send: Send, chunk: bytes) -> None:
+        """Send a chunk to the client; a client that does not read counts as disconnected."""
+        try:
+            async with asyncio.timeout(self._silence_s):
+                await self._send(send, chunk)
+        except TimeoutError:
+            self._is_sending, self._disconnected_at = False, time.monotonic()
+
+    async def _finish(self, send: Send) -> None:
+        """Tell the client that the response is complete."""
+        if self._held:
+            self._shared.add(self._held)
+        self._shared.end(is_complete=True)
+        if not self._disconnected_at:
+            with suppress(OSError):
+                await send({"type": "http.response.body", "body": self._held, "more_body": False})
+
+    def _split(self, chunk: bytes) -> tuple[bytes, bytes]:
+        """Return what of a chunk and of the end of the previous one can be sent, and what is held back."""
+        return forwarded_headers.split_before_secret(self._secret, self._held + chunk)
+
+    def _is_check_due(self) -> bool:
+        """Return whether `_is_abandoned` can be true."""
+        due = self._connection_checked_at + DISCONNECT_CHECK_INTERVAL_S
+        return bool(self._disconnected_at) or time.monotonic() > due
+
+    async def _is_abandoned(self) -> bool:
+        """Return whether no client is connected and the response is not worth reading any further."""
+        now = time.monotonic()
+        if not self._disconnected_at and self._is_check_due():
+            self._connection_checked_at = now
+            if await self._request.is_disconnected():
+                self._disconnected_at = now
+        if not self._disconnected_at or self._shared.followers:
+            return False
+        waits_s = 0.0 if self._pauses else MAX_SECONDS_AFTER_DISCONNECT
+        return self._exchange is None or now - self._disconnected_at >= waits_s
+
+    async def _record(self, *, streamed: bool) -> None:
+        """Record the response if the copy is complete."""
+        exchange = self._exchange
+        if exchange is None:
+            return
+        read = partial(self._copy.read, streamed=streamed)
+        reply = read() if self._copy.size < MIN_BYTES_FOR_THREAD else await asyncio.to_thread(read)
+        if reply is not None:
+            self._exchange = None
+            try:
+                await exchange.record_reply(reply)
+            except StoreError as problem:  # the client's next request contains the reply again
+                self._proxy_request.store_failed(problem)
+            except FovealError:
+                return
+
+
+def is_event_stream(response: aiohttp.ClientResponse) -> bool:
+    """Return whether a response consists of server-sent events."""
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")

@@ -1,0 +1,437 @@
+"""A client's request to the proxy: read its history, encode it with other messages.
+
+Fields that are not changed are forwarded as the bytes that arrived. A body that cannot be read as a history is
+not managed: `problem` says why, and the request goes upstream unchanged, so that the client gets the
+provider's answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, overload
+
+import msgspec
+from msgspec import Raw
+
+from foveal.core import wire
+from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, Instructed, parts
+from foveal.core.wire import MessageChunk
+from foveal.core.wire.bound_thinking import with_dropped_blocks
+from foveal.core.wire.common import Json, native_dialect
+from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
+from foveal.core.wire.thinking_check import has_thinking_blocks
+from foveal.transport.digests import digest_of, empty_history_digest, extend_digests, is_instruction
+
+_MESSAGES_FIELD: Final[dict[Dialect, str]] = {
+    "openai_chat": "messages",
+    "openai_responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
+    "bedrock": "messages",
+}
+_SYSTEM_FIELD: Final[dict[Dialect, str]] = {
+    "openai_responses": "instructions",
+    "anthropic": "system",
+    "gemini": "systemInstruction",
+    "bedrock": "system",
+}
+_MAX_TOKENS_FIELDS: Final[dict[Dialect, tuple[str, ...]]] = {
+    "openai_chat": ("max_completion_tokens", "max_tokens"),
+    "openai_responses": ("max_output_tokens",),
+    "anthropic": ("max_tokens",),
+    "gemini": ("maxOutputTokens",),
+    "bedrock": ("maxTokens",),
+}
+_GENERATION_FIELD: Final = "generationConfig"
+"""The field of a Gemini request with the limit for the answer."""
+_STORED_HISTORY_FIELDS: Final = ("previous_response_id", "conversation", "prompt")
+"""Fields that refer to a part of the history which the provider stores, where the proxy cannot see it."""
+COMPACTED_BY_PROVIDER: Final = "the provider compacts this conversation"
+"""Why a request that asks for a compaction is forwarded unchanged: the provider must read the conversation, not our
+record of it."""
+_NULL: Final = b"null"
+_decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class ClientRequest:
+    def __init__(
+        self,
+        dialect: Dialect,
+        body: bytes,
+        cache: RequestCache | None = None,
+        *,
+        model: str = "",
+        asks_for_compaction: bool = False,
+    ) -> None:
+        """`cache` holds the digests of earlier requests. `model` is the model of a request that does not name it
+        in its body. A request to an endpoint that compacts `asks_for_compaction`."""
+        self.dialect: Dialect = dialect
+        self._cache = cache if cache is not None else RequestCache()
+        self.body: bytes = body
+        self.fields: dict[str, Raw] = {}
+        self.model: str = model
+        self.is_streamed: bool = False
+        self.messages: ClientMessages = ClientMessages(())
+        self.digests: list[bytes] = []
+        """For each message, the digest of the history up to it."""
+        self.instructions: dict[int, bytes] = {}
+        """For each instruction among the messages: its position and the digest of its text."""
+        self.max_tokens: int = 0
+        """The client's limit for the answer; 0 if it sets none."""
+        self.allows_binding_controls: bool = True
+        """Whether the upstream is not known to refuse the field `block_binding`."""
+        self.asks_for_compaction: bool = asks_for_compaction
+        """Whether the provider shall compact the conversation: the request is recorded and goes out unchanged."""
+        self._trigger: Sequence[Json] = ()
+        """The item that asks for the compaction."""
+        self.problem: str = self._read()
+        """Why the request cannot be managed; "" if it can."""
+
+    def _read(self) -> str:
+        try:
+            str(self.body, "utf-8")  # msgspec does not check fields that stay raw bytes
+            self.fields = _decode_fields(self.body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return "the body is not a JSON object"
+        model = self.model or self._field("model")
+        self.is_streamed = self._field("stream") is True
+        if not isinstance(model, str) or not model:
+            return "no model is named"
+        self.model = model
+        limits = self._generation() if self.dialect == "gemini" else None
+        output = [
+            self._field(name) if limits is None else limits.get(name)
+            for name in _MAX_TOKENS_FIELDS[self.dialect]
+        ]
+        self.max_tokens = next((value for value in output if type(value) is int and value > 0), 0)
+        if stored := self._stored_history_field():
+            return f"a part of the history is at the provider: {stored}"
+        return self._read_history()
+
+    def _stored_history_field(self) -> str:
+        """Return the field that refers to history at the provider; "" if the body has the whole history."""
+        if self.dialect == "anthropic":
+            thread = self._field("thread")  # one that is created begins with the messages of this request
+            return "thread" if isinstance(thread, dict) and thread.get("type") == "continue" else ""
+        names = _STORED_HISTORY_FIELDS if self.dialect == "openai_responses" else ()
+        return next((name for name in names if self._field(name) is not None), "")
+
+    def _read_history(self) -> str:
+        name = _MESSAGES_FIELD[self.dialect]
+        try:
+            history = ClientHistory.read(self.fields.get(name, Raw(b"null")), self.dialect, self._cache)
+        except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
+            return f"{name} is not a list of messages"
+        if not history.messages:
+            return f"{name} is not a list of messages"
+        if history.has_references:
+            return "a part of the history is at the provider: item_reference"
+        asked = self._field("compaction") if self.dialect == "anthropic" else None
+        if isinstance(asked, dict) and asked.get("type") == "summarize":
+            self.asks_for_compaction = True
+        elif (
+            self.dialect == "openai_responses"
+            and history.messages[-1].get("type") == COMPACTION_TRIGGER["type"]
+        ):
+            self.asks_for_compaction = True
+            self._trigger = history.messages[-1:]
+            history = history.without_last()  # the trigger is no part of the conversation
+        self.messages, self.digests, self.instructions = (
+            history.messages,
+            history.digests,
+            history.instructions,
+        )
+        return "" if self.messages else f"{name} is not a list of messages"
+
+    def _field(self, name: str) -> Any:
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return None
+
+    def _generation(self) -> Json:
+        value = self._field(_GENERATION_FIELD)
+        return value if isinstance(value, dict) else {}
+
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
+
+    def chunks(self, start: int) -> list[MessageChunk]:
+        """Return the facts from message `start` on; raises `MalformedMessage`."""
+        return list(wire.wire_for(self.dialect).read(self.messages, start))
+
+    def instruction(self, at: int) -> Instructed | None:
+        """Return the instruction at this position, or None if the message is not one."""
+        facts = next(wire.wire_for(self.dialect).read(self.messages[at : at + 1])).facts
+        fact = facts[0] if len(facts) == 1 else None
+        return fact if isinstance(fact, Instructed) else None
+
+    def newest_summary(self, start: int) -> ForeignSummary | None:
+        """Return the newest summary of the provider among the messages from `start` on; raises
+        `MalformedMessage`."""
+        places = (
+            at for at in range(len(self.messages) - 1, start - 1, -1) if self.messages.mentions_summary(at)
+        )
+        facts = (fact for at in places for chunk in self._read_one(at) for fact in reversed(chunk.facts))
+        return next((fact for fact in facts if isinstance(fact, ForeignSummary)), None)
+
+    def _read_one(self, at: int) -> Iterator[MessageChunk]:
+        return wire.wire_for(self.dialect).read(self.messages[at : at + 1])
+
+    def message_bytes(self, at: int, count: int) -> int:
+        """Return the size in bytes of `count` messages from position `at` on."""
+        return sum(self.messages.message_bytes(place) for place in range(at, at + count))
+
+    @property
+    def system(self) -> bytes:
+        """The bytes of the system text in a field of its own; b"" if there is none."""
+        return self._raw_field(_SYSTEM_FIELD.get(self.dialect, ""))
+
+    @property
+    def tools(self) -> bytes:
+        return self._raw_field("tools")
+
+    def system_value(self) -> Any:
+        """Return the value of the field with the system text; None if there is none."""
+        return self._field(_SYSTEM_FIELD.get(self.dialect, "")) if self.system else None
+
+    def tool_list(self) -> Any:
+        """Return the value of the field with the tools; an empty list if there is none."""
+        return (self._field("tools") if self.tools else None) or []
+
+    def _raw_field(self, name: str) -> bytes:
+        value = bytes(self.fields.get(name, b""))
+        return b"" if value in (_NULL, b"[]", b'""') else value
+
+    def system_fact(self) -> AnyFact:
+        """Return the system text of that field as a fact; raises `MalformedMessage`."""
+        text = self._field(_SYSTEM_FIELD.get(self.dialect, "")) or ""
+        chunk = next(wire.wire_for("anthropic").read([{"role": "system", "content": text}]))
+        fact = chunk.facts[0]
+        assert isinstance(fact, Instructed)
+        dialect = native_dialect("anthropic", fact.extra, parts(fact.content))
+        return msgspec.structs.replace(fact, aside=True, dialect=dialect)
+
+    def set_model(self, model: str) -> None:
+        """Replace the model's name by the one that upstream knows."""
+        self.fields["model"] = Raw(msgspec.json.encode(model))
+        self.body = msgspec.json.encode(self.fields)
+
+    def refuse_binding_controls(self) -> None:
+        """Do not send the field `block_binding`: the upstream refuses it."""
+        self.allows_binding_controls = False
+
+    # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
+
+    def dropped_blocks(self) -> Json | None:
+        """Return the field `thinking` that has the provider leave out thinking that it would refuse; None if the
+        field stays as it is."""
+        if self.dialect != "anthropic" or not self.allows_binding_controls:
+            return None
+        given = self._field("thinking")
+        thinks = given is None and any(map(has_thinking_blocks, self.messages))
+        return with_dropped_blocks(given, thinks=thinks)
+
+    def encode(
+        self,
+        messages: Sequence[Json | Raw] | None,
+        *,
+        max_tokens: int = 0,
+        thinking: Json | None = None,
+    ) -> bytes:
+        """Return the body with these messages (None: its own), this limit for the answer (0: its own) and this
+        field `thinking` (None: its own)."""
+        if messages is None and not max_tokens:
+            return self.body
+        fields: dict[str, Any] = dict(self.fields)
+        if messages is not None:
+            fields[_MESSAGES_FIELD[self.dialect]] = [*messages, *self._trigger]
+        if thinking is not None:
+            fields["thinking"] = thinking
+        if self.dialect == "gemini" and max_tokens:
+            fields[_GENERATION_FIELD] = {**self._generation(), "maxOutputTokens": max_tokens}
+        for name in _MAX_TOKENS_FIELDS[self.dialect] if max_tokens else ():
+            if name in fields:
+                fields[name] = max_tokens
+        return msgspec.json.encode(fields)
+
+    def template(self, keep: Iterable[str]) -> RequestTemplate:
+        """Return what a request for a summary takes over from this one."""
+        names = _MAX_TOKENS_FIELDS[self.dialect]
+        return RequestTemplate(
+            dialect=self.dialect,
+            model=self.fields["model"].copy(),
+            max_tokens_field=next((name for name in names if name in self.fields), names[-1]),
+            fields={name: self.fields[name].copy() for name in keep if name in self.fields},
+        )
+
+
+class RequestTemplate(NamedTuple):
+    """A request without its messages, small enough to keep while its conversation is open."""
+
+    dialect: Dialect
+    model: Raw
+    max_tokens_field: str
+    """The field with the limit for the answer."""
+    fields: Mapping[str, Raw]
+
+    def decoded(self, name: str) -> Any:
+        """Return the value of a field; None if the request has no such field."""
+        return msgspec.json.decode(self.fields[name]) if name in self.fields else None
+
+    def encode(self, messages: list[Json], *, max_tokens: int, more: Mapping[str, Any]) -> bytes:
+        """Return the body of a request with other messages."""
+        own = {
+            "model": self.model,
+            _MESSAGES_FIELD[self.dialect]: messages,
+            self.max_tokens_field: max_tokens,
+        }
+        return msgspec.json.encode({**more, **own})
+
+
+# ── Client history ─────────────────────────────────────────────────────────────────────────────────────
+# The messages of a request, decoded and digested only where they are new. A client sends the same bytes again
+# with a little more at the end, so bytes are compared first: a prefix that equals an earlier request has the
+# same digests, and its messages are decoded only when they are used.
+
+MAX_CACHED_MESSAGES: Final = 400_000
+"""Messages in the cache, of all requests together."""
+_decode_list: Final = msgspec.json.Decoder(list[Raw])
+_SUMMARY_TYPE: Final = b'"compaction'
+_decode_message: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+class ClientMessages(Sequence[Json]):
+    """A sequence of messages, each decoded on first use."""
+
+    def __init__(self, raw: Sequence[Raw], dialect: Dialect = "") -> None:
+        self._raw = raw
+        self._decode = _decode_chat if dialect == "openai_chat" else _decode_message.decode
+        self._decoded: dict[int, Json] = {}
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, at: int) -> Json: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Json]: ...
+    def __getitem__(self, at: int | slice) -> Json | list[Json]:
+        if isinstance(at, slice):
+            return [self[position] for position in range(*at.indices(len(self)))]
+        if at < 0:
+            at += len(self)
+        if at not in self._decoded:
+            self._decoded[at] = self._decode(self._raw[at])
+        return self._decoded[at]
+
+    def without_last(self) -> ClientMessages:
+        """Return all messages but the last."""
+        return ClientMessages(self._raw[:-1])
+
+    def raw(self, at: int) -> Raw:
+        """Return a message as it arrived."""
+        return self._raw[at]
+
+    def mentions_summary(self, at: int) -> bool:
+        """Return whether a message may be a summary of the provider, or contain one."""
+        return _SUMMARY_TYPE in bytes(self._raw[at])
+
+    def message_bytes(self, at: int) -> int:
+        """Return the size in bytes of a message as it arrived."""
+        return memoryview(self._raw[at]).nbytes
+
+    def __iter__(self) -> Iterator[Json]:
+        return (self[at] for at in range(len(self)))
+
+
+class KnownPrefix(NamedTuple):
+    """Digests of the messages of an earlier request."""
+
+    digests: list[bytes]
+    instructions: dict[int, bytes]
+
+
+class RequestCache:
+    """Digests of earlier requests, found by the bytes of their messages; the oldest requests are removed
+    first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, KnownPrefix] = OrderedDict()
+        self._size = 0
+
+    def longest_prefix(self, byte_digests: Sequence[bytes]) -> tuple[int, KnownPrefix]:
+        """Return how many messages equal those of an earlier request, and their digests."""
+        for at in range(len(byte_digests) - 1, -1, -1):
+            known = self._known.get(byte_digests[at])
+            if known is not None:
+                return at + 1, known
+        return 0, KnownPrefix([], {})
+
+    def add(self, byte_digest: bytes, known: KnownPrefix) -> None:
+        if byte_digest not in self._known:
+            self._size += len(known.digests)
+            self._known[byte_digest] = known
+        while self._size > MAX_CACHED_MESSAGES and self._known:
+            _, oldest = self._known.popitem(last=False)
+            self._size -= len(oldest.digests)
+
+
+class ClientHistory(NamedTuple):
+    messages: ClientMessages
+    digests: list[bytes]
+    instructions: dict[int, bytes]
+    has_references: bool
+    """A message refers to something that only the provider has."""
+
+    def without_last(self) -> ClientHistory:
+        """Return the history without its last message."""
+        return self._replace(messages=self.messages.without_last(), digests=self.digests[:-1])
+
+    @classmethod
+    def read(cls, raw: Raw, dialect: Dialect, cache: RequestCache) -> ClientHistory:
+        """Read a history; raises the decoder's errors or `TypeError` if `raw` is not one."""
+        if dialect == "openai_responses" and bytes(memoryview(raw)[:1]) == b'"':
+            raw = Raw(msgspec.json.encode([{"role": "user", "content": msgspec.json.decode(raw)}]))
+        listed = _decode_list.decode(raw)
+        messages = ClientMessages(listed, dialect)
+        byte_digests = _byte_digests(listed, dialect)
+        start, known = cache.longest_prefix(byte_digests)
+        new = messages[start:]
+        last = known.digests[start - 1] if start else empty_history_digest(dialect)
+        digests = known.digests[:start] + extend_digests(last, new, dialect)
+        said = {place: instruction_digest(one) for place, one in enumerate(new, start) if is_instruction(one)}
+        instructed = {place: text for place, text in known.instructions.items() if place < start} | said
+        refers = any(one.get("type") == "item_reference" for one in new)
+        if not refers and byte_digests:
+            cache.add(byte_digests[-1], KnownPrefix(digests, instructed))
+        return cls(messages, digests, instructed, refers)
+
+
+def instruction_digest(message: Json) -> bytes:
+    """Return a digest of an instruction's text, or of all of it if it has settings in place of a text."""
+    return digest_of(msgspec.json.encode(message.get("content", message)))
+
+
+def _byte_digests(raw: Sequence[Raw], dialect: Dialect) -> list[bytes]:
+    """Return, for each message, a digest of all bytes up to it."""
+    last = dialect.encode()
+    found: list[bytes] = []
+    for one in raw:
+        last = blake2b(one, digest_size=16, key=last).digest()
+        found.append(last)
+    return found
+
+
+def _decode_chat(raw: Raw) -> Json:
+    """Decode a chat message without null and empty-list fields: client libraries send missing values that way. In
+    the other dialects such a field has a meaning, and may be required."""
+    message = _decode_message.decode(raw)
+    values = message.values()
+    if None not in values and [] not in values:
+        return message
+    return {name: value for name, value in message.items() if value is not None and value != []}

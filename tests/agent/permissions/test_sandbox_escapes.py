@@ -1,0 +1,497 @@
+"""Escapes from the sandbox, tried for real: bubblewrap runs each command, and the test looks at the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+from foveal.agent.permissions.sandbox import Sandbox, find_sandbox
+from foveal.agent.tools import Toolbox, ToolInterrupted, Workspace, shell_tool
+from foveal.core.log import text_of
+from support.sandbox_here import needs_sandbox, shared_folder
+
+pytestmark = needs_sandbox
+
+
+class Machine(NamedTuple):
+    """A made home with a project in it, and a folder beside it, none of them in /tmp."""
+
+    home: Path
+    workspace: Path
+    outside: Path
+    sandbox: Sandbox
+    box: Toolbox
+
+    def run(self, command: str, **more: Any) -> str:
+        call = self.box.call("run", json.dumps({"command": command, **more}))
+        return text_of(asyncio.run(call).content)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    # In /tmp, which a sandboxed command sees as its own folder, every write would seem to succeed.
+    with TemporaryDirectory(dir=shared_folder()) as folder:
+        home, outside = Path(folder, "home"), Path(folder, "outside")
+        workspace = home / "project"
+        for path in (workspace, outside, home / ".ssh", home / ".config/git", home / ".docker"):
+            path.mkdir(parents=True)
+        (home / ".ssh/id_ed25519").write_text("PRIVATE")
+        (home / ".netrc").write_text("password")
+        (home / ".gitconfig").write_text("[user]\n\tname = Ada\n")
+        (home / ".config/git/config").write_text("[user]\n\temail = ada@example.org\n")
+        (home / ".config/git/credentials").write_text("https://token@example.org")
+        (outside / "theirs").write_text("untouched")
+        monkeypatch.setenv("HOME", str(home))
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+        found = find_sandbox(workspace)
+        assert found.sandbox is not None, found.why_not
+        box = Toolbox([shell_tool(Workspace(workspace), sandbox=found.sandbox)])
+        yield Machine(home, workspace, outside, found.sandbox, box)
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_command_works_in_the_workspace(machine: Machine) -> None:
+    assert machine.run("echo made > new && cat new; pwd") == f"made\n{machine.workspace}\nexit status 0"
+    assert (machine.workspace / "new").read_text() == "made\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo broken > {outside}/theirs",
+        "ln -s {outside}/theirs link && echo broken > link",
+        "ln -s {outside} folder && echo broken > folder/theirs",
+        "echo broken > /proc/self/root{outside}/theirs",
+        "echo broken > /proc/1/root{outside}/theirs",
+        "cd /proc/self/cwd/../../outside && echo broken > theirs",
+        "ln {outside}/theirs hard && echo broken > hard",
+        "mv {outside}/theirs .",
+        "chmod 777 {outside}/theirs",
+        "mount -o remount,rw,bind / && echo broken > {outside}/theirs",
+        "unshare -Urm sh -c 'mount -o remount,rw,bind / && echo broken > {outside}/theirs'",
+        "umount -l {home}/.ssh; cat {home}/.ssh/id_ed25519",
+        "echo broken > ~/new-file",
+        "echo broken > ~/.ssh/new-file",
+    ],
+)
+def test_nothing_outside_of_the_workspace_changes(machine: Machine, command: str) -> None:
+    answer = machine.run(command.format(outside=machine.outside, home=machine.home))
+    assert "exit status 0" not in answer
+    assert "PRIVATE" not in answer
+    assert (machine.outside / "theirs").read_text() == "untouched"
+    assert os.stat(machine.outside / "theirs").st_mode & 0o777 == 0o644
+    assert [path.name for path in (machine.home / ".ssh").iterdir()] == ["id_ed25519"]
+    assert not (machine.home / "new-file").exists()
+
+
+def test_secrets_and_dot_folders_of_the_home_are_not_readable(machine: Machine) -> None:
+    home = machine.home
+    assert "PRIVATE" not in machine.run(
+        f"cat ~/.ssh/* /proc/self/root{home}/.ssh/id_ed25519; ls -A ~/.docker"
+    )
+    assert machine.run("cat ~/.netrc; ls -A ~/.docker ~/.ssh") == (
+        f"{home}/.docker:\n\n{home}/.ssh:\nexit status 0"
+    )
+    assert machine.run("git config user.name; git config user.email") == "Ada\nada@example.org\nexit status 0"
+    assert "token" not in machine.run("cat ~/.config/git/credentials")
+
+
+def test_a_secret_folder_that_is_a_link_is_hidden_where_it_really_is(machine: Machine) -> None:
+    keys = machine.outside / "keys"
+    (machine.home / ".ssh").rename(keys)
+    (machine.home / ".ssh").symlink_to(keys)
+    answer = machine.run(f"cat ~/.ssh/id_ed25519 {keys}/id_ed25519")
+    assert "PRIVATE" not in answer
+    assert (keys / "id_ed25519").read_text() == "PRIVATE"
+
+
+def test_the_settings_state_and_store_of_foveal_are_hidden(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, name in (("XDG_CONFIG_HOME", "settings"), ("XDG_STATE_HOME", "state")):
+        folder = machine.workspace / name / "foveal"
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("own")
+        monkeypatch.setenv(variable, str(folder.parent))
+    store = machine.workspace / "chats.db"
+    store.write_text("own")
+    sandbox = find_sandbox(machine.workspace, hidden=[store]).sandbox
+    box = Toolbox([shell_tool(Workspace(machine.workspace), sandbox=sandbox)])
+    hostile = (
+        "cat */foveal/* chats.db; echo broken > chats.db; rm chats.db; touch settings/foveal/foveal.toml"
+    )
+    answer = text_of(asyncio.run(box.call("run", json.dumps({"command": hostile}))).content)
+    assert "own" not in answer.replace("foveal", "")
+    assert store.read_text() == "own"
+    assert [path.name for path in (machine.workspace / "settings/foveal").iterdir()] == ["file"]
+
+
+def test_git_and_project_files_of_the_workspace_are_read_only(machine: Machine) -> None:
+    workspace = machine.workspace
+    subprocess.run(["git", "init", "-q", str(workspace)], check=True)
+    (workspace / "foveal.toml").write_text("")
+    (workspace / "sub/.git").mkdir(parents=True)
+    for command in (
+        "echo broken > .git/hooks/pre-commit",
+        "git config core.fsmonitor ./broken",
+        "echo /elsewhere > .git/commondir",
+        "mv .git other",
+        "rm -rf .git",
+        "echo broken > foveal.toml",
+        "mv foveal.toml other",
+        "echo broken > sub/.git/config",
+        "mv sub/.git other",
+    ):
+        assert "exit status 0" not in machine.run(command), command
+    assert "broken" not in (workspace / ".git/config").read_text()
+    assert not (workspace / ".git/hooks/pre-commit").exists()
+    assert not (workspace / ".git/commondir").exists()
+    assert machine.run("git status --short") == "?? foveal.toml\nexit status 0"
+
+
+def test_the_folder_of_a_protected_file_cannot_be_moved(machine: Machine) -> None:
+    config = machine.workspace / "sub/.git/config"
+    config.parent.mkdir(parents=True)
+    config.write_text("untouched")
+    (machine.workspace / "d").mkdir()
+    for command in (
+        "python3 -c \"import os; os.rename('sub', 'd/sub')\"",
+        "echo broken > d/sub/.git/config",
+        "python3 -c \"import os; os.rename('d/sub', 'sub')\"",
+        "mv sub other && echo broken > other/.git/config && mv other sub",
+        "rm -rf sub",
+    ):
+        assert "exit status 0" not in machine.run(command), command
+    assert config.read_text() == "untouched"
+    assert machine.run("echo new > sub/file && cat sub/file") == "new\nexit status 0"
+
+
+def test_what_protected_links_lead_to_is_read_only(machine: Machine) -> None:
+    workspace = machine.workspace
+    for name in ("gitdata", "shared", "own", ".bare/worktrees/t", "sub", "tree"):
+        (workspace / name).mkdir(parents=True)
+    (workspace / "sub/.git").symlink_to("../gitdata")
+    (workspace / ".vscode").symlink_to("shared")
+    (workspace / "tree/.git").write_text("gitdir: ../.bare/worktrees/t\n")
+    (workspace / ".bare/worktrees/t/commondir").write_text("../..\n")
+    for command in (
+        "echo broken > sub/.git/config",
+        "echo broken > gitdata/config",
+        "mv gitdata other",
+        "echo broken > shared/tasks.json",
+        "echo broken > .bare/config",
+        "mv .bare other",
+    ):
+        assert "exit status 0" not in machine.run(command), command
+    assert [*workspace.glob("gitdata/*"), *workspace.glob("shared/*"), *workspace.glob("other")] == []
+
+
+def test_a_protected_link_does_not_show_what_is_hidden(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = machine.workspace / "state/foveal"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("SECRET")
+    (machine.workspace / ".vscode").symlink_to("state/foveal")
+    (machine.workspace / ".idea").symlink_to(machine.home / ".ssh")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent))
+    answer = machine.run("cat .vscode/file .idea/id_ed25519 state/foveal/file")
+    assert "SECRET" not in answer
+    assert "PRIVATE" not in answer
+
+
+def test_protected_files_count_in_any_number_of_folders(machine: Machine) -> None:
+    for number in range(700):
+        (machine.workspace / f"d{number}/.git").mkdir(parents=True)
+    machine.run("for each in d*; do echo broken > $each/.git/config; done")
+    assert [*machine.workspace.glob("d*/.git/config")] == []
+
+
+def test_a_workspace_whose_repository_is_a_link_has_no_sandbox(machine: Machine) -> None:
+    workspace = machine.workspace / "linked"
+    (workspace / "gitdata").mkdir(parents=True)
+    (workspace / ".git").symlink_to("gitdata")
+    assert find_sandbox(workspace) == (
+        None,
+        "the .git of the working folder is a link, which cannot be protected",
+    )
+
+
+def test_dot_names_of_the_home_that_are_links_are_hidden_where_they_lead(machine: Machine) -> None:
+    dotfiles = machine.home / "dotfiles"
+    for name in ("cfg", "app"):
+        (dotfiles / name).mkdir(parents=True)
+        (dotfiles / name / "key").write_text("SECRET")
+    (dotfiles / "rc").write_text("SECRET")
+    (machine.workspace / "vimrc").write_text("mine")
+    (machine.home / ".appcfg").symlink_to(dotfiles / "cfg")
+    (machine.home / ".config/app").symlink_to(dotfiles / "app")
+    (machine.home / ".apprc").symlink_to(dotfiles / "rc")
+    (machine.home / ".vimrc").symlink_to(machine.workspace / "vimrc")
+    (machine.home / ".up").symlink_to("..")
+    (machine.home / ".tools").symlink_to("/usr")
+    assert "SECRET" not in machine.run("cat ~/dotfiles/*/key ~/dotfiles/rc ~/.appcfg/key ~/.apprc")
+    assert machine.run("cat vimrc; echo changed > vimrc; cat vimrc") == "minechanged\nexit status 0"
+
+
+def test_a_worktree_keeps_its_git_file_and_its_repository(machine: Machine) -> None:
+    repository = machine.outside / "repository"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", str(machine.workspace / "tree")], check=True)
+    tree = machine.workspace / "tree"
+    before = (tree / ".git").read_text()
+    sandbox = find_sandbox(tree).sandbox
+    assert sandbox is not None
+    for command in ("echo gitdir: /elsewhere > .git", "mv .git other", "git config core.fsmonitor ./broken"):
+        done = subprocess.run(sandbox.wrap(["sh", "-c", command]), capture_output=True, cwd=tree)
+        assert done.returncode != 0, command
+    assert (tree / ".git").read_text() == before
+    log = subprocess.run(sandbox.wrap(["git", "log", "--format=%s"]), capture_output=True, cwd=tree)
+    assert log.stdout == b"one\n"
+
+
+def test_protected_files_that_do_not_exist_are_not_created(machine: Machine) -> None:
+    machine.run("true")
+    assert list(machine.workspace.iterdir()) == []
+    assert sorted(path.name for path in machine.home.iterdir()) == [
+        ".config", ".docker", ".gitconfig", ".netrc", ".ssh", "project",
+    ]  # fmt: skip
+
+
+def test_temporary_files_are_private_and_last_until_the_next_command(machine: Machine) -> None:
+    name = f"foveal-{uuid4().hex}"
+    assert machine.run(f"echo kept > /tmp/{name}; ls /run") == "exit status 0"
+    assert machine.run(f'cat "$TMPDIR/{name}" /var/tmp/{name}') == "kept\nkept\nexit status 0"
+    assert not Path("/tmp", name).exists()
+
+
+def test_root_cannot_change_the_kernel_through_proc(machine: Machine) -> None:
+    looks = "for file in /proc/sys/kernel/core_pattern /proc/sysrq-trigger /sys/kernel/uevent_helper; do "
+    assert machine.run(f'{looks} test ! -w "$file" || echo "$file"; done') == "exit status 0"
+    assert "exit status 0" not in machine.run(": >> /proc/sys/kernel/core_pattern")
+
+
+# ── Network and sockets ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_network_is_reachable_only_where_it_is_allowed(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        connect = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo connected"
+        assert "connected" not in machine.run(connect)
+        allowed = Toolbox([shell_tool(Workspace(machine.workspace), sandbox=machine.sandbox, network=True)])
+        answer = asyncio.run(allowed.call("run", json.dumps({"command": connect})))
+        assert text_of(answer.content) == "connected\nexit status 0"
+
+
+def test_sockets_of_other_programs_are_not_reachable(machine: Machine) -> None:
+    abstract = f"\0foveal-{uuid4().hex}"
+    hidden = machine.home / ".docker/docker.sock"
+    with TemporaryDirectory() as temporary:
+        places = (abstract, os.path.join(temporary, "s"), os.path.relpath(hidden))
+        servers = []
+        for place in places:
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(place)
+            server.listen()
+            servers.append(server)
+        tries = [abstract, places[1], str(hidden)]
+        code = (
+            "import socket, sys\n"
+            f"for place in {tries!r}:\n"
+            "    try: socket.socket(socket.AF_UNIX).connect(place); print('connected', place)\n"
+            "    except OSError as problem: print('refused')\n"
+        )
+        (machine.workspace / "connect.py").write_text(code)
+        assert machine.run("python3 connect.py") == "refused\nrefused\nrefused\nexit status 0"
+        for server in servers:
+            server.close()
+
+
+# ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_processes_outside_can_neither_be_seen_nor_killed(machine: Machine) -> None:
+    victim = subprocess.Popen(["sleep", "60"])
+    try:
+        answer = machine.run(
+            f"kill -9 {victim.pid}; ls -d /proc/{victim.pid}; cat /proc/{victim.pid}/environ; kill -9 {os.getpid()}"
+        )
+        assert "exit status 0" not in answer
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_a_command_gains_no_privileges(machine: Machine) -> None:
+    answer = machine.run("grep -E 'NoNewPrivs|CapEff|CapBnd' /proc/self/status; unshare -Ur true")
+    assert answer.startswith("CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\n")
+    assert "exit status 0" not in answer
+
+
+def test_no_process_outlives_its_command(machine: Machine) -> None:
+    marker = f"86{uuid4().int % 10**9}"
+    machine.run(f"sleep {marker} & setsid nohup sleep {marker} >/dev/null 2>&1 & disown -a; echo started")
+    assert _ends(marker)
+
+
+def _ends(marker: str) -> bool:
+    """The kernel ends the processes of a sandbox just after its first one."""
+    deadline = time.monotonic() + 30
+    while _has_process(marker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not _has_process(marker)
+
+
+def _has_process(marker: str) -> bool:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if marker.encode() in path.read_bytes().split(b"\0"):
+                return True
+    return False
+
+
+def test_an_interrupted_command_keeps_its_output_and_ends(machine: Machine) -> None:
+    marker = f"87{uuid4().int % 10**9}"
+    seen = threading.Event()
+
+    async def interrupt() -> str:
+        command = json.dumps({"command": f"echo begun; sleep {marker}"})
+        task = asyncio.create_task(machine.box.call("run", command, on_output=lambda _: seen.set()))
+        while not seen.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(ToolInterrupted) as stopped:
+            await task
+        return text_of(stopped.value.output.content)
+
+    assert asyncio.run(interrupt()).startswith("begun\n")
+    assert _ends(marker)
+
+
+def test_a_command_cannot_type_into_the_terminal(machine: Machine) -> None:
+    code = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSTI, b'x')"
+    argv = machine.sandbox.wrap(["python3", "-c", code])
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(argv[0], argv)
+    try:
+        output = b""
+        with suppress(OSError):
+            while piece := os.read(terminal, 4096):
+                output += piece
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+        assert b"Error" in output
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.close(terminal)
+
+
+# ── The tool ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_blocked_command_says_that_the_sandbox_blocked_it(machine: Machine) -> None:
+    note = (
+        f"[foveal: the sandbox blocks the network and writes outside of {machine.workspace} and /tmp, and in .git; "
+        "if the command needs that, outside_sandbox asks the user]\n"
+    )
+    assert note in machine.run(f"echo x > {machine.outside}/theirs")
+    assert note in machine.run("python3 -c \"import socket; socket.create_connection(('example.org', 80))\"")
+    assert "[foveal" not in machine.run("false")
+
+
+def test_a_call_can_leave_the_sandbox_and_says_so(machine: Machine) -> None:
+    write = f"echo allowed > {machine.outside}/theirs"
+    arguments = json.dumps({"command": write, "outside_sandbox": True})
+    assert machine.box.describe("run", arguments) == f"run outside of the sandbox: {write}"
+    assert machine.run(write, outside_sandbox=True) == "exit status 0"
+    assert (machine.outside / "theirs").read_text() == "allowed\n"
+    without = Toolbox([shell_tool(Workspace(machine.workspace))])
+    assert "outside_sandbox" not in json.dumps(without.schemas)
+
+
+def test_a_workspace_behind_a_link_or_in_tmp_is_confined_too(machine: Machine, tmp_path: Path) -> None:
+    link = machine.home / "link"
+    link.symlink_to(machine.workspace)
+    for folder in (link, tmp_path):
+        sandbox = find_sandbox(folder).sandbox
+        assert sandbox is not None
+        argv = sandbox.wrap(["sh", "-c", f"echo here > made; echo broken > {machine.outside}/theirs"])
+        assert subprocess.run(argv, capture_output=True).returncode != 0
+        assert (folder / "made").read_text() == "here\n"
+        assert (machine.outside / "theirs").read_text() == "untouched"
+
+
+@pytest.mark.parametrize(
+    "change", ["ln -s /oldroot{victim} {above}", "ln -s {victim} {above}", "echo file > {above}"]
+)
+def test_a_command_cannot_move_the_mount_point_of_the_next_one(
+    machine: Machine, tmp_path: Path, change: str
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    sandbox = find_sandbox(workspace).sandbox
+    assert sandbox is not None
+    first = f"mv {tmp_path} /tmp/gone && {change.format(victim=machine.outside, above=tmp_path)}"
+    assert subprocess.run(sandbox.wrap(["sh", "-c", first])).returncode == 0
+    done = subprocess.run(sandbox.wrap(["pwd"]), capture_output=True, text=True)
+    assert done.stdout == f"{workspace}\n"
+    assert [path.name for path in machine.outside.iterdir()] == ["theirs"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_it_works_for_a_user_who_is_not_root() -> None:
+    with TemporaryDirectory(prefix="foveal-user-") as folder:
+        os.chmod(folder, 0o777)
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            answer = b"the child failed"
+            with suppress(BaseException):
+                answer = _as_nobody(Path(folder)).encode()
+            os.write(writer, answer)
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as pipe:
+            assert pipe.read().decode() == "65534\nhidden\nmade\n"
+        os.wait()
+        assert sorted(path.name for path in Path(folder, "home").iterdir()) == [".ssh", "project"]
+
+
+def _as_nobody(folder: Path) -> str:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    home, workspace = folder / "home", folder / "home/project"
+    workspace.mkdir(parents=True)
+    os.environ["HOME"] = str(home)
+    found = find_sandbox(workspace)
+    if found.sandbox is None:
+        return found.why_not
+    (home / ".ssh").mkdir()
+    (home / ".ssh/key").write_text("PRIVATE")
+    script = "id -u; touch ~/new; cat ~/.ssh/key 2>/dev/null || echo hidden; echo made > made; cat made"
+    return subprocess.run(
+        found.sandbox.wrap(["sh", "-c", script]), cwd="/", capture_output=True, text=True
+    ).stdout

@@ -1,0 +1,399 @@
+"""Questions in a terminal: all of the text can be read, and no early key answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import DummyCompleter
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from prompt_toolkit.utils import get_cwidth
+
+from foveal.agent.terminal.output.panel_host import REPEAT_S
+from foveal.agent.terminal.output.panels import QuestionPanel
+from foveal.agent.terminal.output.screen import Screen
+from foveal.agent.terminal.output.scrolled_rows import ScrolledRows, wrap_exactly
+from foveal.agent.terminal.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
+from foveal.agent.terminal.user_interface import NO, YES, Choice, Question
+from support.chat_project import ChatProject
+from support.terminal import ESCAPE, TAB, Terminal
+from support.waiting import DEADLINE_S, until
+
+SIZES: Final = ((60, 20), (80, 24), (120, 40))
+END, HOME, PAGE_DOWN = "\x1b[F", "\x1b[H", "\x1b[6~"
+
+
+def shows(*texts: str) -> Callable[[Terminal], bool]:
+    """Return a condition: all texts are on the screen now, not only in what has scrolled off."""
+    return lambda terminal: all(text in "\n".join(terminal.lines) for text in texts)
+
+
+def write_of(lines: int) -> list[tuple[str, dict[str, Any]]]:
+    return [("write", {"path": "new.txt", "content": "".join(f"line {n}\n" for n in range(1, lines + 1))})]
+
+
+# ── In a chat ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("columns", "rows"), SIZES)
+def test_a_long_write_is_asked_about_in_full(project: ChatProject, columns: int, rows: int) -> None:
+    project.script(write_of(70), "Written.")
+    with project.terminal(columns=columns, rows=rows) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.see(shows("Allow write new.txt", "Yes, once", "Enter, Esc", "more lines below", "line 1\n"))
+        assert not shows("line 70")(terminal)
+        terminal.type(PAGE_DOWN)
+        terminal.see(shows("more lines above", "Allow write new.txt", "Yes, once"))
+        terminal.type(END)
+        terminal.see(shows("line 70", "the end", "Allow write new.txt", "Yes, once"))
+        assert not (project.folder / "new.txt").exists()
+        terminal.type("y")
+        terminal.see("Written.")
+    assert (project.folder / "new.txt").read_text().endswith("line 70\n")
+
+
+def test_a_command_cannot_hide_its_end_behind_spaces(project: ChatProject) -> None:
+    command = f"echo hello{' ' * 5_000}; rm a.txt"
+    project.script([("run", {"command": command})], "Not run.")
+    with project.terminal(columns=60, rows=20) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("greet me")
+        terminal.see(shows("echo hello", "more lines below", "No (or Enter, Esc)"))
+        terminal.type(END)
+        terminal.see(shows("; rm a", "No (or Enter, Esc)"))
+        terminal.type(ESCAPE)
+        terminal.see("Not run.")
+    assert (project.folder / "a.txt").exists()
+
+
+def test_the_question_stays_when_the_terminal_is_resized(project: ChatProject) -> None:
+    project.script(write_of(62), "Not written.")
+    with project.terminal(columns=120, rows=40) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.see(shows("Allow write new.txt", "more lines below"))
+        terminal.resize(60, 20)
+        terminal.see(
+            lambda terminal: any(line.strip() == "session" for line in terminal.lines)
+        )  # drawn again
+        terminal.see(shows("Allow write new.txt", "No (or Enter, Esc)", "more lines below", " ctx "))
+        terminal.type(END)
+        terminal.see(shows("line 62", "Allow write new.txt"))
+        terminal.enter("")
+        terminal.see("Not written.")
+    assert not (project.folder / "new.txt").exists()
+
+
+def test_v_shows_the_text_on_the_whole_screen_and_returns(project: ChatProject) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07 harmless\n"
+    project.script(
+        [("write", {"path": "new.txt", "content": evil + "x\n" * 5_000 + "last\n"})], "Not written."
+    )
+    with project.terminal() as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.see(shows("Allow write new.txt", "␛[2J␛]0;owned␇ harmless", "more lines below"))
+        terminal.type("v")
+        terminal.see(shows("q or Esc returns"))
+        assert b"\x1b[?1049h" in terminal.raw
+        terminal.type(END)
+        terminal.see(shows("last", "the end"))
+        terminal.type("y")  # answers nothing here
+        terminal.type("q")
+        terminal.see(lambda t: b"\x1b[?1049l" in t.raw and shows("Yes, once", "No (or Enter, Esc)")(t))
+        assert not (project.folder / "new.txt").exists()
+        terminal.type("n")
+        terminal.see("Not written.")
+    assert b"\x1b]0;owned" not in terminal.raw
+
+
+def test_text_typed_before_the_question_is_no_answer(project: ChatProject) -> None:
+    project.script(write_of(2), "Written.", held_after=0)
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.type("y")  # while the model is writing
+        terminal.see(shows("› y"))
+        project.release()
+        terminal.see(shows("Allow write new.txt", "Tab keeps it for later"))
+        terminal.type("n")
+        terminal.see(shows("› yn"))
+        assert not (project.folder / "new.txt").exists()
+        terminal.type(TAB)
+        terminal.see(lambda t: not shows("Tab keeps it")(t))
+        terminal.type("y")
+        terminal.see("Written.")
+        terminal.see(shows("› yn"))
+    assert project.user_messages() == ["write it"]
+
+
+def test_a_change_that_needs_no_question_is_shown_after_it_ran(project: ChatProject) -> None:
+    project.script([("edit", {"path": "a.txt", "old": "two", "new": "three"})], "Changed.")
+    with project.terminal("--yes") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("change it")
+        seen = terminal.see("Changed.")
+        assert "Allow" not in seen
+        assert "│     2 -two\n│     2 +three" in seen
+        colours = {
+            terminal.screen.buffer[y][9].fg for y, line in enumerate(terminal.lines) if "three" in line
+        }
+        assert colours & {"008700", "green"}
+
+
+def test_a_running_command_shows_its_last_lines_and_the_time(project: ChatProject) -> None:
+    command = "for n in 1 2 3 4 5 6 7 8; do echo out $n; done; until [ -e go ]; do sleep 0.1; done"
+    project.script([("run", {"command": command})], "Finished.")
+    with project.terminal("--yes") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("run it")
+        terminal.see(shows("│ out 4", "│ out 8"))
+        terminal.see(lambda t: re.search(r" · \d+ s · Ctrl-C stops", "\n".join(t.lines)) is not None)
+        assert not shows("│ out 3")(terminal)
+        (project.folder / "go").touch()
+        terminal.see("Finished.")
+        assert not shows("│ out 8")(terminal)
+
+
+# ── The screen alone ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Keyboard:
+    """Keys for a screen, and the clock that times them."""
+
+    def __init__(self, keys: PipeInput) -> None:
+        self.keys = keys
+        self.now = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def press(self, screen: Screen, text: str) -> None:
+        """Send text at once, and wait until the screen has handled it."""
+        handled = asyncio.Event()
+        screen.app.key_processor.after_key_press += lambda _: handled.set()
+        self.keys.send_text(text)
+        await asyncio.wait_for(handled.wait(), DEADLINE_S)
+
+
+@asynccontextmanager
+async def open_screen() -> AsyncIterator[tuple[Screen, Keyboard]]:
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keyboard = Keyboard(keys)
+        screen = Screen(
+            DummyCompleter(),
+            on_submit=lambda text: None,
+            on_interrupt=lambda: None,
+            clock=keyboard.clock,
+        )
+        running = asyncio.create_task(screen.app.run_async())
+        await until(lambda: screen.app.render_counter)
+        try:
+            yield screen, keyboard
+        finally:
+            screen.app.exit()
+            await running
+
+
+async def ask(screen: Screen, text: str, **given: Any) -> asyncio.Task[str]:
+    """Open a question, and wait until keys answer it."""
+    asking = asyncio.create_task(screen.ask(Question(text=text, **given)))
+    await takes_keys(screen, text)
+    return asking
+
+
+async def takes_keys(screen: Screen, text: str) -> None:
+    def is_asking() -> bool:
+        question = screen.panels.question
+        return question is not None and question.question.text == text and screen.panels.takes_keys()
+
+    await until(is_asking)
+
+
+async def set_text_aside(screen: Screen, keyboard: Keyboard) -> None:
+    """Press Tab, once the question says what it does."""
+    await until(lambda: screen.panels.question is not None and screen.panels.question.has_typed_text)
+    await keyboard.press(screen, "\t")
+
+
+def test_a_key_that_arrives_before_the_first_drawing_is_text() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = asyncio.create_task(screen.ask(Question(text="Delete all?")))
+            await asyncio.sleep(0)  # the question is open, and the loop has not drawn it
+            await keyboard.press(screen, "y")
+            assert (asking.done(), screen.entry.text) == (False, "y")
+            await set_text_aside(screen, keyboard)
+            await takes_keys(screen, "Delete all?")
+            keyboard.keys.send_text("n")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "n"
+            assert screen.entry.text == "y"
+
+    asyncio.run(steps())
+
+
+def test_a_key_that_waits_unread_while_the_question_is_drawn_is_text() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            early = ["y"]
+            screen.app.before_render += lambda _: keyboard.keys.send_text(early.pop()) if early else None
+            asking = asyncio.create_task(screen.ask(Question(text="Delete all?")))
+            await until(lambda: asking.done() or screen.entry.text)
+            assert (early, asking.done(), screen.entry.text) == ([], False, "y")
+            asking.cancel()
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("y", "y"),
+        ("Y", "y"),
+        ("y\r", "y"),
+        ("s", "s"),
+        ("\r", "n"),
+        ("n", "n"),
+        ("yes\r", "y"),
+        ("no\r", "n"),
+    ],
+)
+def test_one_key_or_one_word_answers(typed: str, answer: str) -> None:
+    async def steps() -> None:
+        choices = (YES, Choice("s", "Always `git status`, this session"), NO)
+        async with open_screen() as (screen, keyboard):
+            asking = await ask(screen, "Run it?", choices=choices)
+            keyboard.keys.send_text(typed)
+            assert await asyncio.wait_for(asking, DEADLINE_S) == answer
+            assert screen.entry.text == ""
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("typed", ["yes, but first", "\x1b[200~y\x1b[201~", "q", "a"])
+def test_several_keys_at_once_and_pastes_are_text(typed: str) -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await ask(screen, "Run it?")
+            await keyboard.press(screen, typed)
+            assert not asking.done()
+            assert screen.entry.text == typed.removeprefix("\x1b[200~").removesuffix("\x1b[201~")
+            asking.cancel()
+
+    asyncio.run(steps())
+
+
+def test_a_key_that_is_held_down_answers_one_question() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            first = await ask(screen, "First?")
+            second = asyncio.create_task(screen.ask(Question(text="Second?")))
+            await keyboard.press(screen, "y")
+            assert await asyncio.wait_for(first, DEADLINE_S) == "y"
+            await takes_keys(screen, "Second?")
+            for _ in range(4):
+                keyboard.now += REPEAT_S / 2
+                await keyboard.press(screen, "y")
+            question = screen.panels.question
+            assert question is not None
+            assert (question.is_open, second.done(), screen.entry.text) == (True, False, "")
+            keyboard.now += 2 * REPEAT_S
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(second, DEADLINE_S) == "y"
+
+    asyncio.run(steps())
+
+
+def test_a_second_question_waits_for_the_first() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            first = await ask(screen, "First?")
+            second = asyncio.create_task(screen.ask(Question(text="Second?")))
+            await keyboard.press(screen, "yn")  # two keys at once are text
+            assert (first.done(), screen.entry.text) == (False, "yn")
+            await set_text_aside(screen, keyboard)
+            await takes_keys(screen, "First?")
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(first, DEADLINE_S) == "y"
+            await until(lambda: screen.entry.text == "yn")
+            assert not second.done()
+            second.cancel()
+
+    asyncio.run(steps())
+
+
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000, "a b " * 300, "漢字" * 500, "❤️é" * 200, "\x1b[31m" * 100, ""])
+@pytest.mark.parametrize("width", [20, 59, 79, 119])
+def test_wrapping_keeps_every_character(text: str, width: int) -> None:
+    parts = row(Span("+", "good"), text)
+    lines = list(wrap_exactly(parts, width))
+    shown = ["".join(span.text for span in line) for line in lines]
+    assert "".join(line[2:] for line in shown) == "+" + text.replace("\x1b", "␛").replace(
+        "\ufe0f", "\\u{fe0f}"
+    )
+    assert all(cell_width(line) <= width for line in shown)
+    assert [line[0] for line in shown] == ["│"] + ["┊"] * (len(shown) - 1)
+
+
+@pytest.mark.parametrize(("columns", "rows"), SIZES)
+@pytest.mark.parametrize("has_text", [False, True])
+def test_question_and_choices_fit_below_any_text(columns: int, rows: int, *, has_text: bool) -> None:
+    long = "very " * 500 + "long"
+    choices = (YES, Choice("s", f"Always {long}"), Choice("p", f"Always {long}"), NO)
+    panel = QuestionPanel(Question(text=long, details=tuple(text_rows("x\n" * 5_000)), choices=choices))
+    panel.has_typed_text = has_text
+    height = rows - (5 if has_text else 3)
+    drawn = panel.rows(width=columns - 1, height=height)
+    assert len(drawn) <= height
+    assert all(f"  {choice.key}  " in plain_text(drawn) for choice in choices)
+    panel.press("end")
+    assert "  the end\n" in plain_text(panel.rows(width=columns - 1, height=height))
+
+
+WIDE: Final = st.text(st.sampled_from("ab ;'漢☰☷⚊🏻䷀❤é\u0301\ufe0f\u00a0\u200b"), max_size=300)
+"""Symbols such as ☰ take 1 column in one table of widths and 2 in another."""
+
+
+@given(text=WIDE | st.text(max_size=200), width=st.integers(20, 120))
+def test_every_line_of_a_question_fits_the_columns_that_are_drawn(text: str, width: int) -> None:
+    choices = (YES, Choice("s", f"Always {text}"), NO)
+    panel = QuestionPanel(Question(text=f"Allow {text}?", details=tuple(text_rows(text)), choices=choices))
+    for parts in panel.rows(width=width, height=12):
+        line = "".join(single_line(span.text) for span in parts)
+        assert max(get_cwidth(line), cell_width(line)) <= width
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79])
+@pytest.mark.parametrize("filler", ["☰", "漢", "x", "a b ", "🏻"])
+def test_the_end_of_a_command_is_in_the_question_or_above_it(filler: str, width: int) -> None:
+    for count in range(1, 60):
+        text = f"Allow run: echo '{filler * count}';touch PWN?"
+        panel = QuestionPanel(Question(text=text))
+        lines = plain_text(panel.rows(width=width, height=200)).split("\n")
+        assert "PWN" in "".join(clipped(line, width).removeprefix("┊ ").strip() for line in lines)
+
+
+def clipped(line: str, columns: int) -> str:
+    """What prompt_toolkit draws of a line."""
+    return "".join(mark for at, mark in enumerate(line) if get_cwidth(line[: at + 1]) <= columns)
+
+
+def test_every_line_can_be_reached() -> None:
+    body = ScrolledRows([row(f"line {number}") for number in range(100)])
+    seen: set[str] = set()
+    for _ in range(20):
+        seen |= set(plain_text(body.window(width=60, height=12)).split("\n"))
+        body.press("pagedown")
+    assert {f"│ line {number}" for number in range(100)} <= seen

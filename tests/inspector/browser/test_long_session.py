@@ -1,0 +1,72 @@
+"""A long session: its rows and levels are shown before sizes and earlier views are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveal.core.log.events import AnyFact, ModelSaid, UserSaid
+from foveal.inspector.open_logs import MIN_OUTLINE_EVENTS
+from support.inspected_pages import ROWS, InspectedPage
+from support.inspected_server import InspectedServer, write_session
+
+TITLE = "A long talk"
+PAIRS = MIN_OUTLINE_EVENTS // 2
+
+
+@pytest.fixture(scope="module")
+def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long") / "sessions.db"
+    facts: list[AnyFact] = []
+    for number in range(PAIRS):
+        facts += [ModelSaid(content=f"Answer {number}."), ModelSaid(content=f"More about {number}.")]
+    write_session(path, "long", [UserSaid(content="Begin."), *facts], title=TITLE)
+    return path
+
+
+def test_a_long_session_shows_its_levels_before_its_sizes(
+    chromium: Any, serve: Any, long_store: Path
+) -> None:
+    server: InspectedServer = serve(long_store)
+    with chromium.page() as watched:
+        inspected, page = InspectedPage(watched, server), watched.page
+        held: list[Any] = []
+        page.route("**/api/timeline?*first=0*", lambda route: held.append(route))
+        inspected.open(TITLE)
+        page.locator(f"{ROWS} .level-name", has_text="Full").first.wait_for()
+        last = page.locator(ROWS).last
+        assert last.locator(".size").all_inner_texts() == ["", ""]
+        assert page.locator(".event-slider").is_disabled()
+        page.get_by_text("Loading the history of the session").wait_for()
+        page.keyboard.press("ArrowLeft")
+        page.locator("#status", has_text="still loading").wait_for()
+        held[0].continue_()
+        inspected.until_where(f"event {2 * PAIRS + 2:,} of")
+        assert page.locator(".event-slider").is_enabled()
+        assert all(last.locator(".size").all_inner_texts())
+        page.get_by_text("Choose a row to see its whole text").wait_for()
+        inspected.go_to(5)
+        page.get_by_text("not yet said").first.wait_for()
+        watched.check(inspected.host)
+
+
+def test_an_address_with_a_point_waits_for_the_view_of_that_point(
+    opener: Any, serve: Any, long_store: Path
+) -> None:
+    inspected = opener(serve(long_store), TITLE, "#e7")
+    inspected.until_where("event 7 of")
+
+
+def test_the_api_answers_with_an_outline_once_and_then_with_the_timeline(
+    serve: Any, long_store: Path
+) -> None:
+    server: InspectedServer = serve(long_store)
+    client, key = server.client(), server.keys()[TITLE]
+    asked = {"id": key, "outline": "true"}
+    outline = client.get("/inspect/api/timeline", params=asked).json()
+    whole = client.get("/inspect/api/timeline", params={"id": key}).json()
+    assert outline["outline"] is True
+    assert [row["preview"] for row in outline["rows"]] == [row["preview"] for row in whole["rows"]]
+    assert client.get("/inspect/api/timeline", params=asked).json() == whole

@@ -1,0 +1,323 @@
+"""Mode `confirm` in the bots: the question with yes and no, the limit, and the colours of the footer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveal.config import load
+from foveal.core.engine.report import Report
+from foveal.core.log.events import REDUCTIONS
+from foveal.server import ChatPlace, LiveSession, Pairing, Service
+from foveal.server.gateways import texts
+from foveal.server.gateways.chat_sessions import ChatSessions
+from foveal.server.gateways.incoming import IncomingMessage
+from foveal.server.gateways.outgoing import AGREE_ACTION, DECLINE_ACTION, QUESTION_BUTTONS, ChannelMessage
+from foveal.testing import Scripted
+from support.gated_provider import run
+
+CONFIRMED = {"window": 6_000, "compaction.mode": "confirm", "compaction.threshold": 0.9}
+"""The example of docs/reference/config.md."""
+
+
+class Chat:
+    """One chat with the bot, whose model writes answers of 20 words."""
+
+    def __init__(self, service: Service) -> None:
+        allowed = frozenset({42})
+        pairing = Pairing(service.runtime.database)
+        self._chats = ChatSessions(service, pairing, platform="telegram", allowed=allowed)
+        self._tenant = service.tenant("telegram")
+        self._sent = 0
+
+    async def say(self, text: str = "Go on.") -> list[ChannelMessage]:
+        self._sent += 1
+        message = IncomingMessage(key=f"telegram-{self._sent}", place=ChatPlace(42), user=42, text=text)
+        return [reply async for reply in (await self._chats.accept(message)).replies]
+
+    async def press(self, action: str) -> str:
+        answer = await self._chats.press_button(place=ChatPlace(42), user=42, action=action)
+        (reply,) = [reply async for reply in answer.replies]
+        return reply.text
+
+    async def live(self) -> LiveSession:
+        return await self._tenant.ensure("telegram-42")
+
+    async def report(self) -> Report:
+        return await (await self.live()).report()
+
+    async def reductions(self) -> list[str]:
+        """Return the rules of the reductions so far."""
+        events = await (await self.live()).events()
+        return [event.fact.rule for event in events if isinstance(event.fact, REDUCTIONS)]
+
+    async def until_asked(self) -> ChannelMessage:
+        for _ in range(150):
+            (reply,) = await self.say()
+            if reply.buttons == QUESTION_BUTTONS:
+                return reply
+            assert await self.reductions() == []
+        raise AssertionError("no question")
+
+
+@asynccontextmanager
+async def chatting(folder: Path, **settings: Any) -> AsyncIterator[Chat]:
+    answers = [f"Answer {n}: " + " ".join(f"word{n}x{i}" for i in range(20)) for n in range(200)]
+    config = load(folder, flags=settings, environ={}, user_folder=folder / "no-config")
+    async with Service.open(config, folder=folder / "served", environment={}) as service:
+        service.runtime._providers["", ""] = Scripted(*answers)
+        yield Chat(service)
+
+
+@run
+async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        asked = [await chat.until_asked()]
+        live = await chat.live()
+        while True:
+            report = await live.report()
+            assert report.used > report.act
+            assert await chat.press(DECLINE_ACTION) == texts.DECLINED
+            assert (await chat.say("/context"))[0].buttons == (), "not in between"
+            replies = await chat.say()
+            if len(replies) > 1:
+                break
+            assert replies[0].buttons == QUESTION_BUTTONS
+            assert await chat.reductions() == []
+            asked += replies
+        assert len(asked) >= 2, "once after each answer"
+        assert re.match(
+            r"🔴 Context: [\d,]+/6,000 \(([\d.]+ %)\)\n(⏳ .*\n)?"
+            r"⚠️ The context is full: \1 of the window, and at most [\d.]+ % fit\. Compact the conversation now\?$",
+            asked[0].footer,
+        )
+        assert "⏳ The next turn needs about " in asked[-1].footer, "told before it is likely"
+        before, answer = replies
+        assert re.match(
+            r"⚠️ The next request needs [\d,]+ tokens and at most [\d,]+ fit: older turns are reduced now\. "
+            r"You are told what was reduced, and how to undo it\.$",
+            before.text,
+        )
+        assert set(await chat.reductions()) == {"economy: no consent"}
+        assert re.match(
+            r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens\. /undo e\d+ undoes it\.\n", answer.footer
+        )
+        assert answer.text.startswith("Answer ")
+        (undone,) = await chat.say("/undo")
+        assert re.fullmatch(
+            r"↩️ Undid a summary \(e\d+\): the model sees what it had hidden again\. The context takes [\d.]+ % of "
+            r"the window, and at most [\d.]+ % fit, so old turns are reduced again before the next answer\.",
+            undone.text,
+        )
+        again, answer = await chat.say()
+        assert again.text.startswith("⚠️ The next request needs ")
+        assert "🗜 Older turns were summarised: " in answer.footer
+
+
+@run
+async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        await chat.until_asked()
+        (refused,) = await chat.say("huge " * 9_000)
+        limit = (await (await chat.live()).report()).limit
+        assert re.match(
+            rf"❌ No answer: your message takes [\d,]+ tokens, .* at most {limit:,}\. It stays in the conversation",
+            refused.text,
+        )
+
+
+@run
+async def test_a_message_that_is_too_large_can_be_taken_out(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        used = (await chat.report()).used if await chat.say() else 0
+        (refused,) = await chat.say("huge " * 9_000)
+        (button,) = refused.buttons
+        assert button.label == "Take it out"
+        assert await chat.press(button.action) == texts.TAKEN_OUT
+        assert (await chat.report()).used == used
+        (answer,) = await chat.say("Hello.")
+        assert "✂️" not in answer.footer
+        assert await chat.press(button.action) == texts.NOT_TAKEN_OUT
+
+
+@run
+async def test_a_message_that_is_too_large_stays_as_the_reply_says(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        await chat.say()
+        await chat.say("huge " * 9_000)
+        (answer,) = await chat.say("Hello.")
+        assert "✂️ A long text was clipped to " in answer.footer
+        assert "\nOne long text is clipped: " in (await chat.say("/context"))[0].text
+        assert "Undid a clipped text (e" in (await chat.say("/undo"))[0].text
+
+
+@run
+async def test_the_tokens_of_the_tools_for_looking_back_are_told(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        while "🗜" not in (answer := (await chat.say())[0]).footer:
+            pass
+        tools = (await chat.report()).totals["tools"]
+        assert (
+            f"\n🔎 The model got tools that look up what it no longer sees: {tools:,} tokens."
+            in answer.footer
+        )
+        assert tools > 100
+        while "🗜" not in (answer := (await chat.say())[0]).footer:
+            assert "🔎" not in answer.footer
+        assert "🔎" not in answer.footer, "they came with the first reduction"
+
+
+@run
+async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        await chat.until_asked()
+        said = await chat.press(AGREE_ACTION)
+        report = await chat.report()
+        assert f" → {report.used:,} tokens" in said
+        assert report.totals["tools"] > 100
+        await chat.say("/undo")
+        assert (await chat.report()).totals["tools"] == 0, "nothing is left to look up"
+        said = await chat.press(AGREE_ACTION)
+        assert f" → {(await chat.report()).used:,} tokens" in said
+        (answer,) = await chat.say()
+        assert "🔎" not in answer.footer, "the numbers of the yes have them"
+
+
+@pytest.mark.parametrize("policy", ["economy", "recent-summary"])
+@pytest.mark.parametrize(
+    ("count", "undoes"),
+    [
+        (3, r"/undo e\d+, then /undo e\d+ undoes it\."),
+        (6, r"/undo undoes the newest of these 5 changes; sent 5 times, all of them\."),
+    ],
+)
+@run
+async def test_after_a_yes_all_that_was_made_can_be_undone(
+    tmp_path: Path, policy: str, count: int, undoes: str
+) -> None:
+    async with chatting(tmp_path, **CONFIRMED, **{"context.policy": policy}) as chat:
+        for _ in range(count):
+            await chat.say(" ".join(f"n{number}" for number in range(1_200 // count)))
+        while (await chat.say())[-1].buttons != QUESTION_BUTTONS:
+            pass
+        said = await chat.press(AGREE_ACTION)
+        made = len(await chat.reductions())
+        assert made == count - 1
+        assert re.fullmatch(rf"🗜 Reduced: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. {undoes}", said)
+        for _ in range(made):
+            assert (await chat.say("/undo"))[0].text.startswith("↩️ Undid a clipped text")
+        assert (await chat.report()).reduced.clipped == 0
+
+
+@run
+async def test_one_huge_message_does_not_make_the_next_turn_huge(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        for _ in range(6):
+            await chat.say()
+        report = await chat.report()
+        await chat.say("huge " * (report.act - report.used + 150))
+        report = await chat.report()
+        assert report.question
+        assert report.turn_tokens is not None
+        assert report.turn_tokens < 150
+
+
+@run
+async def test_the_limit_is_that_of_a_request(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000, **{"context.policy": "handoff"}) as chat:
+        while not (warned := (await chat.say())[0]).buttons:
+            pass
+        limit = (await chat.report()).percent((await chat.report()).limit)
+        assert warned.footer.endswith(
+            "; old turns are summarised as soon as it pays, at the latest before a request would take more than "
+            f"{limit}."
+        )
+
+
+@run
+async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summarise(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        answer = (await chat.say("huge " * 4_400))[-1]
+        (told,) = re.findall(r"⏳ .*", answer.footer)
+        report = await (await chat.live()).report()
+        most = f"the largest part are your messages ({report.totals['user']:,} tokens)."
+        assert told.endswith(f" No turn is left to summarise, only long texts can be clipped: {most}")
+        (reply,) = await chat.say("/compact the bounds")
+        assert reply.text.endswith(f" is worth a summary. In the context, {most}")
+
+
+@pytest.mark.parametrize("policy", ["economy", "handoff", "rolling", "recent", "confirm"])
+@run
+async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str) -> None:
+    async with chatting(tmp_path, **CONFIRMED, **{"context.policy": policy}) as chat:
+        await chat.until_asked()
+        said = await chat.press(AGREE_ACTION)
+        assert re.match(
+            r"🗜 (Summarised|Reduced).*: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. /undo e\d+ undoes it\.", said
+        )
+        assert set(await chat.reductions()) == {f"{policy}: agreed"}
+        report = await (await chat.live()).report()
+        assert report.question == ""
+        (reply,) = await chat.say()
+        assert reply.footer.startswith(("🟢 Context: ", "🟡 Context: ")), (
+            "what was agreed to is not reported again"
+        )
+        for action in (AGREE_ACTION, DECLINE_ACTION):
+            assert await chat.press(action) == texts.compaction_not_needed(await (await chat.live()).report())
+
+
+@run
+async def test_undo_after_a_yes_asks_after_the_next_answer(tmp_path: Path) -> None:
+    async with chatting(tmp_path, **CONFIRMED) as chat:
+        await chat.until_asked()
+        await chat.press(AGREE_ACTION)
+        (undone,) = await chat.say("/undo")
+        assert (undone.footer[0], undone.buttons) == ("🔴", ())
+        replies = await chat.say()
+        assert replies[-1].buttons == QUESTION_BUTTONS
+
+
+@run
+async def test_each_colour_is_warned_of_once(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000, **{"compaction.mode": "confirm"}) as chat:
+        replies = [(await chat.say())[0]]
+        while replies[-1].buttons != QUESTION_BUTTONS:
+            replies += await chat.say()
+        colours = [reply.footer[0] for reply in replies]
+        assert colours == sorted(colours, key="🟢🟡🔴".index)
+        assert set(colours) == set("🟢🟡🔴")
+        (warned,) = [reply for reply in replies if reply.footer[0] == "🟡" and reply.buttons]
+        assert re.search(
+            r"\(([\d.]+ %)\)\n⚠️ The context takes \1 of the window; from [\d.]+ % on you are asked whether to "
+            r"compact it\.$",
+            warned.footer,
+        )
+
+
+@run
+async def test_without_confirm_no_text_speaks_of_a_question(tmp_path: Path) -> None:
+    async with chatting(
+        tmp_path, window=6_000, **{"compaction.mode": "off", "context.policy": "handoff"}
+    ) as chat:
+        while not (replies := await chat.say())[0].buttons:
+            pass
+        assert re.search(
+            r"⚠️ The context takes [\d.]+ % of the window, and at most [\d.]+ % fit\. "
+            r"/compact summarises old turns\.$",
+            replies[0].footer,
+        )
+        (context,) = await chat.say("/context")
+        assert "old turns are summarised only by /compact." in context.text
+
+
+@run
+async def test_a_clipped_message_of_the_user_is_always_told(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        await chat.say("A gigantic text. " * 4_000)
+        replies = await chat.say("Hello.")
+        assert "✂️ A long text was clipped to " in replies[-1].footer
