@@ -472,12 +472,17 @@ def _first_sentence(path: Path) -> str:
 
 
 def layers() -> str:
-    """Return the layers of the source, from the test that checks them."""
+    """Return the layers of the library, and what each product imports beside it, from the test that checks them."""
     checked = ast.parse((ROOT / "tests" / "test_architecture.py").read_text(encoding="utf-8"))
-    for node in checked.body:
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "LAYERS" and node.value:
-            return "".join(f"{line}\n" for line in ast.literal_eval(node.value))
-    raise LookupError("tests/test_architecture.py has no LAYERS")
+    values = {
+        getattr(node.target, "id", ""): node.value
+        for node in checked.body
+        if isinstance(node, ast.AnnAssign) and node.value
+    }
+    library = "".join(f"{line}\n" for line in ast.literal_eval(values["LIBRARY"]))
+    products: dict[str, str] = ast.literal_eval(values["PRODUCTS"])
+    rows = "".join(f"{name:<11} {others}".rstrip() + "\n" for name, others in products.items())
+    return f"{library}--- products, and what each imports beside the library ---\n{rows}"
 
 
 PICTURE = ROOT / "docs" / "demo.svg"

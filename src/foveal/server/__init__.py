@@ -5,7 +5,7 @@
         turn = await session.submit("Hello")          # stored: from here on it is not lost
         print((await turn.outcome()).text)
 
-`apps/http` and `apps/gateways` are built on this package.
+`http`, `api`, `proxy` and `gateways` are built on this package.
 """
 
 from foveal.errors import Busy

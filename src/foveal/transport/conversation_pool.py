@@ -1,6 +1,6 @@
 """The conversations of a transport, in memory: which one a request continues.
 
-1. The conversation with the longest known history wins (`interception.digests`). Each has a `Context` of its own.
+1. The conversation with the longest known history wins (`transport.digests`). Each has a `Context` of its own.
 2. A client that names its conversation gets that one: what differs is rewound, and nothing is forked. With
    `strict_ids`, a request without a name is refused.
 3. A request without a name continues a conversation only if its history begins with all of it, or is the same

@@ -1,6 +1,6 @@
 """An open proxied conversation: its session and the digests of its messages.
 
-Every change requires the session lock. `interception.recognised_messages` says how a request continues it.
+Every change requires the session lock. `transport.recognised_messages` says how a request continues it.
 """
 
 from __future__ import annotations

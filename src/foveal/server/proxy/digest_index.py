@@ -5,7 +5,7 @@ exactly that history, whatever happened to S since; a row is `stale` if S was re
 hold the side state of a session: the last digests of its system text and tools, so that a change is noticed after a
 restart, and the events with newer versions of its instructions.
 
-The digest of a provider's summary (`interception.digests.summary_digest`) has a row as well, which is always
+The digest of a provider's summary (`transport.digests.summary_digest`) has a row as well, which is always
 `stale`: it leads to the session that the provider has summarised, and is no message of it.
 
 The column `words` holds the digest of an instruction's text in `heads`, and a value of the side state in `beside`.

@@ -2,7 +2,7 @@
 
 1. A request is recorded before it goes upstream. One that cannot be recorded (no history, or a store that cannot be
    written) is forwarded unchanged, and a response header says that it is not managed.
-2. `interception.attempts` decides whether a smaller request is sent after a refusal. The beginning of a stream is
+2. `transport.attempts` decides whether a smaller request is sent after a refusal. The beginning of a stream is
    held back for it at most `FIRST_EVENT_TIMEOUT_S` seconds.
 3. A retry of a request in flight joins it and gets the same response.
 4. The list of models and the token counts are only passed through; models that `server.models` does not allow are
