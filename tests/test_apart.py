@@ -6,6 +6,7 @@ has a word that only this user knows; the summariser writes down all that it was
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import warnings
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 
+import foveal
 from foveal import Context, SummaryRequest
 from foveal.adapters import Conversations, Piece
 from foveal.core.log.events import Dialect
@@ -151,3 +153,34 @@ def test_no_text_of_a_user_reaches_another(place: Callable[..., Answers], summar
                 assert others == [], f"seed {seed}, request of {user.name}, text {number}"
                 summaries += bool(re.search(r"foveal: (record|summary) of e", read))
     assert summaries, "nothing was summarised"
+
+
+# ── Recall in a session ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_recall_neither_finds_nor_reads_what_a_session_has_rewound() -> None:
+    async def answers() -> list[str]:
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "shared", model="gpt-4.1")
+            await session.take({"role": "user", "content": "Hi, the ticket is OPS-17."})
+            start = session.last
+            await session.take({"role": "user", "content": "My password is SECRET-A of ticket OPS-17."})
+            recall = foveal.Recall(session)
+            before = await recall.search("ticket OPS-17")
+            await session.rewind(start)
+            await session.take({"role": "user", "content": "My password is SECRET-B of ticket OPS-17."})
+            found, read = (
+                await recall.search("ticket OPS-17 password"),
+                await recall.read(start + 1, start + 1),
+            )
+            await session.undo()
+            return [before, found, read, await recall.search("ticket OPS-17 password")]
+
+    before, found, read, again = asyncio.run(answers())
+    assert "SECRET-A" in before
+    assert "SECRET-A" not in found
+    assert "SECRET-B" in found
+    assert "OPS-17" in found
+    assert "SECRET-A" not in read
+    assert "no part of the conversation any more" in read
+    assert "SECRET-A" in again  # the rewind is undone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing
 from copy import deepcopy
@@ -31,6 +32,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -40,6 +42,7 @@ from foveal.adapters.native_context import Piece
 from foveal.adapters.pydantic_ai import FovealCapability, PydanticAIFormat
 from foveal.core.log import Compacted, Used
 from foveal.core.policies.presets import policy
+from foveal.errors import HistoryDiverged
 from support.adapter_runs import (
     OVERFLOW_TURNS,
     SHORT_TURNS,
@@ -450,3 +453,39 @@ def test_unrelated_runs_under_one_id_at_once_stay_inside_the_window(endpoint: En
 
     endpoint.run(all_at_once())
     assert endpoint.provider.faults == []
+
+
+def test_recall_of_a_run_does_not_find_what_another_run_with_the_same_beginning_said() -> None:
+    capability = FovealCapability(model="gpt-4.1", window=8_000, recall_tools=True)
+    answers: list[str] = []
+
+    async def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        last = messages[-1].parts[-1]
+        if isinstance(last, UserPromptPart) and "Bob" in str(last.content):
+            await agent.run("I am Alice, my PIN is tulip-7731.", message_history=history)
+            calls = [
+                ("recall_search", {"query": "PIN tulip-7731 Bob"}),
+                ("recall_read", {"handle": "e0-e40"}),
+            ]
+            return ModelResponse(parts=[ToolCallPart(name, arguments) for name, arguments in calls])
+        if isinstance(last, ToolReturnPart):
+            answers.extend(
+                str(part.content) for part in messages[-1].parts if isinstance(part, ToolReturnPart)
+            )
+        return ModelResponse(parts=[TextPart("Sure.")])
+
+    agent = Agent(FunctionModel(reply), capabilities=[capability])
+
+    async def run() -> None:
+        nonlocal history
+        history = (await agent.run("Hi")).all_messages()
+        await agent.run("I am Bob.", message_history=history)
+
+    history: list[ModelMessage] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HistoryDiverged)
+        asyncio.run(run())
+    assert len(answers) == 2
+    assert "tulip" not in answers[0].replace("PIN tulip-7731 Bob", "")
+    assert "tulip" not in answers[1]
+    assert "I am Bob" in answers[1]

@@ -14,11 +14,13 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, Unpack, cast
+from typing import Any, Final, NamedTuple, Unpack, cast
+from weakref import WeakKeyDictionary
 
 from pydantic_ai import FunctionToolset, Tool, direct
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
@@ -71,6 +73,16 @@ _STOP_REASONS: Final[Mapping[str | None, StopReason]] = {
 }  # fmt: skip
 
 
+MAX_KNOWN_RUNS: Final = 1_000
+"""Runs whose last request is remembered."""
+
+
+class _RunRequest(NamedTuple):
+    messages: list[ModelMessage]
+    tools: list[dict[str, Any]]
+    system: str | None
+
+
 class FovealCapability(AbstractCapability[object]):
     """Keeps the model requests of a pydantic-ai agent inside the model's window.
 
@@ -110,6 +122,10 @@ class FovealCapability(AbstractCapability[object]):
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
         self._recall_tools = recall_tools
+        self._requests: OrderedDict[str, _RunRequest] = OrderedDict()
+        """The last request of each run. Runs with the same history have the same conversation."""
+        self._fitted: WeakKeyDictionary[NativeContext[ModelMessage], str] = WeakKeyDictionary()
+        """For each context, the run whose request it has fitted last."""
 
     def get_ordering(self) -> CapabilityOrdering:
         """Fit what the other capabilities have made of the request."""
@@ -125,13 +141,25 @@ class FovealCapability(AbstractCapability[object]):
     ) -> ModelRequestContext:
         found = await self._find(ctx, request_context.model.model_name)
         parameters = request_context.model_request_parameters
+        request = _RunRequest(
+            request_context.messages,
+            list(map(_tool_schema, _sent_tools(parameters))),
+            InstructionPart.join(parameters.instruction_parts or ()),
+        )
         with own_model(partial(_summarise, request_context)):
-            request_context.messages = await found.afit(
-                request_context.messages,
-                tools=list(map(_tool_schema, _sent_tools(parameters))),
-                system=InstructionPart.join(parameters.instruction_parts or ()),
-            )
+            request_context.messages = await self._fit(found, request, ctx.run_id or "")
         return request_context
+
+    async def _fit(
+        self, found: NativeContext[ModelMessage], request: _RunRequest, run: str
+    ) -> list[ModelMessage]:
+        fitted = await found.afit(request.messages, tools=request.tools, system=request.system)
+        self._fitted[found] = run
+        self._requests[run] = request
+        self._requests.move_to_end(run)
+        if len(self._requests) > MAX_KNOWN_RUNS:
+            self._requests.popitem(last=False)
+        return fitted
 
     async def after_model_request(
         self, ctx: RunContext[object], *, request_context: ModelRequestContext, response: ModelResponse
@@ -161,6 +189,11 @@ class FovealCapability(AbstractCapability[object]):
 
         async def answer(ctx: RunContext[object], **arguments: Any) -> str:
             found = await self._find(ctx, ctx.model.model_name)
+            run = ctx.run_id or ""
+            request = self._requests.get(run)
+            if request is not None and self._fitted.get(found) != run:
+                # Another run has continued the same history meanwhile, perhaps another user's.
+                await self._fit(found, request, run)
             return found.recall(function["name"], arguments)
 
         return Tool.from_schema(

@@ -19,9 +19,9 @@ Contract of an answer:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from foveal.core.log.events import AnyFact, Clipped, Dropped, Erased, Event, Masked, Superseded, handle, kind
 from foveal.core.tokens.counter import Counter, counter
@@ -101,6 +101,37 @@ class Library(Protocol):
     def last(self) -> int:
         """The newest seq, -1 if there is none."""
         ...
+
+
+@runtime_checkable
+class BranchedLibrary(Library, Protocol):
+    """A library that knows which events are no part of the conversation any more."""
+
+    async def left_behind(self) -> Set[int]:
+        """Return the seqs of what was rewound or replaced."""
+        ...
+
+
+class _CurrentBranch:
+    """A library without what was left behind: it may be what another user said after the same beginning."""
+
+    def __init__(self, library: BranchedLibrary) -> None:
+        self._library = library
+
+    async def search(self, query: str, limit: int) -> list[Hit]:
+        behind = await self._library.left_behind()
+        return [hit for hit in await self._library.search(query, limit) if hit.seq not in behind]
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        behind = await self._library.left_behind()
+        return await self._library.pick([seq for seq in seqs if seq not in behind])
+
+    def visible(self, seq: int) -> bool:
+        return self._library.visible(seq)
+
+    @property
+    def last(self) -> int:
+        return self._library.last
 
 
 class InMemoryLibrary:
@@ -201,7 +232,7 @@ class Recall:
     ) -> None:
         if not MIN_ANSWER_TOKENS <= tokens <= MAX_ANSWER_TOKENS:
             raise BadSetting("tokens", tokens, f"from {MIN_ANSWER_TOKENS} to {MAX_ANSWER_TOKENS:,}")
-        self._library = library
+        self._library = _CurrentBranch(library) if isinstance(library, BranchedLibrary) else library
         self._tokens = tokens
         self._counter = counting or counter()
         self._read_call = f'{RECALL_READ}(session="{session}", ' if session else f"{RECALL_READ}("
@@ -277,6 +308,8 @@ class Recall:
     def _missing(self, first: int, last: int) -> str:
         requested = handle(first) if first == last else f"{handle(first)}-{handle(last)}"
         newest = self._library.last
+        if last <= newest:
+            return f"{requested} is no part of the conversation any more: it was taken back or replaced"
         return f"there is no {requested}: the log " + (
             f"goes from e0 to e{newest}" if newest >= 0 else "is empty"
         )

@@ -20,7 +20,7 @@ from foveal.core.log.events import Event, Opened, parts
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.checkpoint import needed_seqs
-from foveal.core.view.fold import EffectiveLog, always_refolds, effective_events, without_text
+from foveal.core.view.fold import EffectiveLog, always_refolds, effective_events, left_behind, without_text
 from foveal.core.view.view import View
 from foveal.ports import Store
 from foveal.sessions.offload import offload, short_turns
@@ -70,6 +70,28 @@ async def find_effective(
         for event in events
     ]
     return await offload(partial(EffectiveLog.of, [*light, *ahead]), events=len(light) // LIGHT_PER_FOLDED)
+
+
+class BranchReader:
+    """Which events of a session were left behind; each event is read once."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        self._store = store
+        self._id = id
+        self._light: list[Event] = []
+        self._found: tuple[int, frozenset[int]] = (0, frozenset())
+
+    async def left_behind(self, *, end: int) -> frozenset[int]:
+        """Return the seqs before `end` that are no part of the conversation any more."""
+        seen, found = self._found
+        if seen != end:
+            async for events in read_slices(self._store, self._id, first=len(self._light), end=end):
+                self._light += map(without_text, events)
+            found = await offload(
+                partial(left_behind, tuple(self._light)), events=len(self._light) // LIGHT_PER_FOLDED
+            )
+            self._found = (end, found)
+        return found
 
 
 async def last_opened(store: Store, id: str) -> Opened | None:

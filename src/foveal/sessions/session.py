@@ -84,7 +84,7 @@ from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions
 from foveal.sessions.fitter import RequestFitter
-from foveal.sessions.log_reader import effective_slices
+from foveal.sessions.log_reader import BranchReader, effective_slices
 from foveal.sessions.manual_compaction import ManualCompaction
 from foveal.sessions.offload import offload
 
@@ -153,6 +153,7 @@ class Session:
             self._writer, background, clock, prepares_summaries=options.prepares_summaries
         )
         self._manual = ManualCompaction(self._writer, self._fitter, background, self._lock)
+        self._branch = BranchReader(store, id)
         self._unstored: tuple[AnyFact, ...] = ()
         """What a new session begins with, until its first facts are stored."""
         self._discarding: asyncio.Task[None] | None = None
@@ -652,6 +653,16 @@ class Session:
         for seq in checked_list("seqs", seqs, "a list of seqs"):
             check_seq("seqs", seq)
         return await self.store.pick(self.id, seqs)
+
+    async def left_behind(self) -> frozenset[int]:
+        """Return the seqs of what is no part of the conversation any more, which recall neither finds nor reads.
+
+        These are events that a rewind has taken back, and system texts that newer ones have replaced.
+
+        Raises:
+            UnknownSession: Nothing is stored yet.
+        """
+        return await self._branch.left_behind(end=self.last + 1)
 
     def visible(self, seq: int) -> bool:
         """Return whether the current request shows an event in full.

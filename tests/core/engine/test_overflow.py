@@ -803,3 +803,18 @@ def test_the_advice_names_the_instructions_that_take_the_room() -> None:
             await session.fit()
 
     asyncio.run(attempt())
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.85, 1.15, 1.3, 2.0])
+def test_a_doubt_about_the_size_leaves_the_answer_at_least_the_reserve(ratio: float) -> None:
+    context = Context("claude-sonnet-4-6", window=200_000)
+    messages: list[dict[str, str]] = [{"role": "user", "content": "Hello."}]
+    for said in ("word " * 60_000, "next", "and another one"):
+        context.fit(messages)
+        report = context.report()
+        context.observe({"input_tokens": round(report.used * ratio), "output_tokens": 5})
+        messages += [{"role": "assistant", "content": "ok"}, {"role": "user", "content": said}]
+        context.fit(messages)
+        report = context.report()
+        assert report.used + report.totals["reserve"] <= report.window
+        assert context.max_tokens >= report.totals["reserve"]

@@ -537,10 +537,15 @@ class Engine:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens that the answer to the next request may take."""
-        calibration, total = self.calibration, self.total_units
-        needed = max(calibration.upper(total), calibration.tokens(total) + self.budget().margin)
-        most = min(self.model.max_output, self.model.window - needed)
+        """Most tokens that the answer to the next request may take.
+
+        At least the reserve, which every request leaves free: a doubt about the size of the request must not
+        silence the model."""
+        calibration, total, budget = self.calibration, self.total_units, self.budget()
+        expected = calibration.tokens(total)
+        needed = max(calibration.upper(total), expected + budget.margin)
+        kept = min(budget.reserve, self.model.window - expected)
+        most = min(self.model.max_output, max(kept, self.model.window - needed))
         return max(1, min(most, self.provider_limits.max_answer or most))
 
     def available_tokens(self, budget: Budget) -> int:
