@@ -115,3 +115,16 @@ def test_a_session_records_it() -> None:
     assert isinstance(summary, Compacted)
     assert isinstance(failure, CompactionFailed)
     assert (failure.by, failure.cause) == ("small", "error")
+
+
+def test_a_summariser_that_fits_its_own_context_is_refused_and_the_ledger_writes() -> None:
+    def fits(request: foveal.SummaryRequest) -> str:
+        assert ctx.report().calls == 0  # reading is allowed
+        return str(ctx.fit([{"role": "user", "content": "x"}]))
+
+    ctx = foveal.Context("gpt-4.1", window=4_000, policy="handoff", summarise=fits)
+    messages = [*chat(12), {"role": "user", "content": "and now?"}]
+    with pytest.warns(foveal.errors.SummariserFailed, match="is writing"):
+        fitted = ctx.fit(messages)
+    assert fitted[-1] == messages[-1]
+    assert not any(isinstance(event.fact, UserSaid) and event.fact.content == "x" for event in ctx.log)

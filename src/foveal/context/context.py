@@ -392,6 +392,7 @@ class Context:
             ```
         """
         with self._lock:
+            self._lock.check_change()
             now = self._clock()
             system_content = None if system is None else system_text(system)
             tools = () if tools is None else checked_list("tools", tools)
@@ -1150,6 +1151,7 @@ class Context:
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
     def _record(self, fact: AnyFact) -> Event:
+        self._lock.check_change()
         limits = self._call_limits.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
         if isinstance(fact, Rewound | Reverted):
             self._recall = self._left_behind = None
@@ -1254,7 +1256,8 @@ class Context:
             progress=self._progress,
             wait=self._wait,
         )
-        outcome = run_dialogue(run)
+        with self._lock.asking():
+            outcome = run_dialogue(run)
         self._summariser_problems.add(run.errors)
         return outcome
 

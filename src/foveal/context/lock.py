@@ -7,7 +7,8 @@ of the caller; if the thread of that loop waited for the lock, both would wait f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from threading import Lock, RLock, Thread, get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,8 @@ class ContextLock:
 
     def __init__(self) -> None:
         self._lock = RLock()
+        self._is_asking = False
+        """Whether the holder waits for a summariser."""
         self._loops: Counter[int] = Counter()
         """Threads whose event loop may have to write a summary for a holder of the lock."""
         self._loops_lock = Lock()
@@ -42,6 +45,22 @@ class ContextLock:
     def enter_now(self) -> bool:
         """Take the lock if no other thread has it; return whether it was taken. `leave` releases it."""
         return self._lock.acquire(blocking=False)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Hold the context while a summariser writes, which must not change it."""
+        self._is_asking = True
+        try:
+            yield
+        finally:
+            self._is_asking = False
+
+    def check_change(self) -> None:
+        """Raise `Busy` while a summariser writes: it and what reports its progress may read, but not change."""
+        if self._is_asking:
+            raise Busy(
+                "a summariser of this context is writing: it cannot change the context; use another one"
+            )
 
     def leave(self) -> None:
         """Release the lock."""

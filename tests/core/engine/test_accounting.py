@@ -388,3 +388,16 @@ def test_no_page_or_text_shows_an_unknown_amount_as_zero() -> None:
         if fallback.search(line)
     ]
     assert found == []
+
+
+def test_a_call_without_usage_is_counted_before_the_answer_of_the_next_is_known() -> None:
+    context = foveal.Context("gpt-4.1")
+    messages = [{"role": "user", "content": "q0"}]
+    context.fit(messages)
+    messages += [{"role": "assistant", "content": "r0"}, {"role": "user", "content": "q1"}]
+    context.fit(messages)
+    context.observe({"prompt_tokens": 1_000, "completion_tokens": 100})
+    assert context.report().unknown_calls == 1
+    messages += [{"role": "assistant", "content": "r1"}, {"role": "user", "content": "q2"}]
+    context.fit(messages)
+    assert context.report().unknown_calls == 1

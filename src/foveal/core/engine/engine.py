@@ -292,7 +292,7 @@ class Engine:
         self.past_calls = self.past_calls.after(event, units=units)
         if type(fact) in DIALOGUE_TYPES:
             if isinstance(fact, ModelSaid):
-                self.usage_totals = self.usage_totals.with_answer()
+                self.usage_totals = self.usage_totals.with_answer(event.seq)
             return
         self.provider_limits = self.provider_limits.after(fact)
         self._learned = calibrate(self._learned, event, window=self.model.window)

@@ -44,6 +44,8 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Tokens of `output` that were reasoning."""
     answers: int = 0
     """Answers in the log, with reported usage or without."""
+    answered: int = 0
+    """The seq of the newest answer."""
     unpriced: int = 0
     """Calls with reported usage whose price is unknown."""
     spent: float | None = 0.0
@@ -62,11 +64,17 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def unknown_calls(self) -> int:
         """Calls whose cost is unknown: their price is, or no usage was reported."""
-        return self.unpriced + max(0, self.answers - self.calls)
+        # In a loop that adds an answer with its next request, the usage of the answer is reported before.
+        is_ahead = self.last is not None and 0 < self.answered < self.last.until
+        return self.unpriced + max(0, self.answers + is_ahead - self.calls)
 
-    def with_answer(self) -> UsageTotals:
-        """Return the totals with one more answer of the model."""
-        return msgspec.structs.replace(self, answers=self.answers + 1)
+    def with_answer(self, seq: int) -> UsageTotals:
+        """Return the totals with one more answer of the model.
+
+        Args:
+            seq: The seq of the answer.
+        """
+        return msgspec.structs.replace(self, answers=self.answers + 1, answered=seq)
 
     def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
         """Return the totals with the cost of a summary.
@@ -96,6 +104,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return UsageTotals(
             calls=self.calls + 1,
             answers=self.answers,
+            answered=self.answered,
             unpriced=unpriced,
             input=self.input + sum(one.input for one in used.billed),
             cache_read=self.cache_read + sum(one.cache_read for one in used.billed),

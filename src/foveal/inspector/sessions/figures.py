@@ -68,7 +68,7 @@ class SessionFigures:
             case Used():
                 self._add_usage(fact)
             case ModelSaid():
-                self._totals = self._totals.with_answer()
+                self._totals = self._totals.with_answer(event.seq)
             case Compacted() | CompactionFailed():
                 from foveal.core.compaction.health import read_metrics  # loads the engine
 
