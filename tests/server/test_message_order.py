@@ -18,15 +18,19 @@ from foveal.server.jobs.runner import JobRunner
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
+from support.provided import provided
 
 
 @asynccontextmanager
 async def opened(tmp_path: Path, provider: Scripted) -> AsyncIterator[Service]:
     config = load(tmp_path, environ={}, user_folder=tmp_path / "empty")
     async with Service.open(
-        config, folder=tmp_path / "served", environment={}, clock=lambda: 1_000.0
+        config,
+        folder=tmp_path / "served",
+        environment={},
+        clock=lambda: 1_000.0,
+        make_provider=provided(provider),
     ) as service:
-        service.runtime._providers["", ""] = provider
         yield service
 
 

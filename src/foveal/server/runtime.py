@@ -141,6 +141,20 @@ RequestSummary = Callable[[str, str, int], Awaitable[None]]
 """Asks for a summary in the background: tenant, session, newest event."""
 
 
+class ProviderFactory(Protocol):
+    """Makes the provider of a model, None for the configured one, as `provider_from_config` does."""
+
+    def __call__(
+        self,
+        config: Config,
+        name: str | None,
+        /,
+        *,
+        environment: Mapping[str, str],
+        progress: Callable[[Any], None],
+    ) -> Provider: ...
+
+
 class BusyOrIdle(Protocol):
     @property
     def is_busy(self) -> bool: ...
@@ -155,6 +169,7 @@ class Runtime:
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
         answer_poll_s: float = ANSWER_POLL_S,
+        make_provider: ProviderFactory = provider_from_config,
     ) -> None:
         self.config = config
         self.answer_poll_s = answer_poll_s
@@ -184,6 +199,7 @@ class Runtime:
         self._observers: list[Observer] = []
         self._delete_hooks: list[DeleteHook] = []
         self._download_progress: Callable[[Any], None] = lambda _: None
+        self._make_provider = make_provider
         self._providers: OrderedDict[tuple[str, str], Provider] = OrderedDict()
         """By agent and model, "" for the configured one; the one used last is at the end."""
         self._in_use: WeakValueDictionary[tuple[str, str], Provider] = WeakValueDictionary()
@@ -198,7 +214,7 @@ class Runtime:
         key = agent, model
         known = self._providers.get(key) or self._in_use.get(key)
         if known is None:
-            known = provider_from_config(
+            known = self._make_provider(
                 self.config_of(agent),
                 model or None,
                 environment=self.environment,
