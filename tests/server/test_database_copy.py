@@ -29,7 +29,7 @@ from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
 from foveal.server.auth_tokens import AuthTokens
 from foveal.server.copying import PAGE_BYTES, CopyProgress, copy_database, copy_place
-from foveal.server.copying.page_size import PageSize, fitting_items
+from foveal.server.copying.progress import PageSize, fitting_items
 from foveal.server.copying.table_copy import OTHER_TABLES, TOKENS_TABLE, TableCopySpec
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import Inbox, SessionSetup
@@ -55,9 +55,8 @@ MADE_TABLES = (
 
 @contextmanager
 def storage_of(place: str | Path) -> Iterator[Storage]:
-    from foveal.server.data_folder import DataFolder
     from foveal.server.postgres_storage import PostgresStorage
-    from foveal.server.storage import FolderStorage
+    from foveal.server.storage import DataFolder, FolderStorage
 
     yield FolderStorage(DataFolder.create(place)) if isinstance(place, Path) else PostgresStorage(place)
 

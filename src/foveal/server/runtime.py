@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
@@ -19,10 +19,12 @@ import msgspec
 
 from foveal.config import Config
 from foveal.config.configured_provider import provider_from_config
-from foveal.core.log.events import AnyFact, Event
+from foveal.core.log.events import AnyFact, Dialect, Event
+from foveal.core.models.model import Model, model
 from foveal.core.redaction import redact_fact, scrub
-from foveal.errors import StoreError
-from foveal.ports import Provider
+from foveal.core.view.request import Fitted
+from foveal.errors import FovealError, ProviderError, StoreError
+from foveal.ports import Provider, Reply, ReplyPiece
 from foveal.server.databases import Database
 from foveal.server.inbox import Inbox
 from foveal.server.recently_used import RecentlyUsed
@@ -120,6 +122,54 @@ def log_reason(problem: Exception) -> str:
     return str(problem) if isinstance(problem, StoreError) else type(problem).__name__
 
 
+# ── Providers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class UnavailableProvider:
+    """A `Provider` that only raises an error: its session can still be read, searched and deleted."""
+
+    dialect: Dialect = "openai_chat"
+
+    def __init__(
+        self,
+        name: str,
+        why: str = "",
+        *,
+        window: int | None,
+        code: str = "refused",
+        refusal: FovealError | None = None,
+    ) -> None:
+        """`refusal` is raised for every message; without it, messages wait until the provider is available."""
+        self.name: str = name or "unknown"
+        self.model: Model = model(self.name.partition("@")[0], window=window)
+        self.refusal = refusal
+        self._why = why
+        self._code = code
+
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+        no_pieces: tuple[ReplyPiece, ...] = ()
+        for piece in no_pieces:  # makes this an async generator, as the protocol requires
+            yield piece
+        raise ProviderError(self._why, code=self._code)
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+class ProviderFactory(Protocol):
+    """Makes the provider of a model, None for the configured one, as `provider_from_config` does."""
+
+    def __call__(
+        self,
+        config: Config,
+        name: str | None,
+        /,
+        *,
+        environment: Mapping[str, str],
+        progress: Callable[[Any], None],
+    ) -> Provider: ...
+
+
 # ── Shared state ───────────────────────────────────────────────────────────────────────────────────────
 
 LOG: Final = logging.getLogger("foveal.service")
@@ -139,20 +189,6 @@ DeleteHook = Callable[[str, str], Awaitable[None]]
 """Called with a tenant and a session before the session is deleted."""
 RequestSummary = Callable[[str, str, int], Awaitable[None]]
 """Asks for a summary in the background: tenant, session, newest event."""
-
-
-class ProviderFactory(Protocol):
-    """Makes the provider of a model, None for the configured one, as `provider_from_config` does."""
-
-    def __call__(
-        self,
-        config: Config,
-        name: str | None,
-        /,
-        *,
-        environment: Mapping[str, str],
-        progress: Callable[[Any], None],
-    ) -> Provider: ...
 
 
 class BusyOrIdle(Protocol):

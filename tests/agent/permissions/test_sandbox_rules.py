@@ -23,7 +23,7 @@ from foveal.agent.permissions.sandbox.file_access import (
 from foveal.agent.permissions.sandbox.find import _find
 from foveal.agent.permissions.sandbox.seatbelt import Seatbelt, seatbelt_profile
 from foveal.agent.tools import Toolbox, Workspace, shell_tool
-from foveal.agent.tools.command_environment import command_environment
+from foveal.agent.tools.process_group import command_environment
 from foveal.core.log import text_of
 
 

@@ -12,7 +12,7 @@ from foveal.server import ChatPlace, Chats, Pairing, Service
 from foveal.server.chat_records import CHAT_MESSAGE_TTL_S
 from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.incoming import IncomingMessage
-from foveal.server.gateways.notices import NOTICE_INTERVAL_S, with_notices
+from foveal.server.gateways.model_text import NOTICE_INTERVAL_S, with_notices
 from foveal.server.gateways.outgoing import ChannelMessage
 from foveal.server.tenants import CHAT_SYSTEM_PROMPT, DEFAULT_SYSTEM_PROMPT
 from foveal.testing import Scripted

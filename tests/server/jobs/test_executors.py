@@ -21,8 +21,7 @@ from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import StoreUnusable
 from foveal.server.databases.postgres_database import PostgresDatabase
 from foveal.server.jobs.backend import AttemptResult, EngineJob
-from foveal.server.jobs.dbos_backend import ENGINE_SCHEMA, DbosEngine
-from foveal.server.jobs.dbos_tables import migrate_engine_tables
+from foveal.server.jobs.dbos_backend import ENGINE_SCHEMA, DbosEngine, migrate_engine_tables
 from foveal.server.jobs.executor import DatabaseExecutor, ExecutorTiming
 from foveal.server.jobs.queue import JobQueue, new_job
 from foveal.server.jobs.schedule_store import ScheduleStore

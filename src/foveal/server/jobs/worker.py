@@ -24,8 +24,7 @@ from foveal.errors import BadSetting
 from foveal.server.jobs.backend import EngineJob, check_engine_file, engine_file
 from foveal.server.jobs.executor import DatabaseExecutor, Executor, ExecutorTiming, FolderExecutor
 from foveal.server.jobs.queue import Job, JobQueue, new_job
-from foveal.server.jobs.retries import RETRY_DELAYS_S
-from foveal.server.jobs.runner import JobRunner
+from foveal.server.jobs.runner import RETRY_DELAYS_S, JobRunner
 from foveal.server.jobs.schedule import Schedule, schedule_from_config
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.server.service import Service

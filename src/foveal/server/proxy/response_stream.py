@@ -23,15 +23,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foveal.errors import FovealError, StoreError
-from foveal.server.proxy import forwarded_headers
+from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.aiohttp_chunks import StreamRelay
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.shared_response import SharedResponse
 from foveal.server.runtime import ProxyRequestEnded, Runtime
 from foveal.transport.client_request import ClientRequest
 from foveal.transport.reply_copy import ReplyCopy
+from foveal.web.asgi_extensions import write_now_of
 from foveal.web.http_errors import HttpError, error_format, stream_error_event
-from foveal.web.immediate_write import write_now_of
 
 DISCONNECT_CHECK_INTERVAL_S: Final = 5.0
 MAX_SECONDS_AFTER_DISCONNECT: Final = 600.0
@@ -86,26 +86,18 @@ class ProxyRequest:
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the `X-Foveal-…` headers of the response."""
-        exchange = self.exchange
-        values: dict[bytes, Any] = {b"x-foveal-model": self._model}
-        if exchange is None:
-            values[b"x-foveal-reduced"] = f"none; not managed ({self._problem})"
-        else:
-            values[b"x-foveal-session"] = exchange.session_id
-            values[b"x-foveal-tokens"] = exchange.tokens
-            values[b"x-foveal-whole"] = exchange.unreduced_tokens
-            values[b"x-foveal-reduced"] = exchange.reductions
-            if self.client_request.asks_for_compaction and not exchange.reductions:
-                values[b"x-foveal-reduced"] = f"none; forwarded unchanged ({self._problem})"
-        return [(name, forwarded_headers.safe_value(value)) for name, value in values.items()]
+        is_unchanged = self.client_request.asks_for_compaction
+        return proxy_headers.foveal_headers(
+            self._model, self.exchange, self._problem, is_unchanged=is_unchanged
+        )
 
     def error_response(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
         """End the request with the upstream's error, and return it as the response."""
         response.release()
         self.end()
-        body = forwarded_headers.without_secret(self.secret, error or b"")
+        body = proxy_headers.without_secret(self.secret, error or b"")
         result = Response(body, status_code=response.status)
-        headers = forwarded_headers.to_client(response.raw_headers, self.secret)
+        headers = proxy_headers.to_client(response.raw_headers, self.secret)
         result.raw_headers = [*headers, (b"content-length", str(len(body)).encode()), *self.headers()]
         self.shared.start(result.status_code, result.raw_headers)
         self.shared.add(body)
@@ -185,7 +177,7 @@ class ResponseStream(Response):
         self._deadline = asyncio.timeout(None)
         self._due_at = 0.0
         """When the deadline is moved next."""
-        headers = forwarded_headers.to_client(response.raw_headers, proxy_request.secret)
+        headers = proxy_headers.to_client(response.raw_headers, proxy_request.secret)
         self.raw_headers: list[tuple[bytes, bytes]] = [*headers, *proxy_request.headers()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -222,7 +214,7 @@ class ResponseStream(Response):
             return
         if self._exchange is not None:
             self._exchange.mark_ending()
-        length = len(forwarded_headers.without_secret(self._secret, bytes(body)))
+        length = len(proxy_headers.without_secret(self._secret, bytes(body)))
         await self._start(send, length=length)
         await self._send_in_time(send, bytes(body))
         await self._finish(send)
@@ -379,7 +371,7 @@ class ResponseStream(Response):
 
     def _split(self, chunk: bytes) -> tuple[bytes, bytes]:
         """Return what of a chunk and of the end of the previous one can be sent, and what is held back."""
-        return forwarded_headers.split_before_secret(self._secret, self._held + chunk)
+        return proxy_headers.split_before_secret(self._secret, self._held + chunk)
 
     def _is_check_due(self) -> bool:
         """Return whether `_is_abandoned` can be true."""
