@@ -33,7 +33,7 @@ from foveal.server.copying.progress import PageSize, fitting_items
 from foveal.server.copying.table_copy import OTHER_TABLES, TOKENS_TABLE, TableCopySpec
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import Inbox, SessionSetup
-from foveal.server.jobs.queue import JobQueue, new_job
+from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.storage import Storage
 from foveal.stores import SqliteStore
 from foveal.stores.sqlite.schema import STORE_SCHEMA_VERSION
@@ -144,7 +144,7 @@ async def fill_tables(database: Database) -> None:
     for tenant in ("default", "other"):
         await AuthTokens(database).create(tenant, label="l\0", now=1e9)
         await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer"))
-        await queue.add(new_job(tenant, "many", key="j", kind="run", now=1e9, prompt="do\0"))
+        await queue.add(Job(tenant=tenant, session="many", key="j", kind="run", at=1e9, prompt="do\0"))
     await queue.mark_taken([job.id for job in await queue.untaken()])
     await database.write(lambda db: fill_rows(db, [(table, n) for table in TABLES for n in range(30)]))
 

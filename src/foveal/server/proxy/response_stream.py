@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -42,34 +43,28 @@ DEADLINE_MOVES: Final = 16
 """A deadline is moved when this part of its time has passed, so that it ends up to a sixteenth early."""
 
 
-class ProxyRequest:
+class ProxyRequest(msgspec.Struct, kw_only=True, eq=False):
     """One request of a client: the body for the upstream, the headers for the client, the event for observers."""
 
-    def __init__(
-        self,
-        *,
-        runtime: Runtime,
-        tenant: str,
-        client_request: ClientRequest,
-        model: str,
-        exchange: Exchange | None,
-        problem: str,
-        secret: str,
-        began: float,
-        shared: SharedResponse,
-    ) -> None:
-        """`problem` says why there is no exchange: the request is forwarded without context management."""
-        self.client_request = client_request
-        self.exchange = exchange
-        self.secret = secret
-        """The server's own key, which no client may see."""
-        self.shared = shared
-        """The response, for retries of the request."""
-        self._runtime, self._tenant, self._model, self._problem = runtime, tenant, model, problem
-        self._began = self._response_arrived = began
-        self._added_seconds = 0.0
-        self._status = 0
-        self._has_ended = False
+    runtime: Runtime
+    tenant: str
+    client_request: ClientRequest
+    model: str
+    exchange: Exchange | None
+    problem: str
+    """Why there is no exchange: the request is forwarded without context management."""
+    secret: str
+    """The server's own key, which no client may see."""
+    shared: SharedResponse
+    """The response, for retries of the request."""
+    began: float
+    response_arrived: float = 0.0
+    added_seconds: float = 0.0
+    status: int = 0
+    has_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.response_arrived = self.began
 
     @property
     def body(self) -> bytes:
@@ -78,17 +73,17 @@ class ProxyRequest:
 
     def mark_sending(self) -> None:
         """Count the time since the start, or since the last response, as added by this server."""
-        self._added_seconds += time.perf_counter() - self._response_arrived
+        self.added_seconds += time.perf_counter() - self.response_arrived
 
     def mark_response(self, status: int) -> None:
         """Note that the upstream's response has arrived."""
-        self._status, self._response_arrived = status, time.perf_counter()
+        self.status, self.response_arrived = status, time.perf_counter()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the `X-Foveal-…` headers of the response."""
         is_unchanged = self.client_request.asks_for_compaction
         return proxy_headers.foveal_headers(
-            self._model, self.exchange, self._problem, is_unchanged=is_unchanged
+            self.model, self.exchange, self.problem, is_unchanged=is_unchanged
         )
 
     def error_response(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
@@ -106,30 +101,30 @@ class ProxyRequest:
 
     def store_failed(self, problem: StoreError) -> None:
         """Report that the response could not be recorded."""
-        self._runtime.store_failed(self._tenant, problem)
+        self.runtime.store_failed(self.tenant, problem)
 
     def end(self, status: int = 0) -> None:
         """End the request and emit its event, once; `status` is the client's if it is not the upstream's."""
         exchange, now = self.exchange, time.perf_counter()
         if exchange is not None:
             exchange.end()
-        if self._has_ended:
+        if self.has_ended:
             return
-        self._has_ended = True
-        self._runtime.emit(
+        self.has_ended = True
+        self.runtime.emit(
             ProxyRequestEnded(
-                tenant=self._tenant,
+                tenant=self.tenant,
                 session=exchange.session_id if exchange else "",
                 dialect=self.client_request.dialect,
-                model=self._model,
-                status=status or self._status,
-                seconds=now - self._began,
-                added_seconds=self._added_seconds,
+                model=self.model,
+                status=status or self.status,
+                seconds=now - self.began,
+                added_seconds=self.added_seconds,
                 tokens=exchange.tokens if exchange else 0,
                 unreduced_tokens=exchange.unreduced_tokens if exchange else 0,
                 overflow_retries=exchange.overflow_retries if exchange else 0,
                 streamed=self.client_request.is_streamed,
-                not_managed=_without_quotes(self._problem),
+                not_managed=_without_quotes(self.problem),
             )
         )
 
