@@ -1,4 +1,4 @@
-"""The answers of one place in their order, the typing status, and places that refuse answers."""
+"""The answers of one place in order, the typing status, and places that refuse answers."""
 
 from __future__ import annotations
 
