@@ -10,10 +10,13 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -200,6 +203,45 @@ def test_the_server_loads_neither_the_tools_nor_the_sandbox() -> None:
     code = "import foveal.server, foveal.server.http.app, foveal.server.gateways.telegram"
     more = {name for name in loaded(code) if name.startswith("foveal.agent.")}
     assert not {name for name in more if is_in(name, "agent.tools agent.permissions agent.terminal")}
+
+
+EXTRAS: Final = {
+    "inspect": "web inspector",
+    "mcp": "mcp_server",
+    "chat": "agent",
+    "server": "web server",
+    "server telegram": "server.gateways.telegram server.gateways.markdown_blocks server.gateways.inline_markdown",
+    "server discord": "server.gateways.discord server.gateways.markdown_blocks server.gateways.inline_markdown",
+    "server tracing": "server.http.tracing",
+}
+"""What a user installs for a product, or for the part of one that needs an extra more."""
+
+
+def normal_name(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+@cache
+def distributions() -> dict[str, set[str]]:
+    """The installed distributions of each package, by their normal names."""
+    return {name: {*map(normal_name, found)} for name, found in packages_distributions().items()}
+
+
+def undeclared(module: str, extras: str) -> list[str]:
+    """Return the third-party packages that a module imports and that neither Foveal nor the extras declare."""
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    lines = [project["dependencies"], *(project["optional-dependencies"][name] for name in extras.split())]
+    declared = {normal_name(re.split(r"[^\w.-]", line)[0]) for line in chain(*lines)}
+    packages = {name.partition(".")[0] for name in imports(module)} - {"foveal", *sys.stdlib_module_names}
+    return [name for name in sorted(packages) if declared.isdisjoint(distributions()[name])]
+
+
+@pytest.mark.parametrize("extras", EXTRAS)
+def test_an_extra_declares_what_its_product_imports(extras: str) -> None:
+    parts = " ".join(packages for needed, packages in EXTRAS.items() if f"{extras} " in needed)
+    inside = [name for name in modules() if is_in(name, EXTRAS[extras]) and not is_in(name, parts)]
+    found = {name: undeclared(name, extras) for name in inside}
+    assert {name: packages for name, packages in found.items() if packages} == {}
 
 
 OLD_PATHS: Final = {

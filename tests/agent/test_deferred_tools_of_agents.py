@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 import foveal
 from foveal import Session
-from foveal.agent.load_tools import load_tools_tool
 from foveal.agent.loop import Agent
-from foveal.agent.tools import Tool, Toolbox, ToolOutput
+from foveal.agent.tools import Tool, Toolbox, ToolOutput, load_tools_tool
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log import Dialect, Equipped, ToolReturned, ToolsLoaded, text_of
 from foveal.core.view import Fitted

@@ -12,7 +12,7 @@ import foveal
 from foveal import Session
 from foveal.agent.events import AgentEvent, ToolFinished, ToolOutputStreamed
 from foveal.agent.loop import Agent
-from foveal.agent.running_call import MAX_LIVE_LINES, RunningCall
+from foveal.agent.tool import MAX_LIVE_LINES, RunningCall
 from foveal.agent.tools import Toolbox, Workspace, shell_tool
 from foveal.core.log import ToolReturned
 from foveal.testing import Scripted

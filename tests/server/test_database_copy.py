@@ -29,11 +29,11 @@ from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
 from foveal.server.auth_tokens import AuthTokens
 from foveal.server.copying import PAGE_BYTES, CopyProgress, copy_database, copy_place
-from foveal.server.copying.page_size import PageSize, fitting_items
+from foveal.server.copying.progress import PageSize, fitting_items
 from foveal.server.copying.table_copy import OTHER_TABLES, TOKENS_TABLE, TableCopySpec
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import Inbox, SessionSetup
-from foveal.server.jobs.queue import JobQueue, new_job
+from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.storage import Storage
 from foveal.stores import SqliteStore
 from foveal.stores.sqlite.schema import STORE_SCHEMA_VERSION
@@ -55,9 +55,8 @@ MADE_TABLES = (
 
 @contextmanager
 def storage_of(place: str | Path) -> Iterator[Storage]:
-    from foveal.server.data_folder import DataFolder
     from foveal.server.postgres_storage import PostgresStorage
-    from foveal.server.storage import FolderStorage
+    from foveal.server.storage import DataFolder, FolderStorage
 
     yield FolderStorage(DataFolder.create(place)) if isinstance(place, Path) else PostgresStorage(place)
 
@@ -145,7 +144,7 @@ async def fill_tables(database: Database) -> None:
     for tenant in ("default", "other"):
         await AuthTokens(database).create(tenant, label="l\0", now=1e9)
         await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer"))
-        await queue.add(new_job(tenant, "many", key="j", kind="run", now=1e9, prompt="do\0"))
+        await queue.add(Job(tenant=tenant, session="many", key="j", kind="run", at=1e9, prompt="do\0"))
     await queue.mark_taken([job.id for job in await queue.untaken()])
     await database.write(lambda db: fill_rows(db, [(table, n) for table in TABLES for n in range(30)]))
 

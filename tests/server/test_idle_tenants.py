@@ -19,6 +19,7 @@ from foveal.server import LiveSession, Service
 from foveal.server.recently_used import RecentlyUsed
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
+from support.provided import provided
 from support.waiting import until
 
 TENANTS = 12
@@ -34,8 +35,9 @@ def few_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def opened(tmp_path: Path, provider: Any) -> AsyncIterator[Service]:
     config = load(tmp_path, environ={}, user_folder=tmp_path / "empty")
-    async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers["", ""] = provider
+    async with Service.open(
+        config, folder=tmp_path / "served", environment={}, make_provider=provided(provider)
+    ) as service:
         yield service
 
 

@@ -50,6 +50,7 @@ from support import warm_start
 from support.gated_provider import GatedProvider, run
 from support.legality import check_chat
 from support.paths import SUPPORT
+from support.provided import provided
 from support.service_process import KILL_POINTS, script
 from support.warm_start import WarmProcess
 
@@ -59,10 +60,14 @@ def configured(tmp_path: Path, **flags: Any) -> Config:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, *answers: Any, provider: Scripted | None = None) -> AsyncIterator[Service]:
-    made = provider or Scripted(*answers)
-    async with Service.open(configured(tmp_path), folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers["", ""] = made
+async def opened(
+    tmp_path: Path, *answers: Any, provider: Scripted | None = None, other: Scripted | None = None
+) -> AsyncIterator[Service]:
+    """Open a service; `other` is a second model, by its name."""
+    providers = provided(provider or Scripted(*answers), {other.model.name: other} if other else None)
+    async with Service.open(
+        configured(tmp_path), folder=tmp_path / "served", environment={}, make_provider=providers
+    ) as service:
         yield service
 
 
@@ -79,8 +84,9 @@ def spoken(log: list[Event]) -> list[str]:
 async def test_estimating_tokens_loads_no_vocabulary(tmp_path: Path) -> None:
     _load_counter.cache_clear()
     config = configured(tmp_path, tokenizer="estimate")
-    async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers["", ""] = Scripted("Hello.")
+    async with Service.open(
+        config, folder=tmp_path / "served", environment={}, make_provider=provided(Scripted("Hello."))
+    ) as service:
         await service.tenant("default").create("demo")
     assert _load_counter.cache_info().currsize == 1
 
@@ -352,11 +358,9 @@ async def test_recall_tools_are_offered_after_the_first_reduction_and_stay(
 
 @run
 async def test_settings_of_one_session_do_not_affect_others(tmp_path: Path) -> None:
-    async with opened(tmp_path, "one", "two") as service:
+    second = Scripted("other", name="scripted/other", window=9_000)
+    async with opened(tmp_path, "one", "two", other=second) as service:
         tenant = service.tenant("default")
-        service.runtime._providers["", "scripted/other"] = Scripted(
-            "other", name="scripted/other", window=9_000
-        )
         plain = await tenant.create("plain")
         other = await tenant.create("other", model="scripted/other", system="Speak French.")
         assert [live.model for live in (plain, other)] == ["scripted/model", "scripted/other"]
@@ -744,8 +748,7 @@ async def test_a_session_that_cannot_be_opened_does_not_block_recovery_of_others
 async def test_a_session_whose_model_lost_its_key_can_be_read_and_erased(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, "x") as service:
-        service.runtime._providers["", "openai/gpt-4o"] = Scripted("Yes.", name="openai/gpt-4o")
+    async with opened(tmp_path, "x", other=Scripted("Yes.", name="openai/gpt-4o")) as service:
         live = await service.tenant("default").create("demo", model="openai/gpt-4o")
         await (await live.submit("Hello?")).outcome()
     async with opened(tmp_path) as service:

@@ -13,20 +13,24 @@ from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.server import LiveSession, Service
 from foveal.server.inbox import UnansweredMessages
-from foveal.server.jobs.queue import Job, JobQueue, new_job
+from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.jobs.runner import JobRunner
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
+from support.provided import provided
 
 
 @asynccontextmanager
 async def opened(tmp_path: Path, provider: Scripted) -> AsyncIterator[Service]:
     config = load(tmp_path, environ={}, user_folder=tmp_path / "empty")
     async with Service.open(
-        config, folder=tmp_path / "served", environment={}, clock=lambda: 1_000.0
+        config,
+        folder=tmp_path / "served",
+        environment={},
+        clock=lambda: 1_000.0,
+        make_provider=provided(provider),
     ) as service:
-        service.runtime._providers["", ""] = provider
         yield service
 
 
@@ -36,7 +40,9 @@ async def spoken(live: LiveSession) -> list[str]:
 
 
 def job(key: str, *, at: float = 0.0, schedule: str = "", session: str = "demo") -> Job:
-    return new_job("default", session, key=key, kind="run", prompt=f"{key}?", now=at, schedule=schedule)
+    return Job(
+        tenant="default", session=session, key=key, kind="run", prompt=f"{key}?", at=at, schedule=schedule
+    )
 
 
 @run
@@ -62,7 +68,7 @@ async def test_other_sessions_and_summaries_stay_in_the_queue(tmp_path: Path) ->
         live = await service.tenant("default").ensure("demo")
         queue = JobQueue(service.runtime.database)
         await queue.add(job("elsewhere", session="other"))
-        await queue.add(new_job("default", "demo", key="prepare", kind="prepare", now=0.0))
+        await queue.add(Job(tenant="default", session="demo", key="prepare", kind="prepare", at=0.0))
         await (await live.submit("foreground?")).outcome()
         assert await spoken(live) == ["foreground?", "1"]
 
@@ -76,7 +82,7 @@ async def test_messages_and_jobs_count_once_until_they_are_answered(tmp_path: Pa
         live = await service.tenant("default").ensure("demo")
         await queue.add(job("background", at=400.0))
         await queue.add(job("elsewhere", at=300.0, session="other"))
-        await queue.add(new_job("default", "demo", key="prepare", kind="prepare", now=0.0))
+        await queue.add(Job(tenant="default", session="demo", key="prepare", kind="prepare", at=0.0))
         assert await inbox.unanswered() == UnansweredMessages(2, 300.0)
         turn = await live.submit("foreground?")
         assert await inbox.unanswered() == UnansweredMessages(3, 300.0)

@@ -9,7 +9,7 @@ from typing import Literal
 from foveal.agent.events import AgentEvent, ModelAnswered, TextStreamed, ToolOutputStreamed
 from foveal.core.log import Call
 from foveal.ports import ReplyPiece
-from foveal.server.redacted_events import redacted_events
+from foveal.server.turns import redacted_events
 from support.made_secrets import made
 
 KEY = "sk-" + made(48)

@@ -25,6 +25,7 @@ from support import warm_start
 from support.cutting_proxy import CuttingProxy
 from support.gated_provider import GatedProvider, run
 from support.paths import SUPPORT, TESTS
+from support.provided import provided
 from support.service_process import Echo
 from support.waiting import DEADLINE_S
 from support.warm_start import WarmProcess
@@ -46,8 +47,10 @@ async def member(
     """Open a service as another process would: with a pool and leases of its own."""
     config = load(Path("/nowhere"), environ={}, user_folder=Path("/nowhere"))
     storage = PostgresStorage(url, times=times, listens=listens, connections=4)
-    service = Service(Runtime(config, storage, environment={}, answer_poll_s=answer_poll_s))
-    service.runtime._providers["", ""] = provider
+    runtime = Runtime(
+        config, storage, environment={}, answer_poll_s=answer_poll_s, make_provider=provided(provider)
+    )
+    service = Service(runtime)
     try:
         yield service
     finally:

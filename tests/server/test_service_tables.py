@@ -13,7 +13,7 @@ from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, Toke
 from foveal.server.databases import Transaction
 from foveal.server.inbox import DONE_KEY_TTL_S, SessionSetup
 from foveal.server.jobs import JobQueue
-from foveal.server.jobs.queue import new_job
+from foveal.server.jobs.queue import Job
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession
 from foveal.transport.recognised_messages import IndexedMessage
 from support.gated_provider import run
@@ -76,8 +76,8 @@ async def test_a_key_that_arrives_at_the_same_time_is_stored_once(place: Path | 
 async def test_the_key_of_a_background_run_is_refused_for_another_text(place: Path | str) -> None:
     async with open_database(place) as database:
         inbox, queue = Inbox(database), JobQueue(database)
-        await queue.add(new_job("t", "s", key="k", kind="run", prompt="Do it.\0", now=1.0))
-        other = new_job("t", "s", key="k", kind="run", prompt="Do that.", now=2.0)
+        await queue.add(Job(tenant="t", session="s", key="k", kind="run", prompt="Do it.\0", at=1.0))
+        other = Job(tenant="t", session="s", key="k", kind="run", prompt="Do that.", at=2.0)
         with pytest.raises(KeyReused):
             await queue.add(other)
         with pytest.raises(KeyReused):
@@ -92,8 +92,8 @@ async def test_the_key_of_a_background_run_is_refused_for_another_text(place: Pa
 async def test_of_two_texts_with_one_key_at_the_same_time_one_is_refused(place: Path | str) -> None:
     async with open_database(place) as one, open_database(place) as other:
         results = await asyncio.gather(
-            JobQueue(one).add(new_job("t", "s", key="k", kind="run", prompt="Do it.", now=1.0)),
-            JobQueue(other).add(new_job("t", "s", key="k", kind="run", prompt="Do that.", now=1.0)),
+            JobQueue(one).add(Job(tenant="t", session="s", key="k", kind="run", prompt="Do it.", at=1.0)),
+            JobQueue(other).add(Job(tenant="t", session="s", key="k", kind="run", prompt="Do that.", at=1.0)),
             Inbox(one).put("t", "s", key="k", content="Do nothing.", dialect="", now=1.0),
             return_exceptions=True,
         )
@@ -177,9 +177,12 @@ async def test_a_chat_moves_on_once_and_its_messages_are_recorded_once(place: Pa
 async def test_jobs_are_taken_in_the_order_in_which_they_were_added(place: Path | str) -> None:
     async with open_database(place) as database:
         queue = JobQueue(database)
-        jobs = [new_job("t", "s", key=f"k{n}", kind="run", now=float(n), prompt=f"p{n}") for n in range(3)]
+        jobs = [
+            Job(tenant="t", session="s", key=f"k{n}", kind="run", at=float(n), prompt=f"p{n}")
+            for n in range(3)
+        ]
         assert [await queue.add(job) for job in jobs] == [True] * 3
-        assert not await queue.add(new_job("t", "s", key="k0", kind="run", now=9.0, prompt="p0"))
+        assert not await queue.add(Job(tenant="t", session="s", key="k0", kind="run", at=9.0, prompt="p0"))
         assert await queue.untaken() == jobs
         assert await queue.open_runs_up_to(jobs[1]) == jobs[:2]
         await queue.mark_taken([jobs[0].id, jobs[1].id])
@@ -266,7 +269,7 @@ async def test_a_tenant_sees_no_rows_of_others_even_if_the_sql_forgets_the_tenan
             await Inbox(database).put(tenant, "s", key="k", now=1.0, **GIVEN)
             await Inbox(database).set_session_setup(tenant, "s", SessionSetup("m"))
             await AuthTokens(database).create(tenant, now=1.0)
-            await JobQueue(database).add(new_job(tenant, "s", key="job", kind="run", now=1.0))
+            await JobQueue(database).add(Job(tenant=tenant, session="s", key="job", kind="run", at=1.0))
         await Chats(database).start_next_session("discord", ChatPlace(5), session="discord-5")
     with psycopg.connect(service_url, autocommit=True) as owner:
         owner.execute("DROP ROLE IF EXISTS foveal_tables_test")

@@ -19,6 +19,7 @@ from foveal.server.gateways.discord import discord
 from foveal.server.gateways.discord.gateway import DiscordGateway
 from foveal.testing import Scripted
 from support.discord_stand_in import DM, OWNER, TOKEN, DiscordApi, until
+from support.provided import provided
 
 
 def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -98,8 +99,12 @@ async def server(
     async with DiscordApi() as api:
         given = {"discord.allowed": [OWNER], "discord.base_url": api.url} | flags
         settings = load(folder, flags=given, environ={}, user_folder=folder / "no-config")
-        async with Service.open(settings, folder=folder / "served", environment={}) as service:
-            service.runtime._providers["", ""] = provider or Scripted(*answers)
+        async with Service.open(
+            settings,
+            folder=folder / "served",
+            environment={},
+            make_provider=provided(provider or Scripted(*answers)),
+        ) as service:
             yield Scene(api, service, Pairing(service.runtime.database), settings)
 
 

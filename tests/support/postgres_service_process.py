@@ -14,6 +14,7 @@ from foveal.server import Service
 from foveal.server.postgres_storage import PostgresStorage
 from foveal.server.runtime import Runtime
 from foveal.stores.postgres.leases import LeaseTimes
+from support.provided import provided
 from support.service_process import Echo
 
 
@@ -29,8 +30,8 @@ class SlowEcho(Echo):
 async def main(url: str, name: str) -> None:
     config = load(Path("/nowhere"), environ={}, user_folder=Path("/nowhere"))
     times = LeaseTimes(lease=4.0, renew=0.5, give_up=3.2, poll=0.3)
-    service = Service(Runtime(config, PostgresStorage(url, times=times), environment={}))
-    service.runtime._providers["", ""] = SlowEcho()
+    storage, provider = PostgresStorage(url, times=times), provided(SlowEcho())
+    service = Service(Runtime(config, storage, environment={}, make_provider=provider))
     live = await service.tenant("default").ensure("demo")
     outcome = await (await live.submit(f"first of {name}", key=name)).outcome()
     sys.stdout.write(f"{outcome.why}: {outcome.text}\n")

@@ -16,6 +16,7 @@ from foveal.ports import Reply, ReplyPiece
 from foveal.server import Inbox, Service
 from foveal.sessions import Session
 from foveal.testing import Scripted
+from support.provided import provided
 
 KILL_POINTS = ("stored", "taken", "heard", "asked", "called", "returned", "answered")
 """Where the process can be killed: after the message was stored, after it was taken, …"""
@@ -82,9 +83,10 @@ def kill_at(point: str, service: Service, provider: Scripted) -> None:
 
 async def main(folder: Path, what: str, name: str, count: int) -> None:
     config = load(folder, environ={}, user_folder=folder / "empty")
-    async with Service.open(config, folder=folder / "served", environment={}) as service:
-        provider = script() if what == "die" else Echo()
-        service.runtime._providers["", ""] = provider
+    provider = script() if what == "die" else Echo()
+    async with Service.open(
+        config, folder=folder / "served", environment={}, make_provider=provided(provider)
+    ) as service:
         live = await service.tenant("default").ensure("demo")
         if what == "die":
             kill_at(name, service, provider)

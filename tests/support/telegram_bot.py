@@ -16,6 +16,7 @@ from foveal.server import Pairing, Service
 from foveal.server.gateways.place_intake import PIECE_WAIT_S
 from foveal.server.gateways.telegram import telegram
 from foveal.testing import Scripted
+from support.provided import provided
 from support.telegram_stand_in import TOKEN, BotApi, Json
 
 USER: Final = 42
@@ -52,9 +53,14 @@ class Bot:
     async def __aenter__(self) -> Bot:
         self._stack = AsyncExitStack()
         config = self._config
-        opening = Service.open(config, folder=self._folder, environment={}, clock=self.clock)
+        opening = Service.open(
+            config,
+            folder=self._folder,
+            environment={},
+            clock=self.clock,
+            make_provider=provided(self.provider),
+        )
         self.service = await self._stack.enter_async_context(opening)
-        self.service.runtime._providers["", ""] = self.provider
         await self.service.recover()
         pairing, token = Pairing(self.service.runtime.database), {"TELEGRAM_BOT_TOKEN": TOKEN}
         bot = telegram(

@@ -35,9 +35,14 @@ from foveal.agent.events import (
     UserMessageStored,
 )
 from foveal.agent.hooks import Hook, HookOccasion, HookVerdict
-from foveal.agent.refused_media import RefusedMedia
-from foveal.agent.running_call import RunningCall, cancel_and_wait
-from foveal.agent.tool import Toolbox, ToolInterrupted, ToolOutput, media_dialect
+from foveal.agent.tool import (
+    RunningCall,
+    Toolbox,
+    ToolInterrupted,
+    ToolOutput,
+    cancel_and_wait,
+    media_dialect,
+)
 from foveal.config.instructions.touched_paths import paths_in
 from foveal.config.keys import MAX_TOOL_ITERATIONS
 from foveal.core.engine.tool_deferral import ToolDeferral
@@ -48,9 +53,11 @@ from foveal.core.log.events import (
     CompactionFailed,
     Content,
     Dialect,
+    Event,
     ModelSaid,
     Noted,
     Overflowed,
+    Reverted,
     ToolReturned,
     UserSaid,
     calls_of,
@@ -60,6 +67,27 @@ from foveal.errors import BadSetting, FovealError, ProviderError, StoreUnusable
 from foveal.ports import PromptProgress, Provider, Reply, RetryWait
 from foveal.providers.summariser import TRUNCATED_STOPS
 from foveal.sessions.session import Session
+
+
+class RefusedMedia:
+    """Hides the media of one request until the provider accepts it.
+
+    Providers do not say reliably what they refuse, so this is a trial: what was hidden in vain is shown again.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._hidden: list[Event] = []
+
+    async def hide(self, problem: ProviderError) -> bool:
+        """Return whether media were hidden because of this error, and the request may be sent again."""
+        hidden = await self._session.hide_refused_media() if problem.code == "refused" else None
+        if hidden is not None:
+            self._hidden.append(hidden)
+            return True
+        await self._session.append(*(Reverted(target=event.seq) for event in reversed(self._hidden)))
+        return False
+
 
 _LOG: Final = logging.getLogger("foveal.agent")
 INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no result]"

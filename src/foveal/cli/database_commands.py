@@ -103,7 +103,7 @@ async def _migrate_jobs(url: str, role: str | None) -> None:
         return
     import asyncio
 
-    from foveal.server.jobs.dbos_tables import migrate_engine_tables
+    from foveal.server.jobs.dbos_backend import migrate_engine_tables
 
     before, after = await asyncio.to_thread(migrate_engine_tables, url, role=role)
     _print_change("jobs", before, after)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from foveal import transcripts
 from foveal.cli.redacted_import import redact_transcript
-from foveal.config.project.output_file import open_output
+from foveal.config.project.safe_read import open_output
 from foveal.core.engine.cut_counts import cut_text
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (

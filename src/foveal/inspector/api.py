@@ -50,7 +50,7 @@ from foveal.inspector.text_search import search_log
 from foveal.inspector.timeline.message_text import shown_text, whole_text
 from foveal.web.event_stream import encode_struct, event_stream_response
 from foveal.web.http_errors import HttpError
-from foveal.web.request_structs import JSON_TYPE, read_body, read_query
+from foveal.web.request_body import JSON_TYPE, read_body, read_query
 
 if TYPE_CHECKING:
     from foveal.inspector.timeline.request_diff import RequestDiff

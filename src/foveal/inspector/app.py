@@ -36,7 +36,7 @@ from foveal.inspector.sessions.source import NotWritable, SessionMissing, Sessio
 from foveal.inspector.static_files import MAIN_SCRIPT, static_file
 from foveal.web.http_errors import HttpError, error_response, http_error_of
 from foveal.web.http_headers import PAGE_SECURITY_HEADERS, Headers, token_of
-from foveal.web.request_structs import read_query
+from foveal.web.request_body import read_query
 
 INSPECT_PATH: Final = "/inspect"
 MAX_FORM_BYTES: Final = 10_000

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 
-from foveal.web.client_end import wait_for_client_end
+from foveal.web.asgi_extensions import wait_for_client_end
 from foveal.web.http_errors import HttpError
 
 _RUNNING: Final = (

@@ -11,7 +11,6 @@
 from foveal.errors import Busy
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.chat_records import ChatMessage, ChatPlace, Chats, chat_session_id, find_place
-from foveal.server.data_folder import DataFolder
 from foveal.server.databases import Database, SqliteDatabase
 from foveal.server.inbox import Inbox
 from foveal.server.live_session import LiveSession, SessionCompaction
@@ -26,7 +25,7 @@ from foveal.server.runtime import (
     TurnEnded,
 )
 from foveal.server.service import Service
-from foveal.server.storage import FolderStorage, Storage
+from foveal.server.storage import DataFolder, FolderStorage, Storage
 from foveal.server.tenants import PROXY_ORIGIN, Tenant
 from foveal.server.turns import Turn, TurnOutcome
 from foveal.stores.session_locks import SessionLocks

@@ -38,7 +38,7 @@ from foveal.core.redaction.redact import scrub
 from foveal.errors import Busy, FovealError, LeaseLost, StoreError
 from foveal.ports import Hit, SessionEnd, SessionInfo
 from foveal.server.inbox import InboxEntry
-from foveal.server.runtime import LOG, Runtime
+from foveal.server.runtime import LOG, Runtime, UnavailableProvider
 from foveal.server.turns import (
     Turn,
     TurnOutcome,
@@ -49,7 +49,6 @@ from foveal.server.turns import (
     postponed_outcome,
     session_deleted_outcome,
 )
-from foveal.server.unavailable_provider import UnavailableProvider
 from foveal.sessions.session import Session
 
 MAX_ENDED_TURNS: Final = 64

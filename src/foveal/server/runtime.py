@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
@@ -19,10 +19,12 @@ import msgspec
 
 from foveal.config import Config
 from foveal.config.configured_provider import provider_from_config
-from foveal.core.log.events import AnyFact, Event
+from foveal.core.log.events import AnyFact, Dialect, Event
+from foveal.core.models.model import Model, model
 from foveal.core.redaction import redact_fact, scrub
-from foveal.errors import StoreError
-from foveal.ports import Provider
+from foveal.core.view.request import Fitted
+from foveal.errors import FovealError, ProviderError, StoreError
+from foveal.ports import Provider, Reply, ReplyPiece
 from foveal.server.databases import Database
 from foveal.server.inbox import Inbox
 from foveal.server.recently_used import RecentlyUsed
@@ -120,6 +122,54 @@ def log_reason(problem: Exception) -> str:
     return str(problem) if isinstance(problem, StoreError) else type(problem).__name__
 
 
+# ── Providers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class UnavailableProvider:
+    """A `Provider` that only raises an error: its session can still be read, searched and deleted."""
+
+    dialect: Dialect = "openai_chat"
+
+    def __init__(
+        self,
+        name: str,
+        why: str = "",
+        *,
+        window: int | None,
+        code: str = "refused",
+        refusal: FovealError | None = None,
+    ) -> None:
+        """`refusal` is raised for every message; without it, messages wait until the provider is available."""
+        self.name: str = name or "unknown"
+        self.model: Model = model(self.name.partition("@")[0], window=window)
+        self.refusal = refusal
+        self._why = why
+        self._code = code
+
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+        no_pieces: tuple[ReplyPiece, ...] = ()
+        for piece in no_pieces:  # makes this an async generator, as the protocol requires
+            yield piece
+        raise ProviderError(self._why, code=self._code)
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+class ProviderFactory(Protocol):
+    """Makes the provider of a model, None for the configured one, as `provider_from_config` does."""
+
+    def __call__(
+        self,
+        config: Config,
+        name: str | None,
+        /,
+        *,
+        environment: Mapping[str, str],
+        progress: Callable[[Any], None],
+    ) -> Provider: ...
+
+
 # ── Shared state ───────────────────────────────────────────────────────────────────────────────────────
 
 LOG: Final = logging.getLogger("foveal.service")
@@ -155,6 +205,7 @@ class Runtime:
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
         answer_poll_s: float = ANSWER_POLL_S,
+        make_provider: ProviderFactory = provider_from_config,
     ) -> None:
         self.config = config
         self.answer_poll_s = answer_poll_s
@@ -184,6 +235,7 @@ class Runtime:
         self._observers: list[Observer] = []
         self._delete_hooks: list[DeleteHook] = []
         self._download_progress: Callable[[Any], None] = lambda _: None
+        self._make_provider = make_provider
         self._providers: OrderedDict[tuple[str, str], Provider] = OrderedDict()
         """By agent and model, "" for the configured one; the one used last is at the end."""
         self._in_use: WeakValueDictionary[tuple[str, str], Provider] = WeakValueDictionary()
@@ -198,7 +250,7 @@ class Runtime:
         key = agent, model
         known = self._providers.get(key) or self._in_use.get(key)
         if known is None:
-            known = provider_from_config(
+            known = self._make_provider(
                 self.config_of(agent),
                 model or None,
                 environment=self.environment,

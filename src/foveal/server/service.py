@@ -13,10 +13,11 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from foveal.config import Config
+from foveal.config.configured_provider import provider_from_config
 from foveal.errors import FovealError, UnknownSession
 from foveal.server.live_session import LiveSession
 from foveal.server.recently_used import RecentlyUsed
-from foveal.server.runtime import LOG, Runtime, log_reason
+from foveal.server.runtime import LOG, ProviderFactory, Runtime, log_reason
 from foveal.server.storage import open_storage
 from foveal.server.tenants import Tenant
 
@@ -51,12 +52,14 @@ class Service:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
+        make_provider: ProviderFactory = provider_from_config,
     ) -> AsyncIterator[Service]:
         """Open the service in the configured database, or else in the given folder, the configured one, or the
-        default."""
+        default. `make_provider` makes the provider of each model, once while it is used."""
         environment = os.environ if environment is None else environment
         storage = open_storage(config, environment, folder=folder)
-        service = cls(Runtime(config, storage, environment=environment, clock=clock))
+        runtime = Runtime(config, storage, environment=environment, clock=clock, make_provider=make_provider)
+        service = cls(runtime)
         recovery = asyncio.create_task(service._recover_periodically())
         try:
             yield service

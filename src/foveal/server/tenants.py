@@ -38,8 +38,7 @@ from foveal.providers.summariser import native_summariser_for, summariser_for
 from foveal.server.chat_records import find_place
 from foveal.server.inbox import InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
-from foveal.server.runtime import LOG, EventsStored, Runtime
-from foveal.server.unavailable_provider import UnavailableProvider
+from foveal.server.runtime import LOG, EventsStored, Runtime, UnavailableProvider
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.log_reader import last_opened

@@ -23,17 +23,18 @@ from foveal.agent.events import (
     ModelAnswered,
     PromptReading,
     TextStreamed,
+    ToolOutputStreamed,
     TurnFinished,
     UserMessageStored,
 )
 from foveal.agent.loop import Agent
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
+from foveal.core.redaction import StreamRedactor, scrub
 from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
+from foveal.ports import ReplyPiece
 from foveal.server.inbox import InboxEntry
-from foveal.server.redacted_events import redacted_events
-from foveal.server.runtime import Runtime, TurnBegan, TurnEnded
-from foveal.server.unavailable_provider import UnavailableProvider
+from foveal.server.runtime import Runtime, TurnBegan, TurnEnded, UnavailableProvider
 from foveal.sessions.log_reader import read_slices
 from foveal.sessions.session import Session
 
@@ -456,3 +457,46 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
             report=report,
         )
     )
+
+
+# ── Redaction of events while they are streamed ──────────────────────────────────────────────────────
+# The stored answer is redacted as a whole; the pieces that clients see before are redacted here with the same
+# result, also where a secret is split over two pieces.
+
+
+async def redacted_events(events: AsyncIterator[AgentEvent]) -> AsyncIterator[AgentEvent]:
+    """Yield the events without the secrets in streamed text and output."""
+    pieces = _Pieces()
+    async for event in events:
+        if isinstance(event, TextStreamed):
+            for piece in pieces.take(event.piece):
+                yield TextStreamed(piece=piece)
+            continue
+        for piece in pieces.rest():
+            yield TextStreamed(piece=piece)
+        if isinstance(event, ToolOutputStreamed):
+            event = replace(event, lines=tuple(scrub("\n".join(event.lines)).split("\n")))
+        yield event
+
+
+class _Pieces:
+    """The pieces of one answer; a piece of another kind ends the text before it."""
+
+    def __init__(self) -> None:
+        self._redactor = StreamRedactor()
+        self._last: ReplyPiece | None = None
+
+    def take(self, piece: ReplyPiece) -> Iterator[ReplyPiece]:
+        if self._last is not None and self._last.kind != piece.kind:
+            yield from self.rest()
+        if piece.kind == "call":
+            yield piece
+            return
+        self._last = piece
+        if text := self._redactor.feed(piece.text):
+            yield replace(piece, text=text)
+
+    def rest(self) -> Iterator[ReplyPiece]:
+        last, self._last = self._last, None
+        if last is not None and (text := self._redactor.close()):
+            yield replace(last, text=text)

@@ -11,7 +11,7 @@ uvicorn's parser has no such limits, and drops a request when the client ends it
    it, and the client would lose the response.
 5. A client that ends its side after a complete request gets its response. One that has closed the connection
    altogether looks the same until the first bytes of the response are sent; the request is processed either way.
-   `client_end` tells an application that the client has ended its side.
+   `asgi_extensions` tells an application that the client has ended its side.
 
 The module needs httptools, which is not installed on Windows: `listener` imports it only where it is there.
 """
@@ -24,10 +24,9 @@ from typing import Any, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from foveal.web.client_end import mark_client_ended
+from foveal.web.asgi_extensions import mark_client_ended, offer_write_now
 from foveal.web.http_errors import HttpError, encode_json, error_body
 from foveal.web.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
-from foveal.web.immediate_write import offer_write_now
 
 HEADERS_TIMEOUT_S: Final = 30.0
 BODY_CHECK_INTERVAL_S: Final = 30.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from foveal.agent.permissions.sandbox import find_sandbox
+from foveal.agent.permissions.sandbox import _find, find_sandbox
 from foveal.agent.permissions.sandbox.confinement import PrivateFolder
 from foveal.agent.permissions.sandbox.file_access import (
     AccessRule,
@@ -20,10 +20,9 @@ from foveal.agent.permissions.sandbox.file_access import (
     user_homes,
     workspace_problem,
 )
-from foveal.agent.permissions.sandbox.find import _find
 from foveal.agent.permissions.sandbox.seatbelt import Seatbelt, seatbelt_profile
 from foveal.agent.tools import Toolbox, Workspace, shell_tool
-from foveal.agent.tools.command_environment import command_environment
+from foveal.agent.tools.process_group import command_environment
 from foveal.core.log import text_of
 
 

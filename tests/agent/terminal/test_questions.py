@@ -18,9 +18,8 @@ from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
 from foveal.agent.terminal.output.panel_host import REPEAT_S
-from foveal.agent.terminal.output.panels import QuestionPanel
+from foveal.agent.terminal.output.panels import QuestionPanel, ScrolledRows, wrap_exactly
 from foveal.agent.terminal.output.screen import Screen
-from foveal.agent.terminal.output.scrolled_rows import ScrolledRows, wrap_exactly
 from foveal.agent.terminal.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
 from foveal.agent.terminal.user_interface import NO, YES, Choice, Question
 from support.chat_project import ChatProject

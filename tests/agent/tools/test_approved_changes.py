@@ -13,7 +13,7 @@ import pytest
 from foveal.agent.permissions.decision import CallFacts
 from foveal.agent.tool_arguments import InvalidArguments
 from foveal.agent.tools import Toolbox, Workspace, call_facts, file_tools
-from foveal.agent.tools.planned_change import PlannedChange
+from foveal.agent.tools.files import PlannedChange
 from foveal.agent.tools.text_edit import TextCoding
 
 

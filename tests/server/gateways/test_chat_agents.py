@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from foveal.config import BadConfig, load
+from foveal.config import BadConfig, Config, load
 from foveal.server import ChatPlace, Pairing, Service
 from foveal.server.gateways import texts
 from foveal.server.gateways.chat_sessions import ChatSessions
@@ -31,9 +32,14 @@ window = 20000
 async def opened(folder: Path, text: str = CONFIG) -> AsyncIterator[Service]:
     (folder / "foveal.toml").write_text(text)
     config = load(folder, environ={}, user_folder=folder, project=False)
-    async with Service.open(config, folder=folder / "served", environment={}) as service:
-        for agent in ("", "writer", "reviewer"):
-            service.runtime._providers[agent, ""] = Scripted(*(f"{agent} {n}" for n in range(9)))
+
+    def speaking(config: Config, _: str | None, **__: Any) -> Scripted:
+        agent = {"For all.": "", "Write.": "writer", "Review.": "reviewer"}[config.get("prompt")]
+        return Scripted(*(f"{agent} {n}" for n in range(9)))
+
+    async with Service.open(
+        config, folder=folder / "served", environment={}, make_provider=speaking
+    ) as service:
         yield service
 
 

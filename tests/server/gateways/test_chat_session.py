@@ -38,6 +38,7 @@ from foveal.server.inbox import schedule_key
 from foveal.server.pairing import WRONG_CODE_WINDOW_S
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
+from support.provided import provided
 
 USER = 42
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKL"
@@ -46,8 +47,9 @@ SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKL"
 @asynccontextmanager
 async def open_service(folder: Path, provider: Scripted, **settings: Any) -> AsyncIterator[Service]:
     config = load(folder, flags=settings, environ={}, user_folder=folder / "no-config")
-    async with Service.open(config, folder=folder / "served", environment={}) as service:
-        service.runtime._providers["", ""] = provider
+    async with Service.open(
+        config, folder=folder / "served", environment={}, make_provider=provided(provider)
+    ) as service:
         yield service
 
 

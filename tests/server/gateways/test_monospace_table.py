@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.server.gateways.monospace_table import MonospaceTable, display_width, draw_table
+from foveal.server.gateways.markdown_blocks import MonospaceTable, display_width, draw_table
 
 CELLS = st.text(alphabet="ab é字😀\u0301", max_size=30)
 

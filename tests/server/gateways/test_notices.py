@@ -12,11 +12,12 @@ from foveal.server import ChatPlace, Chats, Pairing, Service
 from foveal.server.chat_records import CHAT_MESSAGE_TTL_S
 from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.incoming import IncomingMessage
-from foveal.server.gateways.notices import NOTICE_INTERVAL_S, with_notices
+from foveal.server.gateways.model_text import NOTICE_INTERVAL_S, with_notices
 from foveal.server.gateways.outgoing import ChannelMessage
 from foveal.server.tenants import CHAT_SYSTEM_PROMPT, DEFAULT_SYSTEM_PROMPT
 from foveal.testing import Scripted
 from support.gated_provider import run
+from support.provided import provided
 
 PLACE = ChatPlace(42)
 
@@ -34,8 +35,9 @@ async def test_a_notice_comes_with_the_last_reply_only() -> None:
 def test_an_explanation_is_not_repeated_after_a_restart(tmp_path: Path) -> None:
     async def ask(number: int) -> str:
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
-        async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers["", ""] = Scripted("An answer.")
+        async with Service.open(
+            config, folder=tmp_path / "served", environment={}, make_provider=provided(Scripted("An answer."))
+        ) as service:
             pairing = Pairing(service.runtime.database)
             chats = ChatSessions(service, pairing, platform="telegram", allowed=[42], footer=False)
             message = IncomingMessage(
@@ -72,8 +74,9 @@ async def test_a_notice_is_due_again_after_its_interval_and_when_it_is_forgotten
 @run
 async def test_a_session_of_a_chat_explains_the_lines_of_the_bot_whatever_creates_it(tmp_path: Path) -> None:
     config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
-    async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers["", ""] = Scripted()
+    async with Service.open(
+        config, folder=tmp_path / "served", environment={}, make_provider=provided(Scripted())
+    ) as service:
         prompts = []
         for tenant, session in (
             ("telegram", "telegram-42"),

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from foveal.server import ChatPlace
 from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
-from foveal.server.gateways.message_pieces import MessagePiece, continues, join
-from foveal.server.gateways.place_intake import PlaceIntake
+from foveal.server.gateways.place_intake import MessagePiece, PlaceIntake, continues, join
 from support.gated_provider import run
 
 PLACE = ChatPlace(-100)

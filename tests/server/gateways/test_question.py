@@ -20,6 +20,7 @@ from foveal.server.gateways.incoming import IncomingMessage
 from foveal.server.gateways.outgoing import AGREE_ACTION, DECLINE_ACTION, QUESTION_BUTTONS, ChannelMessage
 from foveal.testing import Scripted
 from support.gated_provider import run
+from support.provided import provided
 
 CONFIRMED = {"window": 6_000, "compaction.mode": "confirm", "compaction.threshold": 0.9}
 """The example of docs/reference/config.md."""
@@ -69,8 +70,9 @@ class Chat:
 async def chatting(folder: Path, **settings: Any) -> AsyncIterator[Chat]:
     answers = [f"Answer {n}: " + " ".join(f"word{n}x{i}" for i in range(20)) for n in range(200)]
     config = load(folder, flags=settings, environ={}, user_folder=folder / "no-config")
-    async with Service.open(config, folder=folder / "served", environment={}) as service:
-        service.runtime._providers["", ""] = Scripted(*answers)
+    async with Service.open(
+        config, folder=folder / "served", environment={}, make_provider=provided(Scripted(*answers))
+    ) as service:
         yield Chat(service)
 
 

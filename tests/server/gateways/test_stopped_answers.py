@@ -18,6 +18,7 @@ from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.incoming import IncomingMessage
 from foveal.testing import Scripted
 from support.gated_provider import run
+from support.provided import provided
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKL"
 
@@ -52,8 +53,9 @@ def test_a_stopped_answer_is_shown_as_it_was_stored(
     async def check() -> None:
         provider = Unfinished(*pieces)
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
-        async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers["", ""] = provider
+        async with Service.open(
+            config, folder=tmp_path / "served", environment={}, make_provider=provided(provider)
+        ) as service:
             chats = chats_of(service)
             answer = (await chats.accept(said("telegram-1", "Count."))).replies
             await provider.streamed.wait()
@@ -78,8 +80,9 @@ def test_a_stopped_answer_is_shown_as_it_was_stored(
 async def test_a_stopped_answer_is_shown_after_a_crash_too(tmp_path: Path) -> None:
     provider = Unfinished("One, two")
     config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
-    async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        service.runtime._providers["", ""] = provider
+    async with Service.open(
+        config, folder=tmp_path / "served", environment={}, make_provider=provided(provider)
+    ) as service:
         chats = chats_of(service)
         await chats.accept(said("telegram-1", "Count."))  # its answer is not delivered
         await provider.streamed.wait()

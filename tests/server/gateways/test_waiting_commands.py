@@ -14,6 +14,7 @@ from foveal.server.gateways.incoming import IncomingMessage
 from foveal.server.gateways.outgoing import COMPACT_ACTION, ChannelMessage
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
+from support.provided import provided
 
 PLACE = ChatPlace(42)
 
@@ -28,9 +29,10 @@ class Chat:
         self._sent = 0
 
     async def __aenter__(self) -> Chat:
-        self._opening = Service.open(self._config, folder=self._folder, environment={})
+        self._opening = Service.open(
+            self._config, folder=self._folder, environment={}, make_provider=provided(self._provider)
+        )
         self.service = await self._opening.__aenter__()
-        self.service.runtime._providers["", ""] = self._provider
         pairing = Pairing(self.service.runtime.database)
         self.chats = ChatSessions(
             self.service, pairing, platform="telegram", allowed=frozenset({42}), footer=False

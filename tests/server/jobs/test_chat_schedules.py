@@ -17,6 +17,7 @@ from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform
 from foveal.server.turns import Turn
 from foveal.testing import Scripted
+from support.provided import provided
 from support.service_databases import open_database
 
 NOON = 1_772_452_800.0
@@ -79,8 +80,9 @@ def test_after_new_the_answer_and_replies_to_it_share_a_session(tmp_path: Path, 
     async def check() -> None:
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
         provider = Scripted("Hello.", "Rain.", "Yes, rain.")
-        async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers["", ""] = provider
+        async with Service.open(
+            config, folder=tmp_path / "served", environment={}, make_provider=provided(provider)
+        ) as service:
             pairing = Pairing(service.runtime.database)
             chats = ChatSessions(service, pairing, platform="telegram", allowed=frozenset({42}), footer=False)
             answers: asyncio.Queue[PendingAnswer] = asyncio.Queue()

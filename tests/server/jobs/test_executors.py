@@ -21,10 +21,9 @@ from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import StoreUnusable
 from foveal.server.databases.postgres_database import PostgresDatabase
 from foveal.server.jobs.backend import AttemptResult, EngineJob
-from foveal.server.jobs.dbos_backend import ENGINE_SCHEMA, DbosEngine
-from foveal.server.jobs.dbos_tables import migrate_engine_tables
+from foveal.server.jobs.dbos_backend import ENGINE_SCHEMA, DbosEngine, migrate_engine_tables
 from foveal.server.jobs.executor import DatabaseExecutor, ExecutorTiming
-from foveal.server.jobs.queue import JobQueue, new_job
+from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.stores.postgres.connection import PostgresPool
 from foveal.stores.postgres.store import PostgresStore
@@ -323,7 +322,7 @@ def test_a_server_starts_and_queues_a_job_though_connections_break_during_commit
             database = PostgresDatabase(pool)
             executor, schedules = DatabaseExecutor(database, ExecutorTiming()), ScheduleStore(database)
             queue = JobQueue(database)
-            job = new_job("default", "s", key="k", kind="run", prompt="do it", now=1.0)
+            job = Job(tenant="default", session="s", key="k", kind="run", prompt="do it", at=1.0)
             proxy.cut_next_commit(fault)
             await queue.count()  # creates the tables
             proxy.cut_next_commit(fault)

@@ -544,7 +544,7 @@ def test_a_request_before_the_end_of_recording_continues_its_session(tmp_path: P
 def test_many_conversations_stay_separate_with_few_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveal.server.proxy.conversations.MAX_IDLE_CONVERSATIONS", 3)
+    monkeypatch.setattr("foveal.server.proxy.find_conversation.MAX_IDLE_CONVERSATIONS", 3)
     with StandIn() as provider, ProxyServer(tmp_path, openai=provider.openai) as proxy:
         histories = {number: [user(f"Conversation {number}.")] for number in range(8)}
         sessions: dict[int, set[str]] = {number: set() for number in histories}
@@ -566,7 +566,7 @@ def test_many_conversations_stay_separate_with_few_open(
 def test_conversations_that_are_being_answered_do_not_close_idle_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveal.server.proxy.conversations.MAX_IDLE_CONVERSATIONS", 2)
+    monkeypatch.setattr("foveal.server.proxy.find_conversation.MAX_IDLE_CONVERSATIONS", 2)
     answering = threading.Event()
 
     def script(seen: ReceivedRequest, number: int) -> Iterator[bytes]:
@@ -591,7 +591,7 @@ def test_conversations_that_are_being_answered_do_not_close_idle_ones(
 def test_conversations_of_many_tenants_continue_with_few_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveal.server.proxy.all_tenants.MAX_IDLE_TENANTS", 2)
+    monkeypatch.setattr("foveal.server.proxy.find_conversation.MAX_IDLE_TENANTS", 2)
     monkeypatch.setattr("foveal.server.service.MAX_IDLE_TENANTS", 2)
     monkeypatch.setattr("foveal.stores.sqlite.store_files.MAX_IDLE_FILES", 2)
     answers = StandIn(script=lambda number: Answer(text=f"answer {number}"))

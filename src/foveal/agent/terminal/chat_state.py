@@ -11,11 +11,11 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from foveal.agent.load_tools import load_tools_tool
 from foveal.agent.loop import Agent
 from foveal.agent.terminal import factory
 from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
@@ -24,11 +24,10 @@ from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.terminal.project_consent import ProjectConsent, load_with_consent, servers_of, settings_of
 from foveal.agent.terminal.session_picker import choose_session_id, real_folder
-from foveal.agent.terminal.session_use import SessionUse
 from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
-from foveal.agent.tools import Tool, Toolbox
+from foveal.agent.tools import Tool, Toolbox, load_tools_tool
 from foveal.agent.tools.change_recorder import record_changes
 from foveal.agent.tools.file_history import FileChange, FileChanges
 from foveal.agent.tools.workspace import Workspace
@@ -36,7 +35,7 @@ from foveal.config import Config
 from foveal.config.instructions.files import InstructionFiles
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
-from foveal.core.log.events import AnyFact, Call, Instructed, Opened
+from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.providers.ollama_window import ensure_ollama_window
@@ -45,6 +44,7 @@ from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.session import Session
 from foveal.sessions.stored_sessions import find_session, make_store_folder
 from foveal.stores import open_store
+from foveal.stores.session_locks import SessionLock, SessionLocks
 
 _LAST_CHECKED_SEQ = 20
 """A session whose events up to this one are all `Opened` is new and gets the system text."""
@@ -406,3 +406,49 @@ class ChatState:
 async def _start_quietly(start: Callable[[], Awaitable[None]]) -> None:
     with suppress(FovealError, OSError):
         await start()
+
+
+# ── Use of a session by several chats ────────────────────────────────────────────────────────────────
+# Both chats may write, because the store orders their events. Each says what the other one does.
+
+
+class SessionUse:
+    """The use of one session at a time by this process; `take` changes the session."""
+
+    def __init__(self, store: Path) -> None:
+        self._locks: SessionLocks | None = None
+        with suppress(OSError):  # without a file for locks, there are no warnings
+            self._locks = SessionLocks(store.with_name(f"{store.name}.locks"))
+        self._lock: SessionLock | None = None
+        self._id = ""
+        self._known = 0
+        """Events of the session that this process has stored, or has seen when it took the session."""
+
+    async def take(self, id: str, *, events: int) -> bool:
+        """Use a session that has this many events; return whether another process uses it too."""
+        self._known = events
+        if id == self._id or self._locks is None:
+            return False
+        self.release()
+        self._lock = await self._locks.try_lock("", id)
+        self._id = id
+        return self._lock is None
+
+    def add_own(self, events: Sequence[Event]) -> None:
+        """Count events that this process has stored."""
+        self._known += len(events)
+
+    def take_foreign(self, events: int) -> int:
+        """Return how many of the session's events other processes have added since the last call."""
+        foreign, self._known = max(0, events - self._known), events
+        return foreign
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+        self._lock, self._id = None, ""
+
+    async def close(self) -> None:
+        self.release()
+        if self._locks is not None:
+            await self._locks.close()

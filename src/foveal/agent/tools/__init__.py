@@ -4,9 +4,8 @@ tool.py            a tool and the toolbox, which answers every call
 tool_arguments.py  arguments: parsed and checked against the schema
 workspace.py       the working folder: which paths are allowed, which files have been read
 files.py           read, write, edit and list (text_edit.py: encodings and replacements)
-planned_change.py  the change of a file that the user is shown
 file_search.py     search (search_worker.py: the process that searches)
-shell.py           run (process_group.py: a process with its group and its output; command_environment.py)
+shell.py           run (process_group.py: a process with its environment, its group and its output)
 log_recall.py      the recall tools: search and read the session's log
 mcp.py             tools of MCP servers
 approvals.py       facts about a call, for the decision whether it needs approval
@@ -18,16 +17,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from foveal.agent.log_recall import recall_tools
-from foveal.agent.tool import Tool, Toolbox, ToolInterrupted, ToolOutput
+from foveal.agent.tool import Arguments, Tool, Toolbox, ToolInterrupted, ToolOutput
 from foveal.agent.tool_arguments import InvalidArguments
 from foveal.agent.tools.approvals import call_facts
-from foveal.agent.tools.command_environment import without_secrets
 from foveal.agent.tools.file_search import search_tool
 from foveal.agent.tools.files import file_tools
 from foveal.agent.tools.mcp import McpServers, mcp_tool_name
-from foveal.agent.tools.process_group import OutputSpool
+from foveal.agent.tools.process_group import OutputSpool, without_secrets
 from foveal.agent.tools.shell import shell_tool
 from foveal.agent.tools.workspace import Workspace
+from foveal.core.engine.tool_deferral import ToolDeferral, requested_names
+from foveal.core.reduction.truncation import UNLIMITED
+from foveal.core.wire.event_text import LOAD_TOOLS
+from foveal.core.wire.safe_print import one_line
 from foveal.recall import Library
 
 __all__ = [
@@ -57,3 +59,23 @@ def builtin_tools(
     workspace = Workspace(root, extra_folders=extra_folders)
     recall = [] if library is None else recall_tools(library)
     return [*file_tools(workspace), search_tool(workspace), shell_tool(workspace), *recall]
+
+
+def load_tools_tool(deferral: ToolDeferral) -> Tool:
+    """Return the tool that answers for a deferral. The deferral itself offers it, with its index."""
+
+    async def run(given: Arguments) -> ToolOutput:
+        return ToolOutput(content=deferral.answer(given))
+
+    def describe(given: Arguments) -> str:
+        return one_line(f"{LOAD_TOOLS} {' '.join(requested_names(given))}", width=200)
+
+    return Tool(
+        name=LOAD_TOOLS,
+        description="",
+        parameters={"type": "object"},
+        run=run,
+        describe=describe,
+        limits=UNLIMITED,
+        is_offered=False,
+    )

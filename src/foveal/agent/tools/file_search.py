@@ -14,9 +14,8 @@ from typing import Final
 from foveal.agent.tool import Arguments, Tool, ToolOutput, append_note
 from foveal.agent.tool_arguments import InvalidArguments
 from foveal.agent.tools import search_worker
-from foveal.agent.tools.command_environment import without_secrets
 from foveal.agent.tools.files import object_schema
-from foveal.agent.tools.process_group import run_process
+from foveal.agent.tools.process_group import run_process, without_secrets
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.wire.safe_print import one_line
 

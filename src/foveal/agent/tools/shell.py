@@ -22,8 +22,7 @@ from foveal.agent.permissions.command_rules import SHELL_TOOL, find_program
 from foveal.agent.permissions.sandbox import Sandbox
 from foveal.agent.tool import Arguments, OutputListener, Tool, ToolOutput
 from foveal.agent.tool_arguments import InvalidArguments
-from foveal.agent.tools.command_environment import command_environment
-from foveal.agent.tools.process_group import ProcessResult, run_process
+from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.wire.safe_print import visible
 

@@ -1,9 +1,18 @@
 """The project: its root, trust in items of a project, safe reading."""
 
-from foveal.config.project.item import ITEM_STATE_WORDS, ItemAnswer, ItemState, ProjectItem, items_hash
 from foveal.config.project.paths import find_root, resolve_links
 from foveal.config.project.safe_read import FileText, UnusableFile, read_text_file
-from foveal.config.project.trust import EveryItem, GivenItems, ItemTrust, Trust
+from foveal.config.project.trust import (
+    ITEM_STATE_WORDS,
+    EveryItem,
+    GivenItems,
+    ItemAnswer,
+    ItemState,
+    ItemTrust,
+    ProjectItem,
+    Trust,
+    items_hash,
+)
 
 __all__ = [
     "ITEM_STATE_WORDS",

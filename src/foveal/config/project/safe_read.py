@@ -1,4 +1,4 @@
-"""Safe reading of a text file from an untrusted folder.
+"""Safe reading of a text file from an untrusted folder, and files that commands write.
 
 1. Reading never blocks: pipes, devices and sockets are not opened.
 2. Links that lead out of the given folder are not followed.
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
+from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
 
 _FILE_KINDS: Final = (
@@ -110,3 +112,19 @@ class _FileDescriptor:
 
     def close(self) -> None:
         os.close(self.number)
+
+
+@contextmanager
+def open_output(path: Path, *, advice: str, replaces: bool = False) -> Iterator[BinaryIO]:
+    """Open a file to write; `advice` says what to do if it exists. A new file is removed if writing it fails."""
+    try:
+        file = path.open("wb" if replaces else "xb")
+    except FileExistsError:
+        raise FovealError(f"{visible(str(path))} exists and was not overwritten: {advice}") from None
+    try:
+        with file:
+            yield file
+    except BaseException:
+        if not replaces:
+            path.unlink(missing_ok=True)
+        raise

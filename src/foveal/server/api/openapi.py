@@ -21,7 +21,7 @@ from foveal.server.api import schemas as api_schemas
 from foveal.server.api.operation import Operation, OperationResult
 from foveal.server.api.schemas import EmptyBody
 from foveal.web.http_errors import TITLES
-from foveal.web.request_structs import JSON_TYPE
+from foveal.web.request_body import JSON_TYPE
 
 SCHEMA_REF: Final = "#/components/schemas/{name}"
 PROBLEM_TYPE: Final = "application/problem+json"

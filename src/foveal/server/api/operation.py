@@ -21,10 +21,10 @@ from starlette.types import Receive, Scope, Send
 
 from foveal.errors import FovealError, UnknownHandle
 from foveal.server import LiveSession, Service, Tenant
-from foveal.web.client_end import wait_for_client_end
+from foveal.web.asgi_extensions import wait_for_client_end
 from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, http_error_of
-from foveal.web.request_structs import JSON_TYPE, BodyT, QueryT, read_body, read_query
+from foveal.web.request_body import JSON_TYPE, BodyT, QueryT, read_body, read_query
 
 # ── Requests and responses ───────────────────────────────────────────────────────────────────────────────
 

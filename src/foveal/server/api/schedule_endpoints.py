@@ -34,7 +34,7 @@ from foveal.server.jobs.schedule_store import (
     UnknownSchedule,
 )
 from foveal.web.http_errors import HttpError
-from foveal.web.request_structs import json_response
+from foveal.web.request_body import json_response
 
 T = TypeVar("T")
 SCHEDULES_PATH: Final = "/api/schedules"

@@ -46,7 +46,7 @@ from foveal.server.api.schemas import (
 from foveal.server.runtime import Runtime
 from foveal.sessions.log_reader import fold_view, read_slices
 from foveal.web.http_errors import HttpError
-from foveal.web.request_structs import JSON_TYPE, json_response
+from foveal.web.request_body import JSON_TYPE, json_response
 
 # ── Models that a client may choose ──────────────────────────────────────────────────────────────────────
 # Never an address, and never a path of this machine.

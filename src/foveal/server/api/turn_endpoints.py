@@ -36,7 +36,7 @@ from foveal.server.api.operation import ApiCall
 from foveal.server.api.schemas import ApiAccepted, EmptyBody, NewTurn, RetryBody, TurnQuery
 from foveal.web.event_stream import MayReadOn, encode_event, event_stream_response
 from foveal.web.http_errors import HttpError
-from foveal.web.request_structs import json_response
+from foveal.web.request_body import json_response
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────────────
 

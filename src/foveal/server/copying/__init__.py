@@ -12,7 +12,6 @@ engine again.
 """
 
 from foveal.server.copying.database_copy import copy_database, copy_place
-from foveal.server.copying.page_size import PAGE_BYTES
-from foveal.server.copying.progress import CopyProgress
+from foveal.server.copying.progress import PAGE_BYTES, CopyProgress
 
 __all__ = ["PAGE_BYTES", "CopyProgress", "copy_database", "copy_place"]

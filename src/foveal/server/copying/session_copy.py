@@ -17,8 +17,7 @@ from foveal.core.log.codec import encode
 from foveal.core.log.events import Erased, Event, kind
 from foveal.errors import Conflict, StoreError, StoreUnusable, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
-from foveal.server.copying.page_size import PageSize, fitting_items
-from foveal.server.copying.progress import CopyProgress
+from foveal.server.copying.progress import CopyProgress, PageSize, fitting_items
 
 SESSIONS_PER_PAGE: Final = 200
 

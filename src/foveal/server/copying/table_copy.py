@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from foveal.errors import StoreError
-from foveal.server.copying.page_size import PageSize
-from foveal.server.copying.progress import CopyProgress
+from foveal.server.copying.progress import CopyProgress, PageSize
 from foveal.server.databases import Database, Transaction
 from foveal.server.databases.database import RowValues
 

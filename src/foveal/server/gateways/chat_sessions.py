@@ -35,8 +35,13 @@ from foveal.server.gateways.access import AccessControl
 from foveal.server.gateways.chat_commands import ChatCommands, RunningTurns
 from foveal.server.gateways.chat_files import Fetch, no_fetch, read_files, read_kinds
 from foveal.server.gateways.incoming import IncomingMessage
-from foveal.server.gateways.model_text import model_text
-from foveal.server.gateways.notices import NOTICE_INTERVAL_S, message_notices, notice_causes, with_notices
+from foveal.server.gateways.model_text import (
+    NOTICE_INTERVAL_S,
+    message_notices,
+    model_text,
+    notice_causes,
+    with_notices,
+)
 from foveal.server.gateways.outgoing import (
     REMOVE_ACTION,
     RETRY_ACTION,

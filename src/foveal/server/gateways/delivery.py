@@ -26,7 +26,6 @@ from foveal.errors import FovealError
 from foveal.server.chat_records import ChatMessage, ChatPlace
 from foveal.server.gateways import texts
 from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
-from foveal.server.gateways.closed_places import ClosedPlaces
 from foveal.server.gateways.outgoing import ChannelMessage, Replies, Undelivered
 from foveal.server.gateways.part_sender import (
     OutgoingPart,
@@ -36,7 +35,7 @@ from foveal.server.gateways.part_sender import (
     ReplyTarget,
     outgoing_parts,
 )
-from foveal.server.gateways.place_queue import PlaceQueue, QueuePosition, TypingStatus
+from foveal.server.gateways.place_queue import ClosedPlaces, PlaceQueue, QueuePosition, TypingStatus
 
 LOG: Final = logging.getLogger("foveal.gateways")
 SEND_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)

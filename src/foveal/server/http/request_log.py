@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from foveal.server.http.json_logs import log_event
 from foveal.server.http.prometheus import PrometheusMetrics
 from foveal.server.http.tracing import Tracing
+from foveal.web.asgi_extensions import offer_write_now, withdraw_write_now, write_now_of
 from foveal.web.http_errors import HttpError, error_format, error_response
 from foveal.web.http_headers import SECURITY_HEADERS, request_id, response_headers
-from foveal.web.immediate_write import offer_write_now, withdraw_write_now, write_now_of
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 

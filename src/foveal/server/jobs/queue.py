@@ -24,7 +24,7 @@ _FIELDS: Final = "id, tenant, session, key, kind, prompt, schedule, at, agent"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
+    id: str = msgspec.field(default_factory=lambda: uuid4().hex)
     """Identifies the job in the engine's database; random."""
     tenant: str
     session: str
@@ -38,30 +38,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """When the job was requested."""
     agent: str = ""
     """The agent with which its session is created, if that does not exist."""
-
-
-def new_job(
-    tenant: str,
-    session: str,
-    *,
-    key: str,
-    kind: JobKind,
-    now: float,
-    prompt: str = "",
-    schedule: str = "",
-    agent: str = "",
-) -> Job:
-    return Job(
-        id=uuid4().hex,
-        tenant=tenant,
-        session=session,
-        key=key,
-        kind=kind,
-        prompt=prompt,
-        schedule=schedule,
-        at=now,
-        agent=agent,
-    )
 
 
 async def insert_job(db: Transaction, job: Job) -> bool:

@@ -12,14 +12,19 @@ from contextlib import suppress
 from typing import Final
 
 from foveal.core.log.events import Noted
-from foveal.errors import BadSetting, FovealError, NothingToAsk, StoreError, UnknownSession
+from foveal.errors import TRANSIENT_CODES, BadSetting, FovealError, NothingToAsk, StoreError, UnknownSession
 from foveal.server.jobs.backend import AttemptResult
 from foveal.server.jobs.queue import Job, JobQueue
-from foveal.server.jobs.retries import RETRYABLE_CODES
 from foveal.server.jobs.schedule_store import RunResult, ScheduleStore
 from foveal.server.live_session import LiveSession
 from foveal.server.service import Service
 from foveal.server.turns import STOPPING_CODE, Turn, TurnOutcome
+
+RETRYABLE_CODES: Final = frozenset((*TRANSIENT_CODES, "StoreError", "StoreUnusable", "Conflict", "LeaseLost"))
+"""Codes of failures that a retry may fix."""
+RETRY_DELAYS_S: Final = (60.0, 300.0, 900.0, 3_600.0, 3_600.0, 3_600.0, 3_600.0, 3_600.0)
+"""Seconds before each retry; a job has one attempt more than there are delays."""
+
 
 SCHEDULE_NOTE_TOPIC: Final = "schedule"
 _log = logging.getLogger("foveal.work")

@@ -21,7 +21,7 @@ from foveal.errors import BadSetting, FovealError
 from foveal.server.chat_records import current_session
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import schedule_key
-from foveal.server.jobs.queue import Job, delete_job, has_open_job, insert_job, new_job
+from foveal.server.jobs.queue import Job, delete_job, has_open_job, insert_job
 from foveal.server.jobs.schedule import Schedule, check_schedule, due_run, format_time, next_run
 
 MAX_SCHEDULES_PER_TENANT: Final = 1_000
@@ -228,15 +228,15 @@ async def _run_due(db: Transaction, state: ScheduleState, *, now: float) -> bool
 
 
 def _new_run(schedule: Schedule, session: str, when: str, *, now: float) -> Job:
-    return new_job(
-        schedule.tenant,
-        session,
+    return Job(
+        tenant=schedule.tenant,
+        session=session,
         key=schedule_key(schedule.name, when),
         kind="run",
         prompt=schedule.prompt,
         schedule=schedule.name,
         agent=schedule.agent,
-        now=now,
+        at=now,
     )
 
 

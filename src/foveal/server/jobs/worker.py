@@ -23,9 +23,8 @@ from foveal.core.redaction.redact import scrub
 from foveal.errors import BadSetting
 from foveal.server.jobs.backend import EngineJob, check_engine_file, engine_file
 from foveal.server.jobs.executor import DatabaseExecutor, Executor, ExecutorTiming, FolderExecutor
-from foveal.server.jobs.queue import Job, JobQueue, new_job
-from foveal.server.jobs.retries import RETRY_DELAYS_S
-from foveal.server.jobs.runner import JobRunner
+from foveal.server.jobs.queue import Job, JobQueue
+from foveal.server.jobs.runner import RETRY_DELAYS_S, JobRunner
 from foveal.server.jobs.schedule import Schedule, schedule_from_config
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.server.service import Service
@@ -117,7 +116,7 @@ class JobWorker:
     async def request_summary(self, tenant: str, session: str, seq: int) -> None:
         """Queue the summary that a session will need soon, as of its event `seq`. Does nothing while such a job is
         open: the session asks again after its next turn."""
-        await self._add(new_job(tenant, session, key="prepare", kind="prepare", now=self._clock()))
+        await self._add(Job(tenant=tenant, session=session, key="prepare", kind="prepare", at=self._clock()))
 
     async def run(self, tenant: str, session: str, prompt: str, *, key: str) -> None:
         """Queue a prompt for a session, which is created on first use; durable when this returns. Raises
@@ -125,7 +124,14 @@ class JobWorker:
         runtime = self._service.runtime
         prompt, key = prompt if runtime.redact is None else scrub(prompt), runtime.storable_key(key)
         await self._add(
-            new_job(tenant, check_session_id(session), key=key, kind="run", prompt=prompt, now=self._clock())
+            Job(
+                tenant=tenant,
+                session=check_session_id(session),
+                key=key,
+                kind="run",
+                prompt=prompt,
+                at=self._clock(),
+            )
         )
 
     async def delete_session(self, tenant: str, session: str) -> None:

@@ -29,7 +29,7 @@ from foveal.core.models.model import Model
 from foveal.core.wire.bound_thinking import BINDING_BETA
 from foveal.core.wire.refused_state import refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
-from foveal.server.proxy import forwarded_headers
+from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.response_stream import ProxyRequest, ResponseStream
 from foveal.server.proxy.shared_response import (
@@ -368,8 +368,8 @@ class PassthroughEndpoints:
                     data += await response.content.read(MAX_PASSTHROUGH_BYTES - len(data))
         except (aiohttp.ClientError, OSError) as problem:
             raise unreachable_error(target, problem, silence_s=self._upstreams.silence_s) from None
-        headers = forwarded_headers.to_client(response.raw_headers, target.secret)
-        data = forwarded_headers.without_secret(target.secret, data)
+        headers = proxy_headers.to_client(response.raw_headers, target.secret)
+        data = proxy_headers.without_secret(target.secret, data)
         if request.method == "HEAD":  # the length of what GET would return
             return _response(data, response.status, headers, response.headers.get("content-length", "0"))
         return _response(data, response.status, headers)

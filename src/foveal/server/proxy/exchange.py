@@ -26,8 +26,7 @@ from foveal.core.wire.common import Json
 from foveal.core.wire.overflow_errors import recognise_overflow
 from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting, ContextOverflow, StoreError
-from foveal.server.proxy.client_facts import restore_client_facts
-from foveal.server.proxy.conversation import ProxiedConversation, is_message
+from foveal.server.proxy.conversation import ProxiedConversation, is_message, restore_client_facts
 from foveal.server.proxy.request_check import RequestCheck
 from foveal.transport.client_request import ClientRequest
 from foveal.transport.digests import empty_history_digest, extend_digests

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foveal.core.log.events import Dialect
-from foveal.server.proxy import forwarded_headers
+from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.endpoints import RequestLimits
 from foveal.server.proxy.upstreams import Upstreams, UpstreamTarget, client_key, dialect_of_headers
 from foveal.server.runtime import Runtime
@@ -225,7 +225,7 @@ class ForwardedResponse(Response):
         super().__init__(status_code=response.status)
         self._request, self._response, self._secret = request, response, target.secret
         self._silence_s = silence_s
-        self.raw_headers: list[tuple[bytes, bytes]] = forwarded_headers.to_client(
+        self.raw_headers: list[tuple[bytes, bytes]] = proxy_headers.to_client(
             response.raw_headers, target.secret
         )
         length = response.headers.get("content-length")
@@ -245,7 +245,7 @@ class ForwardedResponse(Response):
     async def _forward_body(self, send: Send) -> None:
         held = b""
         async for chunk in self._response.content.iter_any():
-            visible, held = forwarded_headers.split_before_secret(self._secret, held + chunk)
+            visible, held = proxy_headers.split_before_secret(self._secret, held + chunk)
             if await self._request.is_disconnected():
                 self._response.close()
                 return

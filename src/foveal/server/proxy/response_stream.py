@@ -18,20 +18,21 @@ from functools import partial
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foveal.errors import FovealError, StoreError
-from foveal.server.proxy import forwarded_headers
+from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.aiohttp_chunks import StreamRelay
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.shared_response import SharedResponse
 from foveal.server.runtime import ProxyRequestEnded, Runtime
 from foveal.transport.client_request import ClientRequest
 from foveal.transport.reply_copy import ReplyCopy
+from foveal.web.asgi_extensions import write_now_of
 from foveal.web.http_errors import HttpError, error_format, stream_error_event
-from foveal.web.immediate_write import write_now_of
 
 DISCONNECT_CHECK_INTERVAL_S: Final = 5.0
 MAX_SECONDS_AFTER_DISCONNECT: Final = 600.0
@@ -42,34 +43,28 @@ DEADLINE_MOVES: Final = 16
 """A deadline is moved when this part of its time has passed, so that it ends up to a sixteenth early."""
 
 
-class ProxyRequest:
+class ProxyRequest(msgspec.Struct, kw_only=True, eq=False):
     """One request of a client: the body for the upstream, the headers for the client, the event for observers."""
 
-    def __init__(
-        self,
-        *,
-        runtime: Runtime,
-        tenant: str,
-        client_request: ClientRequest,
-        model: str,
-        exchange: Exchange | None,
-        problem: str,
-        secret: str,
-        began: float,
-        shared: SharedResponse,
-    ) -> None:
-        """`problem` says why there is no exchange: the request is forwarded without context management."""
-        self.client_request = client_request
-        self.exchange = exchange
-        self.secret = secret
-        """The server's own key, which no client may see."""
-        self.shared = shared
-        """The response, for retries of the request."""
-        self._runtime, self._tenant, self._model, self._problem = runtime, tenant, model, problem
-        self._began = self._response_arrived = began
-        self._added_seconds = 0.0
-        self._status = 0
-        self._has_ended = False
+    runtime: Runtime
+    tenant: str
+    client_request: ClientRequest
+    model: str
+    exchange: Exchange | None
+    problem: str
+    """Why there is no exchange: the request is forwarded without context management."""
+    secret: str
+    """The server's own key, which no client may see."""
+    shared: SharedResponse
+    """The response, for retries of the request."""
+    began: float
+    response_arrived: float = 0.0
+    added_seconds: float = 0.0
+    status: int = 0
+    has_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.response_arrived = self.began
 
     @property
     def body(self) -> bytes:
@@ -78,34 +73,26 @@ class ProxyRequest:
 
     def mark_sending(self) -> None:
         """Count the time since the start, or since the last response, as added by this server."""
-        self._added_seconds += time.perf_counter() - self._response_arrived
+        self.added_seconds += time.perf_counter() - self.response_arrived
 
     def mark_response(self, status: int) -> None:
         """Note that the upstream's response has arrived."""
-        self._status, self._response_arrived = status, time.perf_counter()
+        self.status, self.response_arrived = status, time.perf_counter()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the `X-Foveal-…` headers of the response."""
-        exchange = self.exchange
-        values: dict[bytes, Any] = {b"x-foveal-model": self._model}
-        if exchange is None:
-            values[b"x-foveal-reduced"] = f"none; not managed ({self._problem})"
-        else:
-            values[b"x-foveal-session"] = exchange.session_id
-            values[b"x-foveal-tokens"] = exchange.tokens
-            values[b"x-foveal-whole"] = exchange.unreduced_tokens
-            values[b"x-foveal-reduced"] = exchange.reductions
-            if self.client_request.asks_for_compaction and not exchange.reductions:
-                values[b"x-foveal-reduced"] = f"none; forwarded unchanged ({self._problem})"
-        return [(name, forwarded_headers.safe_value(value)) for name, value in values.items()]
+        is_unchanged = self.client_request.asks_for_compaction
+        return proxy_headers.foveal_headers(
+            self.model, self.exchange, self.problem, is_unchanged=is_unchanged
+        )
 
     def error_response(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
         """End the request with the upstream's error, and return it as the response."""
         response.release()
         self.end()
-        body = forwarded_headers.without_secret(self.secret, error or b"")
+        body = proxy_headers.without_secret(self.secret, error or b"")
         result = Response(body, status_code=response.status)
-        headers = forwarded_headers.to_client(response.raw_headers, self.secret)
+        headers = proxy_headers.to_client(response.raw_headers, self.secret)
         result.raw_headers = [*headers, (b"content-length", str(len(body)).encode()), *self.headers()]
         self.shared.start(result.status_code, result.raw_headers)
         self.shared.add(body)
@@ -114,30 +101,30 @@ class ProxyRequest:
 
     def store_failed(self, problem: StoreError) -> None:
         """Report that the response could not be recorded."""
-        self._runtime.store_failed(self._tenant, problem)
+        self.runtime.store_failed(self.tenant, problem)
 
     def end(self, status: int = 0) -> None:
         """End the request and emit its event, once; `status` is the client's if it is not the upstream's."""
         exchange, now = self.exchange, time.perf_counter()
         if exchange is not None:
             exchange.end()
-        if self._has_ended:
+        if self.has_ended:
             return
-        self._has_ended = True
-        self._runtime.emit(
+        self.has_ended = True
+        self.runtime.emit(
             ProxyRequestEnded(
-                tenant=self._tenant,
+                tenant=self.tenant,
                 session=exchange.session_id if exchange else "",
                 dialect=self.client_request.dialect,
-                model=self._model,
-                status=status or self._status,
-                seconds=now - self._began,
-                added_seconds=self._added_seconds,
+                model=self.model,
+                status=status or self.status,
+                seconds=now - self.began,
+                added_seconds=self.added_seconds,
                 tokens=exchange.tokens if exchange else 0,
                 unreduced_tokens=exchange.unreduced_tokens if exchange else 0,
                 overflow_retries=exchange.overflow_retries if exchange else 0,
                 streamed=self.client_request.is_streamed,
-                not_managed=_without_quotes(self._problem),
+                not_managed=_without_quotes(self.problem),
             )
         )
 
@@ -185,7 +172,7 @@ class ResponseStream(Response):
         self._deadline = asyncio.timeout(None)
         self._due_at = 0.0
         """When the deadline is moved next."""
-        headers = forwarded_headers.to_client(response.raw_headers, proxy_request.secret)
+        headers = proxy_headers.to_client(response.raw_headers, proxy_request.secret)
         self.raw_headers: list[tuple[bytes, bytes]] = [*headers, *proxy_request.headers()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -222,7 +209,7 @@ class ResponseStream(Response):
             return
         if self._exchange is not None:
             self._exchange.mark_ending()
-        length = len(forwarded_headers.without_secret(self._secret, bytes(body)))
+        length = len(proxy_headers.without_secret(self._secret, bytes(body)))
         await self._start(send, length=length)
         await self._send_in_time(send, bytes(body))
         await self._finish(send)
@@ -379,7 +366,7 @@ class ResponseStream(Response):
 
     def _split(self, chunk: bytes) -> tuple[bytes, bytes]:
         """Return what of a chunk and of the end of the previous one can be sent, and what is held back."""
-        return forwarded_headers.split_before_secret(self._secret, self._held + chunk)
+        return proxy_headers.split_before_secret(self._secret, self._held + chunk)
 
     def _is_check_due(self) -> bool:
         """Return whether `_is_abandoned` can be true."""

@@ -24,8 +24,7 @@ from foveal.core.wire.native_compaction import (
     compaction_field,
 )
 from foveal.errors import ProviderError
-from foveal.server.proxy.client_facts import restore_client_facts
-from foveal.server.proxy.conversation import ProxiedConversation
+from foveal.server.proxy.conversation import ProxiedConversation, restore_client_facts
 from foveal.server.proxy.request_check import RequestCheck
 from foveal.transport.client_request import RequestTemplate
 

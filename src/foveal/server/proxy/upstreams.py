@@ -29,8 +29,8 @@ from foveal.errors import ProviderError
 from foveal.providers.base import BaseProvider
 from foveal.providers.local.model import LocalModel
 from foveal.providers.selection import SERVICES
-from foveal.server.proxy import forwarded_headers
-from foveal.server.proxy.all_tenants import ProxyConversations
+from foveal.server.proxy import headers as proxy_headers
+from foveal.server.proxy.find_conversation import ProxyConversations
 from foveal.server.proxy.shared_response import InFlightRequests
 from foveal.server.service import Service
 from foveal.transport import upstream_reply
@@ -132,7 +132,7 @@ class Upstreams:
         self, dialect: Dialect, headers: Headers, *, path: str = "", query: str = ""
     ) -> UpstreamTarget:
         """Return where a client's request goes; raises `HttpError` if there is no upstream for it."""
-        if header_value(headers, forwarded_headers.VIA_HEADER) == self._id.encode():
+        if header_value(headers, proxy_headers.VIA_HEADER) == self._id.encode():
             detail = (
                 "the upstream address is this server itself: set server.openai_url or server.anthropic_url"
             )
@@ -140,7 +140,7 @@ class Upstreams:
         service = "anthropic" if dialect == "anthropic" else "openai"
         key, address = client_key(headers), self._addresses[service]
         own_key = self._own_key(service)
-        forwarded = forwarded_headers.to_upstream(headers)
+        forwarded = proxy_headers.to_upstream(headers)
         if not address and not own_key and not key.is_plausible:
             return await self._configured_model_target(dialect, forwarded, path=path, query=query)
         base = (address or SERVICES[service].url).rstrip("/")
@@ -185,7 +185,7 @@ class Upstreams:
         raise _no_upstream_error(dialect)
 
     def _with_own_headers(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        via = forwarded_headers.VIA_HEADER.decode(), self._id
+        via = proxy_headers.VIA_HEADER.decode(), self._id
         return [*headers, ("accept-encoding", "identity"), via]
 
     # ── Sending ──────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from foveal.server.gateways.discord import discord
 from foveal.testing import Scripted
 from support.discord_stand_in import BOT, CHANNEL, DM, OWNER, TOKEN, DiscordApi, bot, mention_of_bot, until
 from support.gated_provider import run
+from support.provided import provided
 
 ANA = 8
 ME = {"mentions": [mention_of_bot()]}
@@ -48,8 +49,9 @@ async def running(folder: Path, *answers: Any) -> AsyncIterator[Running]:
     async with DiscordApi() as api:
         flags = {"discord.allowed": [OWNER, ANA], "discord.base_url": api.url}
         config = load(folder, flags=flags, environ={}, user_folder=folder / "no-config")
-        async with Service.open(config, folder=folder / "served", environment={}) as service:
-            service.runtime._providers["", ""] = provider
+        async with Service.open(
+            config, folder=folder / "served", environment={}, make_provider=provided(provider)
+        ) as service:
             pairing = Pairing(service.runtime.database)
             async with discord(service, pairing, config, {"DISCORD_BOT_TOKEN": TOKEN}):
                 await until(lambda: api.identified)
@@ -135,8 +137,9 @@ async def test_a_message_that_waits_for_its_rest_is_stored_when_the_server_stops
     async with DiscordApi() as api:
         flags = {"discord.allowed": [OWNER], "discord.base_url": api.url}
         config = load(tmp_path, flags=flags, environ={}, user_folder=tmp_path / "no-config")
-        async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-            service.runtime._providers["", ""] = Scripted("One.")
+        async with Service.open(
+            config, folder=tmp_path / "served", environment={}, make_provider=provided(Scripted("One."))
+        ) as service:
             environment = {"DISCORD_BOT_TOKEN": TOKEN}
             async with discord(service, Pairing(service.runtime.database), config, environment) as gateway:
                 await until(lambda: api.identified)

@@ -10,7 +10,7 @@ from telegram import Update, User
 
 from foveal.server import ChatPlace
 from foveal.server.gateways.incoming import EDITS, ChatAuthor, IncomingFile, IncomingMessage, QuotedText
-from foveal.server.gateways.message_pieces import MessagePiece
+from foveal.server.gateways.place_intake import MessagePiece
 from foveal.server.gateways.telegram.updates import ButtonPressed, ParsedUpdate, parse_update
 from support.telegram_stand_in import NAME, Json
 from support.telegram_users import TelegramUsers, external_reply, origin

@@ -12,7 +12,85 @@
 3. A sandbox is used only if it has started a program here; otherwise `why_not` says what is missing.
 """
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from foveal.agent.permissions.sandbox.bubblewrap import BUBBLEWRAP_PROGRAM, Bubblewrap
 from foveal.agent.permissions.sandbox.confinement import Sandbox, SandboxFinding
-from foveal.agent.permissions.sandbox.find import find_sandbox
+from foveal.agent.permissions.sandbox.file_access import user_homes, workspace_problem
+from foveal.agent.permissions.sandbox.seatbelt import Seatbelt
+from foveal.core.wire.safe_print import one_line
 
 __all__ = ["Sandbox", "SandboxFinding", "find_sandbox"]
+
+
+_PROBE_TIMEOUT_S: Final = 5.0
+_NOT_INSTALLED: Final = "bubblewrap is not installed; install the package bubblewrap of your distribution"
+_NAMESPACE_ADVICE: Final = (
+    "the kernel or the container does not allow it to create namespaces; "
+    "docs/terminal/permissions.md says what helps"
+)
+
+
+def find_sandbox(workspace: Path, *, hidden: Iterable[Path] = ()) -> SandboxFinding:
+    """Return the sandbox for a workspace, probed once per process, or why there is none.
+
+    `hidden` are further files that commands must not see."""
+    real = Path(os.path.realpath(workspace))
+    return _find(real, user_homes(), tuple(hidden), sys.platform)
+
+
+@cache
+def _find(
+    workspace: Path, homes: tuple[Path, ...], hidden: tuple[Path, ...], platform: str
+) -> SandboxFinding:
+    if problem := workspace_problem(workspace, homes):
+        return SandboxFinding(None, problem)
+    if platform == "linux":
+        return _find_bubblewrap(workspace, homes, hidden)
+    if platform == "darwin":
+        return _tried(Seatbelt(workspace, homes=homes, hidden=hidden))
+    return SandboxFinding(None, f"there is none for {platform}")
+
+
+def _find_bubblewrap(workspace: Path, homes: tuple[Path, ...], hidden: tuple[Path, ...]) -> SandboxFinding:
+    program = shutil.which(BUBBLEWRAP_PROGRAM)
+    if program is None:
+        return SandboxFinding(None, _NOT_INSTALLED)
+    # A link of the project could name any program of the system.
+    named = os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
+    program = os.path.realpath(program)
+    if planted := next((path for path in (named, program) if Path(path).is_relative_to(workspace)), ""):
+        return SandboxFinding(None, f"{planted} is a file of the project")
+    found = _tried(Bubblewrap(workspace, program=program, homes=homes, hidden=hidden))
+    if found.sandbox is None:
+        older = Bubblewrap(workspace, program=program, homes=homes, hidden=hidden, can_nest=True)
+        found = _tried(older)
+    return found
+
+
+def _tried(sandbox: Sandbox) -> SandboxFinding:
+    """Return a sandbox if it can start a program."""
+    try:
+        done = subprocess.run(
+            sandbox.wrap([shutil.which("true") or "/usr/bin/true"]),
+            cwd=sandbox.workspace,
+            env={"PATH": os.defpath},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBE_TIMEOUT_S,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return SandboxFinding(None, f"{sandbox.name} does not start: {one_line(str(problem), width=200)}")
+    if done.returncode == 0:
+        return SandboxFinding(sandbox)
+    said = one_line(done.stderr.decode("utf-8", "replace"), width=200)
+    advice = f"; {_NAMESPACE_ADVICE}" if "ermi" in said or "namespace" in said else ""
+    return SandboxFinding(None, f"{sandbox.name} does not work here: {said}{advice}")

@@ -15,7 +15,7 @@ from foveal.agent.terminal.output.context_card import acts_text, window_source
 from foveal.agent.terminal.output.live_area import usage_row
 from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, text_rows
 from foveal.agent.terminal.user_interface import NO, Choice, Question
-from foveal.config.project.output_file import open_output
+from foveal.config.project.safe_read import open_output
 from foveal.core import wire
 from foveal.core.log.events import (
     REDUCTIONS,

@@ -44,8 +44,7 @@ from foveal.agent.events import (
 from foveal.agent.terminal.output.agent_event_rows import agent_event_rows
 from foveal.agent.terminal.output.live_area import LiveArea, status_row
 from foveal.agent.terminal.output.panel_host import PanelHost, bind_panel_keys
-from foveal.agent.terminal.output.panels import PickMenu, QuestionPanel, SwitchMenu
-from foveal.agent.terminal.output.scrolled_rows import ScrolledRows
+from foveal.agent.terminal.output.panels import PickMenu, QuestionPanel, ScrolledRows, SwitchMenu
 from foveal.agent.terminal.output.streaming import StreamingMarkdown
 from foveal.agent.terminal.output.styled_text import (
     Row,

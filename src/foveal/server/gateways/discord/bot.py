@@ -24,13 +24,11 @@ from foveal.server.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.server.gateways.chat_files import FileUnavailable
 from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
 from foveal.server.gateways.delivery import Delivery
-from foveal.server.gateways.discord.buttons import ButtonItem
 from foveal.server.gateways.discord.incoming import discord_piece
-from foveal.server.gateways.discord.send import DiscordSender, InteractionSender
+from foveal.server.gateways.discord.send import ButtonItem, DiscordSender, InteractionSender
 from foveal.server.gateways.incoming import IncomingFile, IncomingMessage
-from foveal.server.gateways.message_pieces import MessagePiece
 from foveal.server.gateways.part_sender import PartSender
-from foveal.server.gateways.place_intake import PlaceIntake
+from foveal.server.gateways.place_intake import MessagePiece, PlaceIntake
 from foveal.server.rate_limit import RateLimiter
 
 LOG: Final = logging.getLogger("foveal.gateways")

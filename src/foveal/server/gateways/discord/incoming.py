@@ -17,7 +17,7 @@ import discord
 from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways import texts
 from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
-from foveal.server.gateways.message_pieces import MessagePiece
+from foveal.server.gateways.place_intake import MessagePiece
 
 MAX_DISCORD_CHARS: Final = 2_000
 """Characters of one message of most users."""

@@ -32,8 +32,7 @@ from foveal.server.gateways.gateway import (
     listener_lock,
 )
 from foveal.server.gateways.incoming import IncomingMessage
-from foveal.server.gateways.message_pieces import MessagePiece
-from foveal.server.gateways.place_intake import PIECE_WAIT_S, PlaceIntake
+from foveal.server.gateways.place_intake import PIECE_WAIT_S, MessagePiece, PlaceIntake
 from foveal.server.gateways.telegram.entities import format_markdown
 from foveal.server.gateways.telegram.send import (
     LOG,

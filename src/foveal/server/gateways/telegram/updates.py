@@ -30,7 +30,7 @@ from telegram.constants import ChatType, MessageLimit
 
 from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways.incoming import EDITS, ChatAuthor, IncomingFile, IncomingMessage, QuotedText
-from foveal.server.gateways.message_pieces import MessagePiece
+from foveal.server.gateways.place_intake import MessagePiece
 from foveal.server.gateways.texts import BOT_COMMANDS
 
 _COMMAND: Final = re.compile(r"/([a-zA-Z0-9_]+)(@\w+)?(?=\s|$)")

@@ -1,4 +1,4 @@
-"""The proxied conversations of a tenant: which one a request continues.
+"""Finds the conversation that a request continues, among those of its tenant.
 
 1. The conversation with the longest known history wins; of several sessions with it, one that ends there.
 2. A client that names its session gets that one: what differs is rewound, and nothing is forked.
@@ -31,8 +31,11 @@ from foveal.server.proxy.conversation import (
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.request_check import RequestCheck
+from foveal.server.proxy.retention import ProxyRetention
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
+from foveal.server.recently_used import RecentlyUsed
 from foveal.server.runtime import Runtime
+from foveal.server.service import MAX_IDLE_TENANTS, Service
 from foveal.server.tenants import PROXY_ORIGIN, Tenant, check_session_id
 from foveal.sessions.session import Session
 from foveal.transport.client_request import ClientRequest
@@ -557,3 +560,63 @@ class TenantConversations:
 
 def _new_session_id() -> str:
     return f"d-{uuid4().hex}"
+
+
+# ── All tenants ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class ProxyConversations:
+    """The proxied conversations of all tenants. Those of tenants that are not used are closed."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._index = DigestIndex(service.runtime.database)
+        self._tenants: RecentlyUsed[str, TenantConversations] = RecentlyUsed(
+            MAX_IDLE_TENANTS, is_busy=lambda conversations: conversations.is_busy
+        )
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        service.runtime.add_delete_hook(self._delete_session)
+        days: int = service.runtime.config.get("server.proxy_retention_days")
+        self.retention: ProxyRetention = ProxyRetention(service, self._index, days=days)
+        self._sweeping = asyncio.create_task(self.retention.run()) if days else None
+
+    def tenant(self, name: str) -> TenantConversations:
+        """Return the conversations of a tenant."""
+        known = self._tenants.get(name)
+        if known is None:
+            tenant = self._service.tenant(name)
+            known = TenantConversations(
+                self._service.runtime, tenant, self._index, predecessor=self._closing.get(name)
+            )
+        for idle in self._tenants.add(name, known):
+            self._start_closing(idle)
+        if self.open_count > MAX_IDLE_CONVERSATIONS and len(self._tenants) > 1:
+            for idle in self._tenants.remove_oldest():
+                self._start_closing(idle)
+        return known
+
+    @property
+    def open_count(self) -> int:
+        return sum(conversations.open_count for conversations in self._tenants.values())
+
+    async def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+        for conversations in self._tenants.values():
+            await conversations.close()
+        if self._closing:
+            await asyncio.wait(self._closing.values())
+
+    def _start_closing(self, conversations: TenantConversations) -> None:
+        name = conversations.tenant_name
+        task = self._closing[name] = asyncio.create_task(conversations.close())
+
+        def forget(ended: asyncio.Task[None]) -> None:
+            if self._closing.get(name) is ended:
+                del self._closing[name]
+
+        task.add_done_callback(forget)
+
+    async def _delete_session(self, tenant: str, session: str) -> None:
+        await self.tenant(tenant).delete_session(session)

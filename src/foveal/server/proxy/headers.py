@@ -1,4 +1,4 @@
-"""Headers that the proxy forwards to the upstream and back to the client.
+"""Headers of the proxy: those it forwards, and the `X-Foveal-…` headers of its responses.
 
 Not forwarded: headers of one connection (hop by hop), cookies, headers that browsers add, and headers of Foveal.
 `upstreams` decides which key goes where. All functions are pure.
@@ -7,8 +7,9 @@ Not forwarded: headers of one connection (hop by hop), cookies, headers that bro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
+from foveal.server.proxy.exchange import Exchange
 from foveal.web.http_headers import Headers, header_value
 
 _HOP_BY_HOP: Final = frozenset(
@@ -30,6 +31,24 @@ VIA_HEADER: Final = b"x-foveal-via"
 MIN_SECRET_CHARS: Final = 16
 """Shorter keys are placeholders for upstreams that need none, and are not removed from responses."""
 _MAX_VALUE_CHARS: Final = 200
+
+
+def foveal_headers(
+    model: str, exchange: Exchange | None, problem: str, *, is_unchanged: bool
+) -> list[tuple[bytes, bytes]]:
+    """Return the headers that say what Foveal did with a request. `problem` is why there is no exchange, or why a
+    request that `is_unchanged` was not reduced."""
+    values: dict[bytes, Any] = {b"x-foveal-model": model}
+    if exchange is None:
+        values[b"x-foveal-reduced"] = f"none; not managed ({problem})"
+    else:
+        values[b"x-foveal-session"] = exchange.session_id
+        values[b"x-foveal-tokens"] = exchange.tokens
+        values[b"x-foveal-whole"] = exchange.unreduced_tokens
+        values[b"x-foveal-reduced"] = exchange.reductions
+        if is_unchanged and not exchange.reductions:
+            values[b"x-foveal-reduced"] = f"none; forwarded unchanged ({problem})"
+    return [(name, _safe_value(value)) for name, value in values.items()]
 
 
 def to_upstream(headers: Headers) -> list[tuple[str, str]]:
@@ -71,7 +90,7 @@ def to_client(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[
     ]
 
 
-def safe_value(value: object) -> bytes:
+def _safe_value(value: object) -> bytes:
     """Return any value as the value of a header: printable ASCII, at most 200 characters."""
     text = str(value)[:_MAX_VALUE_CHARS]
     if not (text.isascii() and text.isprintable()):
