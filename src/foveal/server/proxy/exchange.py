@@ -29,9 +29,8 @@ from foveal.errors import BadSetting, ContextOverflow, StoreError
 from foveal.server.proxy.client_facts import restore_client_facts
 from foveal.server.proxy.conversation import ProxiedConversation, is_message
 from foveal.server.proxy.request_check import RequestCheck
-from foveal.transport.client_request import ClientRequest
+from foveal.transport.client_request import ClientRequest, with_cache_marks
 from foveal.transport.digests import empty_history_digest, extend_digests
-from foveal.transport.marked_messages import with_cache_marks
 from foveal.transport.recognised_messages import IndexedMessage
 from foveal.transport.upstream_reply import UpstreamReply
 
