@@ -38,6 +38,7 @@ from foveal.replay.recall_score import Need, common_names, contains_word, find_n
 from foveal.replay.recorded_calls import recorded_conversation
 from foveal.replay.run import (
     PolicyChoice,
+    ReplayArguments,
     count_tokens,
     half_of,
     load,
@@ -79,6 +80,7 @@ __all__ = [
     "PromptCache",
     "RecallCount",
     "RelativePrices",
+    "ReplayArguments",
     "ReplaySetting",
     "RequestReader",
     "SourceValidation",
