@@ -38,17 +38,35 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only the files of support/quick.py, no long tests")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, leave out the other files before they import what they use."""
+    if not config.getoption("--quick") or not collection_path.match("test_*.py"):
+        return None
+    from support.quick import is_quick  # of no use to other runs
+
+    return None if is_quick(collection_path) else True
+
+
 gc.disable()  # until `pytest_collection_finish`: nearly all that the collection of the tests makes, stays
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the long tests to the front, so that none of them starts when all others have ended.
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Move the long tests to the front, so that none of them starts when all others have ended; `--quick` has none.
 
     A worker of xdist begins with a contiguous share of the tests, so each share gets long tests at its front."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = [item for item in items if item.get_closest_marker("long")]
-    others = iter([item for item in items if not item.get_closest_marker("long")])
+    short = [item for item in items if not item.get_closest_marker("long")]
+    if config.getoption("--quick"):
+        config.hook.pytest_deselected(items=long)
+        items[:] = short
+        return
+    others = iter(short)
     left = len(items)
     ordered: list[pytest.Item] = []
     for worker in range(workers):
