@@ -188,7 +188,7 @@ def closure(*starts: str) -> set[str]:
 FACE: Final = ("context", "sessions", "stores", "recall", "transport", "testing")
 
 
-ADAPTERS: Final = [name for name in sorted(modules()) if name.startswith("foveal.adapters.")]
+ADAPTERS: Final = sorted(name_of(path) for path in (SOURCE / "adapters").glob("[!_]*.py"))
 
 
 @pytest.mark.parametrize("start", [*(f"foveal.{name}" for name in FACE), *ADAPTERS])
