@@ -11,7 +11,7 @@ LOUD_PIP := $(PY) -m pip --disable-pip-version-check
 CACHED := PYTHONDONTWRITEBYTECODE=
 COMPILE := $(CACHED) $(PY) -m pytest --collect-only -qq -n 0 >/dev/null 2>&1
 
-.PHONY: chat serve test docs docs-serve bench soak refresh-models clean
+.PHONY: chat serve test test-quick docs docs-serve bench soak refresh-models clean
 
 chat: $(VENV)/.chat
 	@$(PY) -m foveal.cli chat
@@ -24,6 +24,12 @@ test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
 	@$(CACHED) $(PY) -m pytest -n 4 --dist worksteal
+
+# For daily work: no types, and only tests that start no server, browser, database or framework (tests/support/quick.py).
+test-quick: $(VENV)/.test
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check -q .
+	@$(CACHED) $(PY) -m pytest --quick -n 2 --dist worksteal
 
 docs: $(VENV)/.docs
 	@$(VENV)/bin/zensical build --strict --clean
@@ -59,7 +65,7 @@ $(VENV)/.serve: $(VENV)/.chat
 
 $(VENV)/.test: $(VENV)/.chat
 	@echo "installing what the tests use …"
-	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,llamacpp,test,lint]'
+	@$(LOUD_PIP) install --progress-bar on -c constraints.txt -e '.[exact,chat,local,llamacpp,test,lint]'
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt $(VENV)/.venv

@@ -8,6 +8,7 @@ earlier one, or a statement is gone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -135,10 +136,16 @@ def fact_cases(facts: Sequence[str] = FACTS, places: Sequence[int] = (0, 3, 30))
 
 
 def _case(name: str, shape: str, statements: tuple[tuple[int, str], ...]) -> StatementCase:
-    turns = SHAPES_OF_TURNS[shape](TURNS)
+    turns = [*_turns(shape)]
     for place, text in sorted(statements, reverse=True):
         turns.insert(place, [user(text), answer("Understood.")])
     return StatementCase(name, turns, statements)
+
+
+@cache
+def _turns(shape: str) -> list[list[Json]]:
+    """The turns that all cases of a shape have in common; making them takes longer than all else."""
+    return SHAPES_OF_TURNS[shape](TURNS)
 
 
 def faults(request: str, statements: Sequence[tuple[int, str]]) -> Iterator[str]:

@@ -20,32 +20,56 @@ if TYPE_CHECKING:
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 settings.register_profile(
-    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=15
+    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=10
 )
 settings.register_profile(
     "soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=2_000
 )
+settings.register_profile("quick", parent=settings.get_profile("foveal"), max_examples=4)
 settings.load_profile("soak" if os.environ.get("FOVEAL_SOAK") else "foveal")
 
 
-def pytest_configure() -> None:
-    """Set what the programs that tests start inherit: Ctrl-C, which a shell ignores for commands in the background,
-    and a file with one certificate. A client of a provider takes 50 ms to load those of all authorities, which no
-    test needs. Soak runs keep them: pip makes environments."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how many examples `--quick` has, and what the programs that tests start inherit: Ctrl-C, which a shell
+    ignores for commands in the background, and a file with one certificate. A client of a provider takes 50 ms to
+    load those of all authorities, which no test needs. Soak runs keep them: pip makes environments."""
+    if config.getoption("--quick"):
+        os.environ["FOVEAL_QUICK"] = "1"
+        settings.load_profile("quick")
     if not os.environ.get("FOVEAL_SOAK"):
         os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "data" / "one_certificate.pem")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = (
+        "only the files of support/quick.py, without long tests and recorded conversations, with few examples"
+    )
+    parser.addoption("--quick", action="store_true", help=help)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, leave out the other files before they import what they use."""
+    if not config.getoption("--quick") or not collection_path.match("test_*.py"):
+        return None
+    from support.quick import is_quick  # of no use to other runs
+
+    return None if is_quick(collection_path) else True
+
+
 gc.disable()  # until `pytest_collection_finish`: nearly all that the collection of the tests makes, stays
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Move the long tests to the front, so that none of them starts when all others have ended.
 
     A worker of xdist begins with a contiguous share of the tests, so each share gets long tests at its front."""
+    if config.getoption("--quick"):
+        left_out = {item for item in items if {mark.name for mark in item.iter_markers()} & {"data", "long"}}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = [item for item in items if item.get_closest_marker("long")]
     others = iter([item for item in items if not item.get_closest_marker("long")])

@@ -138,7 +138,7 @@ def replay(messages: list[Json], window: int, policy: str) -> None:
 WINDOWS: Final = (8_000, 32_000, 128_000)
 OTHERS_SHARE: Final = 3
 """Of the conversations, one in this many is replayed with larger windows and under the other policies."""
-MAX_REPLAYED: Final = 2
+MAX_REPLAYED: Final = 1
 """Conversations of a file that one test replays; the tests of other windows and policies replay others."""
 
 

@@ -290,7 +290,7 @@ def test_every_event_is_shown_or_named(
 # ── Both, on recorded conversations ──────────────────────────────────────────────────────────────────────
 
 FILES: Final = ("pi", "openhands", "miniswe", "claude_code", "tau2", "roo", "longmemeval")
-MAX_MESSAGES: Final = 160
+MAX_MESSAGES: Final = 110
 """Messages of a recorded conversation that run without FOVEAL_SOAK."""
 DATA: Final = [name for name in FILES if (RECORDED / f"{name}.jsonl.gz").exists()]
 

@@ -481,7 +481,7 @@ def test_a_slow_reply_is_awaited_and_a_silent_one_times_out(dialect: Dialect) ->
 
 @every_dialect
 def test_an_unreachable_server_is_reported_with_its_address(dialect: Dialect, monkeypatch: Any) -> None:
-    monkeypatch.setattr("foveal.providers.request_retries.MAX_RETRIES", 0)
+    monkeypatch.setattr("foveal.providers.errors.MAX_RETRIES", 0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

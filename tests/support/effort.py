@@ -22,16 +22,21 @@ BOUND: Final = 30.0
 
 SOAK_FACTOR: Final = 40
 """How many times as many examples `make soak` tries, at random."""
-TEST_SHARE: Final = 0.4
+TEST_SHARE: Final = 0.25
 """Which part of the examples `make test` tries: they are the same ones in each run."""
-MIN_EXAMPLES: Final = 10
+MIN_EXAMPLES: Final = 6
+QUICK_SHARE: Final = 0.1
+MIN_QUICK_EXAMPLES: Final = 3
+"""The same for `make test-quick`."""
 
 
 def examples(count: int) -> settings:
     """The number of examples of a property whose examples take long; `make test` tries a part of them."""
     if os.environ.get("FOVEAL_SOAK"):
         return settings(max_examples=count * SOAK_FACTOR)
-    return settings(max_examples=max(min(count, MIN_EXAMPLES), round(count * TEST_SHARE)))
+    quick = os.environ.get("FOVEAL_QUICK")
+    share, least = (QUICK_SHARE, MIN_QUICK_EXAMPLES) if quick else (TEST_SHARE, MIN_EXAMPLES)
+    return settings(max_examples=max(min(count, least), round(count * share)))
 
 
 @contextmanager

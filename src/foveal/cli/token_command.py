@@ -81,7 +81,7 @@ async def token(args: Namespace) -> int:
 
 
 async def _create(tokens: AuthTokens, tenant: str, label: str) -> int:
-    from foveal.stores.tenant_name import check_tenant_name
+    from foveal.stores import check_tenant_name
 
     if len(label) > MAX_LABEL_CHARS:
         raise BadSetting("--label", f"{label[:20]}…", f"at most {MAX_LABEL_CHARS} characters")

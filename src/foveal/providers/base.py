@@ -24,7 +24,6 @@ from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyItem, ReplyPiece, RetryWait
 from foveal.providers import errors as provider_errors
 from foveal.providers.endpoint import ProviderEndpoint
-from foveal.providers.request_retries import retry_wait
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -137,7 +136,7 @@ class BaseProvider(ABC):
             async with asyncio.timeout(self.read_timeout_s):
                 return _OpenedStream(await self.open_stream(client, body))
         except Exception as error:
-            if (wait := retry_wait(error, attempt)) is None:
+            if (wait := provider_errors.retry_wait(error, attempt)) is None:
                 raise
             return _OpenedStream(wait=wait)
 
@@ -199,7 +198,7 @@ def _client_options(library: Any, endpoint: ProviderEndpoint, read_timeout_s: fl
     return {
         "api_key": endpoint.key.reveal() or PLACEHOLDER_KEY,
         "base_url": endpoint.url,
-        "max_retries": 0,  # `request_retries` says why
+        "max_retries": 0,  # `errors.retry_wait` decides
         "http_client": _http_client(library, endpoint, read_timeout_s),
     }
 

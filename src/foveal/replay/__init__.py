@@ -16,9 +16,8 @@ surprise.py        surprise: what a request says less about the next step than t
 upper_bound.py     the upper bound: oracles that know later calls
 statistics.py      statistics of a policy, worst losses, most surprising calls
 strata.py          the same for groups of conversations: by pressure, window and source
-choice.py          the rule that chooses a policy
+choice.py          the rule that chooses a policy, and leave-one-source-out
 conclusion.py      which policy for these conversations, how sure, and the lines for foveal.toml
-source_validation.py   leave-one-source-out
 table.py html.py plots.py   the results as text, JSON, a page and plots
 why.py             whether and why a text was not in a request
 """
@@ -31,6 +30,7 @@ from foveal.core.wire.request_text import (
     make_request,
 )
 from foveal.replay.cache_cost import PromptCache, RelativePrices
+from foveal.replay.choice import LeftOutSource, SourceValidation, leave_one_source_out
 from foveal.replay.conclusion import Conclusion, FigureRange, OtherChoice, conclude
 from foveal.replay.html import html_page
 from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
@@ -38,6 +38,7 @@ from foveal.replay.recall_score import Need, common_names, contains_word, find_n
 from foveal.replay.recorded_calls import recorded_conversation
 from foveal.replay.run import (
     PolicyChoice,
+    ReplayArguments,
     count_tokens,
     half_of,
     load,
@@ -46,7 +47,6 @@ from foveal.replay.run import (
     run,
     select,
 )
-from foveal.replay.source_validation import LeftOutSource, SourceValidation, leave_one_source_out
 from foveal.replay.statistics import (
     HiddenResult,
     PolicyStatistics,
@@ -80,6 +80,7 @@ __all__ = [
     "PromptCache",
     "RecallCount",
     "RelativePrices",
+    "ReplayArguments",
     "ReplaySetting",
     "RequestReader",
     "SourceValidation",

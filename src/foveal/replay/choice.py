@@ -1,4 +1,4 @@
-"""The choice of a policy from measured figures.
+"""The choice of a policy from measured figures, and its check: leave-one-source-out.
 
 1. A policy that leaves more calls over the window than another one is no candidate. Neither is one that asks the
    user, because a replay has no answers.
@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from foveal.replay.cache_cost import RelativePrices
-from foveal.replay.play import EVERYTHING_LABEL, Trace
+import msgspec
+
+from foveal.replay.cache_cost import RelativePrices, model_prices
+from foveal.replay.play import DEFAULT_REPLAY_SETTING, EVERYTHING_LABEL, ReplaySetting, Trace, replay_model
 from foveal.replay.statistics import PolicyStatistics
-from foveal.replay.strata import full_bill, mean, share, trace_bill
+from foveal.replay.strata import GroupStatistics, full_bill, group_statistics, mean, share, trace_bill
 from foveal.replay.upper_bound import is_bound
 
 RECALL_STEP: Final = 0.01
@@ -133,3 +135,97 @@ def _steps_behind(one: ChoiceFigures, others: Iterable[ChoiceFigures]) -> float:
         if one.surprise is not None and other.surprise is not None:
             distances.append((one.surprise - other.surprise) / SURPRISE_STEP)
     return round(max(distances), 6)  # a distance of exactly one step counts as one
+
+
+# ── Leave-one-source-out ──────────────────────────────────────────────────────────────────────────
+# A value that was chosen on the conversations that it is reported on looks better than it is. For each source, the
+# policy is therefore chosen on the other sources.
+
+
+class LeftOutSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A source, and the policy that is best on all others.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.leave_one_source_out(rows) is None  # one source and one policy
+        ```
+    """
+
+    source: str
+    """The name of the source."""
+    policy: str
+    """The label of the policy."""
+    statistics: GroupStatistics
+    """Of this policy on this source."""
+
+
+class SourceValidation(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of leaving out each source in turn.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.leave_one_source_out(rows) is None  # one source and one policy
+        ```
+    """
+
+    sources: list[LeftOutSource]
+    """One entry for each source."""
+    together: GroupStatistics
+    """Of all sources, each under the policy that was chosen without it."""
+
+
+def leave_one_source_out(
+    rows: Sequence[PolicyStatistics], *, setting: ReplaySetting = DEFAULT_REPLAY_SETTING
+) -> SourceValidation | None:
+    """Choose the best policy without each source, and measure it on that source.
+
+    Args:
+        rows: The rows that `run` returned.
+        setting: The settings of the replay, for the prices of its model.
+
+    Returns:
+        None if there are fewer than two policies or sources.
+
+    Examples:
+        ```python
+        from foveal import ModelSaid, UserSaid, replay
+        from foveal.transcripts import Transcript
+
+        facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
+        recording = Transcript(id="demo", source="mine", facts=facts)
+        rows = replay.run([recording], ["economy"], window=32_000)
+        assert replay.leave_one_source_out(rows) is None  # one source and one policy
+        ```
+    """
+    tried = choosable_rows(rows)
+    sources = dict.fromkeys(trace.source for row in tried for trace in row.traces)
+    if len(tried) < 2 or len(sources) < 2:
+        return None
+    prices = model_prices(replay_model(setting))
+    everything = next(row for row in rows if row.policy == EVERYTHING_LABEL)
+    chosen: list[LeftOutSource] = []
+    traces: list[Trace] = []
+    for source in sources:
+        others = [_figures_without(row, source, prices) for row in tried]
+        best = tried[choose(others, _figures_without(everything, source, prices))]
+        measured = [trace for trace in best.traces if trace.source == source]
+        traces += measured
+        statistics = group_statistics(source, measured)
+        chosen.append(LeftOutSource(source=source, policy=best.policy, statistics=statistics))
+    return SourceValidation(sources=chosen, together=group_statistics("all sources", traces))
+
+
+def _figures_without(row: PolicyStatistics, source: str, prices: RelativePrices) -> ChoiceFigures:
+    return choice_figures(trace_sums(trace, prices) for trace in row.traces if trace.source != source)

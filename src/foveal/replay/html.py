@@ -10,10 +10,10 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
+from foveal.replay.choice import SourceValidation, leave_one_source_out
 from foveal.replay.conclusion import Conclusion, conclude, conclusion_sentences
 from foveal.replay.play import EVERYTHING_LABEL, ReplaySetting, Trace
 from foveal.replay.plots import colour, cost_recall, cost_surprise, escape_text, shorten_escaped, sizes
-from foveal.replay.source_validation import SourceValidation, leave_one_source_out
 from foveal.replay.statistics import (
     HiddenResult,
     PolicyStatistics,

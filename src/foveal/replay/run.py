@@ -26,7 +26,7 @@ from itertools import chain, product
 from math import inf
 from multiprocessing.context import BaseContext
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -365,24 +365,50 @@ MIN_PARALLEL_FACTS: Final = 500
 """Fewer facts are replayed in this process, because starting others takes longer."""
 
 
+class ReplayArguments(TypedDict, total=False):
+    """Keyword arguments of `run`: how requests are made, and what is measured.
+
+    Examples:
+        ```python
+        from foveal.replay import ReplayArguments
+
+        arguments: ReplayArguments = {"model": "gpt-4.1", "window": (8_000, 32_000), "bounds": False}
+        ```
+    """
+
+    model: str
+    """The model whose window, prices and cache apply."""
+    window: int | Sequence[int] | None
+    """Tokens of the window, or several windows, whose statistics are taken together; None for the known one."""
+    reserve: int | None
+    """Tokens kept free for the answer; None for the default of `Context`."""
+    margin: float | None
+    """Share of the window that is never planned for; None for the default of `Context`."""
+    ttl: int | None
+    """Seconds that a prefix stays in the cache; None for the model's known value."""
+    pace: float
+    """Seconds from call to call if the recording has no times."""
+    tokenizer: str
+    """The vocabulary that counts."""
+    summariser: str
+    """`module:function` for `Context(summarise=…)`; "" summarises from the log alone."""
+    common: Set[str] | None
+    """Names that are no needs; None for `common_names` of the recordings."""
+    no_recall: Iterable[str]
+    """Patterns for file names or ids of conversations whose needs and surprise are not measured."""
+    samples: int
+    """Calls of each conversation at which surprise is measured; 0 measures none."""
+    bounds: bool
+    """Whether the upper bounds are replayed too, which is the default."""
+
+
 def run(
     recordings: Sequence[Transcript],
     policies: Iterable[PolicySpec] = ("economy",),
     *,
-    model: str = "gpt-5",
-    window: int | Sequence[int] | None = None,
-    reserve: int | None = None,
-    margin: float | None = None,
-    ttl: int | None = None,
-    pace: float = 15.0,
-    tokenizer: str = "auto",
-    summariser: str = "",
-    common: Set[str] | None = None,
-    no_recall: Iterable[str] = (),
-    samples: int = DEFAULT_SAMPLES,
-    bounds: bool = True,
     processes: int | None = None,
     progress: ReplayProgress | None = None,
+    **arguments: Unpack[ReplayArguments],
 ) -> list[PolicyStatistics]:
     """Return the statistics of policies on recorded conversations.
 
@@ -392,21 +418,9 @@ def run(
     Args:
         recordings: The conversations.
         policies: Names of presets, TOML files, tables of settings, or policies.
-        model: The model whose window, prices and cache apply.
-        window: Tokens of the window, or several windows, whose statistics are taken together. None takes the
-            known window.
-        reserve: Tokens kept free for the answer. None takes the default of `Context`.
-        margin: Share of the window that is never planned for. None takes the default of `Context`.
-        ttl: Seconds that a prefix stays in the cache. None takes the model's known value.
-        pace: Seconds from call to call if the recording has no times.
-        tokenizer: The vocabulary that counts.
-        summariser: `module:function` for `Context(summarise=…)`. `""` summarises from the log alone.
-        common: Names that are no needs. None uses `common_names` of these recordings.
-        no_recall: Patterns for file names or ids of conversations whose needs and surprise are not measured.
-        samples: Calls of each conversation at which surprise is measured. 0 measures none.
-        bounds: Whether the upper bounds are replayed too.
         processes: Processes to use. None uses all cores where that is faster.
         progress: Called with the number of conversations that are done, and of all. None reports nothing.
+        **arguments: The fields of `ReplayArguments`, such as `model`, `window` and `reserve`.
 
     Raises:
         BadSetting: A policy or setting is unknown, or a value is invalid.
@@ -422,22 +436,18 @@ def run(
         assert [row.policy for row in rows][:2] == ["everything", "economy"]
         ```
     """
-    _check_number("pace", pace, least=0)
+    given: dict[str, Any] = {**arguments}
+    windows = _windows(given.pop("window", None))
+    common, no_recall = given.pop("common", None), given.pop("no_recall", ())
+    samples, bounds = given.pop("samples", DEFAULT_SAMPLES), given.pop("bounds", True)
+    setting = ReplaySetting(**given)
+    _check_number("pace", setting.pace, least=0)
     _check_number("samples", samples, least=0)
     if processes is not None:
         _check_number("processes", processes, least=1)
-    setting = ReplaySetting(
-        model=model,
-        reserve=reserve,
-        margin=margin,
-        ttl=ttl,
-        pace=pace,
-        tokenizer=tokenizer,
-        summariser=summariser,
-    )
     task = _ReplayTask(
         policies=policy_choices(policies),
-        settings=[replace(setting, window=each) for each in _windows(window)],
+        settings=[replace(setting, window=each) for each in windows],
         common=common_names(recordings) if common is None else common,
         no_recall=tuple(no_recall),
         samples=samples,
@@ -466,26 +476,16 @@ def _windows(given: int | Sequence[int] | None) -> Sequence[int | None]:
     return list(dict.fromkeys(given))
 
 
-class _ReplayTask:
+class _ReplayTask(NamedTuple):
     """What is the same for every conversation; sent to each process."""
 
-    def __init__(
-        self,
-        *,
-        policies: list[PolicyChoice],
-        settings: list[ReplaySetting],
-        common: Set[str],
-        no_recall: tuple[str, ...],
-        samples: int,
-        bounds: bool,
-    ) -> None:
-        self.policies = policies
-        self.settings = settings
-        """They differ only in the window."""
-        self.common = common
-        self.no_recall = no_recall
-        self.samples = samples
-        self.bounds = bounds
+    policies: list[PolicyChoice]
+    settings: list[ReplaySetting]
+    """They differ only in the window."""
+    common: Set[str]
+    no_recall: tuple[str, ...]
+    samples: int
+    bounds: bool
 
     def replay(self, recording: Transcript) -> list[list[Trace]]:
         """Replay one conversation; return for each window the traces in the order of the result rows."""

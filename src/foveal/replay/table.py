@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from foveal.core.wire.safe_print import one_line
+from foveal.replay.choice import SourceValidation, leave_one_source_out
 from foveal.replay.conclusion import Conclusion, conclude, conclusion_sentences
 from foveal.replay.play import DEFAULT_REPLAY_SETTING, ReplaySetting
-from foveal.replay.source_validation import SourceValidation, leave_one_source_out
 from foveal.replay.statistics import (
     HiddenResult,
     PolicyStatistics,

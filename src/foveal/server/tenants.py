@@ -43,7 +43,7 @@ from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.log_reader import last_opened
 from foveal.sessions.session import Session
-from foveal.stores.tenant_name import check_tenant_name
+from foveal.stores import check_tenant_name
 
 MAX_SESSION_ID_CHARS: Final = 200
 PROXY_ORIGIN: Final = "drop-in"

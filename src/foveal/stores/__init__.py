@@ -11,13 +11,13 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from typing import TYPE_CHECKING, overload
+import re
+from typing import TYPE_CHECKING, Final, overload
 
 from foveal.errors import BadSetting, StoreUnusable
 from foveal.stores.memory import MemoryStore
 from foveal.stores.sqlite.connection import Durability
 from foveal.stores.sqlite.store import SqliteStore
-from foveal.stores.tenant_name import check_tenant_name
 
 if TYPE_CHECKING:
     from foveal.stores.postgres.store import PostgresStore
@@ -31,6 +31,9 @@ __all__ = [
     "other_url_error",
     "require_postgres",
 ]
+
+TENANT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+"""Part of a file's name in a folder of stores, of every key in a database."""
 
 
 @overload
@@ -94,6 +97,14 @@ def open_store(
     check_tenant_name(tenant)
     pool = PostgresPool(str(path), wait_s=timeout)
     return PostgresStore(pool, tenant, owns_pool=True, durable=durability == "full")
+
+
+def check_tenant_name(name: str) -> str:
+    """Return a valid tenant name; raises `BadSetting`."""
+    if not TENANT_NAME.fullmatch(name):
+        allowed = "1 to 63 lower-case letters, digits, - and _, starting with a letter or digit"
+        raise BadSetting("tenant", name, allowed)
+    return name
 
 
 def is_postgres_url(path: str | os.PathLike[str]) -> bool:

@@ -12,13 +12,11 @@
 
 The drop-in server shares the modules that know no HTTP library:
 
-client_request        reads a client's request, and encodes it with other messages
+client_request        reads a client's request, and encodes it with other messages and their cache marks
 digests               digest chain of a history, by which a conversation is recognised
 recognised_messages   the digests of one conversation, and how a request continues it
-marked_messages       cache marks of a reduced history
 attempts              which requests are sent for one request of a client, and what is read of each response
-upstream_reply        the reply in the bytes of a response
-reply_copy            a copy of the bytes that pass, up to the end of the reply
+upstream_reply        the reply in the bytes of a response, and a copy of those that pass
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, Instructed, parts
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.bound_thinking import with_dropped_blocks
+from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, strip_cache_marks
 from foveal.core.wire.common import Json, native_dialect
 from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
 from foveal.core.wire.thinking_check import has_thinking_blocks
+from foveal.providers import cache_breakpoints
 from foveal.transport.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 
 _MESSAGES_FIELD: Final[dict[Dialect, str]] = {
@@ -435,3 +437,25 @@ def _decode_chat(raw: Raw) -> Json:
     if None not in values and [] not in values:
         return message
     return {name: value for name, value in message.items() if value is not None and value != []}
+
+
+# ── Cache marks of a reduced history (Anthropic) ──────────────────────────────────────────────────
+
+_MESSAGE_MARKS: Final = 2
+"""Marks that the rule sets in the messages: on the newest block, and on the last one of the request before."""
+
+
+def with_cache_marks(messages: Sequence[Json], request: ClientRequest, before: Sequence[Json]) -> list[Json]:
+    """Return the messages with cache marks; `before` are the unmarked messages of the previous request.
+
+    The messages that had the client's marks may be gone. So the client's marks are removed, and marks are set by
+    the rule of `providers.cache_breakpoints`: as many as remain of the four, and none for a client without any."""
+    bare: list[Json] = [strip_cache_marks(message) for message in messages]
+    kept = count_cache_marks_in_json(request.system) + count_cache_marks_in_json(request.tools)
+    left = MAX_CACHE_MARKS - kept
+    if not count_cache_marks_in_json(request.body) or left <= 0:
+        return bare
+    with_marks: list[Json] = cache_breakpoints.add_breakpoints(
+        {"messages": bare}, before if left >= _MESSAGE_MARKS else ()
+    )["messages"]
+    return with_marks

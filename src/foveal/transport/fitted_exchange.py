@@ -21,11 +21,10 @@ from foveal.core.wire.bedrock.converse_bytes import mark_bytes
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
 from foveal.errors import ContextOverflow, ConversationIdMissing, FovealError
-from foveal.transport.client_request import ClientRequest
+from foveal.transport.client_request import ClientRequest, with_cache_marks
 from foveal.transport.conversation_pool import Continued, ConversationPool
 from foveal.transport.digests import summary_digest
-from foveal.transport.marked_messages import with_cache_marks
-from foveal.transport.reply_copy import ReplyCopy
+from foveal.transport.upstream_reply import ReplyCopy
 
 LOG: Final = logging.getLogger("foveal.transport")
 MAX_RESERVE_SHARE: Final = 2

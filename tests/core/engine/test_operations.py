@@ -303,7 +303,7 @@ def _hidden_steps(log: Iterable[Event]) -> list[str]:
 @pytest.mark.parametrize(
     ("policy", "window"),
     [(name, 6_000) for name in ("economy", "handoff", "rolling", "recent", "confirm")]
-    + [("economy", 16_000)],
+    + [("economy", 10_000)],
 )
 def test_no_request_exceeds_the_limit_after_many_expansions(policy: Any, window: int) -> None:
     ctx = Context(plain_model(window), tokenizer=ESTIMATE, policy=policy)

@@ -476,7 +476,7 @@ def test_a_broken_stream_breaks_off_for_the_client_too(proxy: ProxyServer, switc
 def test_a_response_too_large_to_record_is_forwarded(
     proxy: ProxyServer, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveal.transport.reply_copy.MAX_RECORDED_REPLY_BYTES", 100_000)
+    monkeypatch.setattr("foveal.transport.upstream_reply.MAX_RECORDED_REPLY_BYTES", 100_000)
     huge = completion("large " * 50_000)
     switch.script = lambda seen: [answer(huge)]
     reply = ask(proxy, messages=[user("Huge.")])

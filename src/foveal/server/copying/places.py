@@ -20,9 +20,8 @@ from foveal.server.copying.session_copy import CopiedStore, SessionTarget
 from foveal.server.copying.table_copy import ServiceTables
 from foveal.server.databases import SqliteDatabase
 from foveal.server.storage import DataFolder
-from foveal.stores import SqliteStore
+from foveal.stores import SqliteStore, check_tenant_name
 from foveal.stores.sqlite.read_only import ReadOnlySqliteStore
-from foveal.stores.tenant_name import check_tenant_name
 
 if sys.platform != "win32":
     import fcntl

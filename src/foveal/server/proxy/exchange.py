@@ -28,9 +28,8 @@ from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting, ContextOverflow, StoreError
 from foveal.server.proxy.conversation import ProxiedConversation, is_message, restore_client_facts
 from foveal.server.proxy.request_check import RequestCheck
-from foveal.transport.client_request import ClientRequest
+from foveal.transport.client_request import ClientRequest, with_cache_marks
 from foveal.transport.digests import empty_history_digest, extend_digests
-from foveal.transport.marked_messages import with_cache_marks
 from foveal.transport.recognised_messages import IndexedMessage
 from foveal.transport.upstream_reply import UpstreamReply
 

@@ -30,7 +30,7 @@ from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.shared_response import SharedResponse
 from foveal.server.runtime import ProxyRequestEnded, Runtime
 from foveal.transport.client_request import ClientRequest
-from foveal.transport.reply_copy import ReplyCopy
+from foveal.transport.upstream_reply import ReplyCopy
 from foveal.web.asgi_extensions import write_now_of
 from foveal.web.http_errors import HttpError, error_format, stream_error_event
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Self
 from uuid import uuid4
 
@@ -24,20 +25,28 @@ from foveal.core.log.events import Event
 from foveal.errors import BadSetting, Conflict, LeaseLost, StoreError, StoreUnusable, UnknownSession
 from foveal.ports import Checkpoint, Hit, SessionEnd, SessionInfo
 from foveal.stores.compression import digest
-from foveal.stores.event_rows import pack_lines, to_lines
-from foveal.stores.postgres import reading, rewriting
+from foveal.stores.event_rows import erase_line, pack_lines, to_lines
+from foveal.stores.postgres import reading
 from foveal.stores.postgres import sql_statements as statements
-from foveal.stores.postgres.connection import PostgresPool, Rows, SqlStatement
-from foveal.stores.postgres.error_advice import BlobMissing, ConnectionLost
+from foveal.stores.postgres.connection import Connection, PostgresPool, Rows, SqlStatement
+from foveal.stores.postgres.error_advice import (
+    BlobMissing,
+    ConnectionLost,
+    TransactionUndone,
+    translate_errors,
+)
 from foveal.stores.postgres.schema import STORE_MIGRATIONS, migrate
 from foveal.stores.postgres.search_index import PostgresIndex
-from foveal.stores.postgres.sql_statements import AppendRequest, SessionName, StoredBlob
+from foveal.stores.postgres.sql_statements import POSTGRES_EVENT_BYTES, AppendRequest, SessionName, StoredBlob
 from foveal.stores.postgres.text_values import from_text, to_key, to_text
 from foveal.stores.postgres.thread_work import outside_loop, packer
 
 MAX_SESSION_EVENTS: Final = 1 << 32
 """As in SQLite."""
 _RETRY_DELAY_S: Final = 0.05
+_ERASE_PAGE_EVENTS: Final = 1_000
+_MAX_REWRITE_S: Final = 120.0
+"""Longest statement of a fork or an erasure; both grow with the session."""
 _MAX_KNOWN_BLOBS: Final = 10_000
 _MAX_TENANT_BYTES: Final = 1_000
 KNOWN_END_TTL_S: Final = 0.2
@@ -306,17 +315,73 @@ class PostgresStore:
 
     async def fork(self, session: str, new: str, *, at: int) -> None:
         await self._open()
-        target = self._name(new, writes=True)
-        await rewriting.fork(
-            self._pool, self._name(session), target, _full_id(new), session, new, at=at, now=self._clock()
-        )
+        source, target = self._name(session), self._name(new, writes=True)
+        async with self._pool.transaction(self.tenant, statement_s=_MAX_REWRITE_S) as connection:
+            # The lock lets others append to the source, but not erase it.
+            found = await _run(connection, statements.lock_session(source, "KEY SHARE"))
+            if not found:
+                raise UnknownSession(session)
+            key, head, _ = found[0]
+            existing = await _run(connection, statements.session_info(target))
+            if existing:
+                raise Conflict(new, given=0, next_seq=existing[0][5])
+            if not 0 <= at < head:
+                raise StoreError(
+                    f"session {session!r} has events 0 to {head - 1}; it cannot be forked at {at}"
+                )
+            created = statements.create_fork(target, _full_id(new), key, at, self._clock())
+            ((copy, is_fenced),) = await _run(connection, created)
+            if is_fenced:
+                raise LeaseLost(new)
+            if copy is None:  # created by another process just now
+                ((_, _, _, _, _, end, _, _),) = await _run(connection, statements.session_info(target))
+                raise Conflict(new, given=0, next_seq=end)
+            for statement in statements.copy_rows(self.tenant, key, copy, at):
+                await _run(connection, statement)
 
     async def erase(self, session: str) -> None:
+        """Replace all facts of a session by `Erased`, and delete its title, blobs, checkpoint and index.
+
+        An erasure whose connection breaks is run again: erasing twice is the same as erasing once."""
         await self._open()
+        name = self._name(session, writes=True)
+        until = time.monotonic() + self._pool.wait_s
         try:
-            await rewriting.erase(self._pool, self._name(session, writes=True), session)
+            while True:
+                try:
+                    return await self._erase_once(name, session)
+                except (ConnectionLost, TransactionUndone):
+                    if time.monotonic() > until:
+                        raise
+                    await asyncio.sleep(_RETRY_DELAY_S)
         finally:
             self._known_ends.pop(session, None)
+
+    async def _erase_once(self, name: SessionName, session: str) -> None:
+        async with self._pool.transaction(self.tenant, statement_s=_MAX_REWRITE_S) as connection:
+            found = await _run(connection, statements.lock_session(name, "UPDATE"))
+            if not found:
+                raise UnknownSession(session)
+            key, head, is_fenced = found[0]
+            if is_fenced:
+                raise LeaseLost(session)
+            size = await self._erase_events(connection, key, head)
+            digests = [row[0] for row in await _run(connection, statements.digests_of(self.tenant, key))]
+            for statement in statements.delete_texts(self.tenant, key, digests, size):
+                await _run(connection, statement)
+
+    async def _erase_events(self, connection: Connection, key: int, head: int) -> int:
+        """Replace the bodies of all events; return the bytes that the session takes then."""
+        size = 0
+        for first in range(0, head, _ERASE_PAGE_EVENTS):
+            last = min(first + _ERASE_PAGE_EVENTS, head) - 1
+            rows = await _run(connection, statements.lines_to_erase(self.tenant, key, first, last))
+            with translate_errors(self._pool.name):
+                bodies = await outside_loop(sum(len(row[1]) for row in rows), partial(_erased_bodies, rows))
+            seqs = [row[0] for row in rows]
+            await _run(connection, statements.replace_bodies(self.tenant, key, seqs, bodies))
+            size += sum(len(body) + POSTGRES_EVENT_BYTES for body in bodies)
+        return size
 
     # ── Parts ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -355,3 +420,15 @@ def _check(session: str, result: tuple[bool, bool]) -> None:
 def _full_id(session: str) -> str | None:
     """Return the id of a session as it is stored beside its key; None if the key has all of it."""
     return to_text(session) if to_key(session) != to_text(session) else None
+
+
+def _erased_bodies(rows: Rows) -> list[bytes]:
+    return [
+        erase_line(packer(), packer().unpack(body) if blob is None else packer().decompress_blob(blob))
+        for _, body, blob in rows
+    ]
+
+
+async def _run(connection: Connection, statement: SqlStatement) -> Rows:
+    cursor = await connection.execute(statement.sql, statement.values, binary=True)
+    return await cursor.fetchall() if cursor.description else []

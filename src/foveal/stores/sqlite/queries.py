@@ -20,9 +20,8 @@ from foveal.core.log.codec import encode
 from foveal.core.log.events import Event
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
-from foveal.stores.compression import MAX_INLINE_BYTES, CutText, LinePacker
-from foveal.stores.event_rows import MAX_COUNTED_SHARERS, EventRow, to_events
-from foveal.stores.sqlite.blobs import blob_share, insert_cuts
+from foveal.stores.compression import MAX_INLINE_BYTES, CutText, LinePacker, digest
+from foveal.stores.event_rows import BLOB_ROW_BYTES, MAX_COUNTED_SHARERS, EventRow, erase_line, to_events
 from foveal.stores.sqlite.schema import ACTIVE_LAG_S, EVENT_ROW_BYTES, ID_STRIDE
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -67,7 +66,7 @@ def append(
         connection.execute("UPDATE sessions SET active = ? WHERE key = ?", (now, key))
     for nr, row in enumerate(rows):
         if row.packed.cuts:
-            insert_cuts(connection, packer, start + nr, row.packed.cuts)
+            _insert_cuts(connection, packer, start + nr, row.packed.cuts)
     return key
 
 
@@ -267,7 +266,7 @@ def session_info(connection: apsw.Connection, session: str) -> SessionInfo:
     row = connection.execute(f"{_SELECT_INFO} WHERE sessions.id = ?", (session,)).get
     if row is None:
         raise UnknownSession(session)
-    return _info(row, blob_share(connection, row[-1]))
+    return _info(row, _blob_share(connection, row[-1]))
 
 
 def list_sessions(
@@ -284,9 +283,9 @@ def list_sessions(
         ]
     listed = [row for row in rows if before is None or _place(row) < before]
     page = sorted(listed, key=_place, reverse=True)[:limit]
-    shares = _all_blob_shares(connection) if limit is None else None
+    shares = _all__blob_shares(connection) if limit is None else None
     return [
-        _info(row, blob_share(connection, row[-1]) if shares is None else shares.get(row[-1], 0.0))
+        _info(row, _blob_share(connection, row[-1]) if shares is None else shares.get(row[-1], 0.0))
         for row in page
     ]
 
@@ -315,7 +314,7 @@ def _newest_rows(
     return rows
 
 
-def _all_blob_shares(connection: apsw.Connection) -> dict[int, float]:
+def _all__blob_shares(connection: apsw.Connection) -> dict[int, float]:
     """Return the share of each session in the bytes of its blobs, in one query."""
     return dict(
         connection.execute(f"""
@@ -343,3 +342,88 @@ def _info(row: InfoRow, share: float) -> SessionInfo:
         bytes=size + round(share),
         erased=bool(erased),
     )
+
+
+# ── Erasing ───────────────────────────────────────────────────────────────────────────────────────
+
+_ERASE_BATCH_EVENTS: Final = 1_000
+
+
+def erase(connection: apsw.Connection, packer: LinePacker, session: str) -> int:
+    """Replace all facts of a session by `Erased`, and delete its title, blobs and checkpoint; return its key."""
+    key, end, _ = get_session(connection, session)
+    first, last = key * ID_STRIDE, key * ID_STRIDE + end - 1
+    total = 0
+    for start in range(first, last + 1, _ERASE_BATCH_EVENTS):
+        left = _erased_bodies(connection, packer, start, min(start + _ERASE_BATCH_EVENTS - 1, last))
+        totals = list(accumulate((len(body) + EVENT_ROW_BYTES for _, body in left), initial=total))
+        total = totals[-1]
+        rows = ((body, size, id) for (id, body), size in zip(left, totals[1:], strict=True))
+        connection.executemany("UPDATE events SET body = ?, total = ? WHERE id = ?", rows)
+    orphans = "SELECT blob FROM cuts WHERE event BETWEEN ?1 AND ?2"
+    connection.execute(
+        f"DELETE FROM blobs WHERE id IN ({orphans}) AND NOT EXISTS "
+        "(SELECT 1 FROM cuts WHERE blob = blobs.id AND NOT event BETWEEN ?1 AND ?2)",
+        (first, last),
+    )
+    connection.execute("DELETE FROM cuts WHERE event BETWEEN ? AND ?", (first, last))
+    connection.execute("DELETE FROM checkpoints WHERE session = ?", (key,))
+    connection.execute("UPDATE sessions SET title = '', erased = 1 WHERE key = ?", (key,))
+    return key
+
+
+def _erased_bodies(
+    connection: apsw.Connection, packer: LinePacker, first: int, last: int
+) -> list[tuple[int, bytes]]:
+    """Return the id and the body after erasure of each event.
+
+    The blobs need not be read, because a line without its cuts names its kind. Only a line that is itself a blob is
+    decompressed."""
+    found = connection.execute(
+        "SELECT events.id, coalesce(blobs.body, events.body), blobs.id IS NOT NULL FROM events"
+        " LEFT JOIN cuts ON event = events.id AND nr = 0 AND length(events.body) = 0"
+        " LEFT JOIN blobs ON blobs.id = blob WHERE events.id BETWEEN ? AND ? ORDER BY events.id",
+        (first, last),
+    )
+    return [
+        (id, erase_line(packer, packer.decompress_blob(body) if is_blob else packer.unpack(body)))
+        for id, body, is_blob in found
+    ]
+
+
+# ── Large texts, stored once per content ──────────────────────────────────────────────────────────
+
+
+def _insert_cuts(
+    connection: apsw.Connection, packer: LinePacker, event: int, cuts: Sequence[CutText]
+) -> None:
+    rows = [
+        (event, nr, cut.offset, _insert_blob(connection, packer, cut.text)) for nr, cut in enumerate(cuts)
+    ]
+    connection.executemany("INSERT INTO cuts VALUES (?, ?, ?, ?)", rows)
+
+
+def _insert_blob(connection: apsw.Connection, packer: LinePacker, text: bytes) -> int:
+    name = digest(text)
+    existing: int | None = connection.execute("SELECT id FROM blobs WHERE digest = ?", (name,)).get
+    if existing is not None:
+        return existing
+    body = packer.compress_blob(text)
+    connection.execute(
+        "INSERT INTO blobs(digest, size, body) VALUES (?, ?, ?)", (name, len(body) + BLOB_ROW_BYTES, body)
+    )
+    return connection.last_insert_rowid()
+
+
+def _blob_share(connection: apsw.Connection, key: int) -> float:
+    """Return the session's share of the bytes of its blobs: a blob counts equally for each session that uses it, up
+    to `MAX_COUNTED_SHARERS`."""
+    share: float = connection.execute(
+        f"""
+        SELECT total(size * 1.0 / (SELECT count(*) FROM
+            (SELECT DISTINCT event / {ID_STRIDE} FROM cuts WHERE blob = blobs.id LIMIT {MAX_COUNTED_SHARERS})))
+        FROM blobs WHERE id IN (SELECT blob FROM cuts WHERE event BETWEEN ? AND ?)
+        """,
+        (key * ID_STRIDE, key * ID_STRIDE + ID_STRIDE - 1),
+    ).get
+    return share

@@ -17,7 +17,7 @@ from foveal.errors import BadSetting
 from foveal.ports import Checkpoint, Hit, SessionEnd, SessionInfo
 from foveal.stores.event_rows import to_rows
 from foveal.stores.search_words import searchable_text
-from foveal.stores.sqlite import erase, queries
+from foveal.stores.sqlite import queries
 from foveal.stores.sqlite.connection import Durability, StoreConnection, Work, in_transaction
 from foveal.stores.sqlite.schema import ID_STRIDE
 from foveal.stores.sqlite.store_files import StoreFile, StoreFiles
@@ -206,7 +206,7 @@ class SqliteStore:
 
     async def erase(self, session: str) -> None:
         def work(db: StoreConnection) -> None:
-            db.text_index.remove(erase.erase(db.connection, db.packer, session))
+            db.text_index.remove(queries.erase(db.connection, db.packer, session))
 
         with self._last_seqs.invalidating():
             await self._write(work)
