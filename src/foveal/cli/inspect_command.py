@@ -84,7 +84,7 @@ def inspect(args: Namespace) -> int:
 
 def _sources(args: Namespace) -> tuple[list[ArchiveSource], list[str]]:
     """Return the places to read, and the arguments that name sessions in them."""
-    from foveal.recall.archive.session_places import default_sources, given_sources
+    from foveal.recall.archive.places import default_sources, given_sources
 
     places = [given for given in args.places if _is_place(given)]
     sessions = [given for given in args.places if given not in places]

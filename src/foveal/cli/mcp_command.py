@@ -63,7 +63,7 @@ async def _serve(args: Namespace) -> None:
     import asyncio
 
     from foveal.recall.archive import Archive
-    from foveal.recall.archive.session_places import default_sources, given_sources
+    from foveal.recall.archive.places import default_sources, given_sources
 
     given = [*args.paths, *args.store]
     sources = given_sources(given, tenant=args.tenant) if given else default_sources()

@@ -18,12 +18,16 @@ from typing import Final, NamedTuple
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.inspector.sessions.figures import SessionFigures
-from foveal.inspector.sessions.last_events import MAX_TAIL_BYTES, read_tail
 from foveal.inspector.sessions.listing import ListedSession, SessionList
 from foveal.inspector.sessions.source import SessionRow
 from foveal.recall.archive import TranscriptSource
 from foveal.recall.archive.source import SessionDetails, SessionLog
-from foveal.recall.archive.transcript_source import MAX_TRANSCRIPT_BYTES, transcript_place
+from foveal.recall.archive.transcript_source import (
+    MAX_TAIL_BYTES,
+    MAX_TRANSCRIPT_BYTES,
+    read_tail,
+    transcript_place,
+)
 
 MAX_ROW_EVENTS: Final = 2_000
 MAX_KEPT_FIGURES: Final = 2_000

@@ -34,12 +34,10 @@ from foveal.recall.archive.answer import (
     search_head,
     session_title,
 )
-from foveal.recall.archive.background_indexing import BackgroundIndexing
 from foveal.recall.archive.index import ArchiveIndex
 from foveal.recall.archive.index_file import IndexFile
-from foveal.recall.archive.raw_scan import RawScan
-from foveal.recall.archive.session_filter import SessionFilter
-from foveal.recall.archive.session_query import QueryPart, significant_parts
+from foveal.recall.archive.indexing import BackgroundIndexing, RawScan
+from foveal.recall.archive.session_filter import QueryPart, SessionFilter, significant_parts
 from foveal.recall.archive.source import (
     ArchiveSource,
     RecallProblem,

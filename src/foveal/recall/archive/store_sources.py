@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import apsw
 
-from foveal.core.log.events import Event, Opened, extras
+from foveal.core.log.events import Event, Opened
 from foveal.errors import StoreUnusable
 from foveal.ports import SessionInfo, Store
 from foveal.recall.archive.source import (
@@ -26,9 +26,10 @@ from foveal.recall.archive.source import (
     SessionDetails,
     SessionEntry,
     SessionLog,
+    recorded_folder,
     session_handle,
+    whole_title,
 )
-from foveal.recall.archive.whole_title import whole_title
 from foveal.stores import require_postgres
 from foveal.stores.compression import LinePacker
 from foveal.stores.sqlite import queries
@@ -303,11 +304,10 @@ def _store_entry(place: str, info: SessionInfo) -> SessionEntry:
 
 def _store_details(info: SessionInfo | None, first: Sequence[Event]) -> SessionDetails:
     opened = first[0].fact if first else None
-    folder = extras(opened.settings).get("folder") if isinstance(opened, Opened) else None
     return SessionDetails(
         kind="foveal",
         title=whole_title(info.title if info else "", [(event.fact, event.at) for event in first]),
-        folder=folder if isinstance(folder, str) else "",
+        folder=recorded_folder(opened),
         events=info.events if info else None,
         created=info.created if info else None,
         model=opened.model if isinstance(opened, Opened) else "",
