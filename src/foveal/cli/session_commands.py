@@ -42,15 +42,14 @@ from foveal.core.wire import original_text, transcript_text, wire_for
 from foveal.core.wire.safe_print import one_line, readable, visible
 from foveal.errors import FovealError
 from foveal.ports import Store
-from foveal.sessions.log_reader import find_effective, fold_view, read_slices
-from foveal.sessions.stored_sessions import (
-    EXPORT_DIALECTS,
-    SessionExport,
+from foveal.recall.archive.stored_sessions import (
     all_sessions,
     find_session,
     make_store_folder,
     session_exists,
 )
+from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 from foveal.stores import open_store
 from foveal.transcripts import Transcript
 

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from foveal.core.log.events import Event, Opened
 from foveal.core.tokens.counter import counter
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
-from foveal.inspector.sessions.listing import ListedSession, SessionList
 from foveal.inspector.sessions.reader import POLL_S, REST_PER_WORK, ArchivedSession
 from foveal.inspector.sessions.rows import SessionRows, bare_row
 from foveal.inspector.sessions.source import (
@@ -34,6 +34,7 @@ from foveal.inspector.sessions.source import (
     SessionRow,
 )
 from foveal.recall.archive import Archive, ArchiveSource, TranscriptSource
+from foveal.recall.archive.listing import ListedSession, SessionList, sessions_named
 
 if TYPE_CHECKING:
     from foveal.inspector.sessions.actions import SessionActor
@@ -203,9 +204,18 @@ class SessionCollection:
         return (await self._resolve(name)).entry.handle
 
     async def _resolve(self, name: str) -> ListedSession:
+        """Return the session with this handle or id, or the only one whose id begins with it."""
         async with self._lock:
             await self._sessions.refresh()
-            return self._sessions.resolve(name)
+        listed, problems = self._sessions.get(name), self._sessions.problems
+        found = [listed] if listed is not None else sessions_named(self._sessions, name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            keys = ", ".join(each.entry.handle for each in found[:5])
+            raise SessionMissing(f"{len(found)} sessions are called {one_line(name)}: use one of {keys}")
+        more = f"; what could not be read: {problems[0]}" if problems else ""
+        raise SessionMissing(f"there is no session {one_line(name)}, or it was erased{more}")
 
     def _reader(self, listed: ListedSession, about: SessionAbout, first: Event | None) -> ArchivedSession:
         async def act(action: SessionAction) -> ActionResult:

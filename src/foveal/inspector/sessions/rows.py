@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.inspector.sessions.figures import SessionFigures
-from foveal.inspector.sessions.listing import ListedSession, SessionList
 from foveal.inspector.sessions.source import SessionRow
 from foveal.recall.archive import TranscriptSource
+from foveal.recall.archive.listing import ListedSession, SessionList
 from foveal.recall.archive.source import SessionDetails, SessionLog
 from foveal.recall.archive.transcript_source import (
     MAX_TAIL_BYTES,
