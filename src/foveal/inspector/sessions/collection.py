@@ -24,10 +24,7 @@ from foveal.errors import FovealError
 from foveal.inspector.sessions.reader import POLL_S, REST_PER_WORK, ArchivedSession
 from foveal.inspector.sessions.rows import SessionRows, bare_row
 from foveal.inspector.sessions.source import (
-    ActionResult,
-    NotWritable,
     SessionAbout,
-    SessionAction,
     SessionChanges,
     SessionMissing,
     SessionPage,
@@ -218,19 +215,8 @@ class SessionCollection:
         raise SessionMissing(f"there is no session {one_line(name)}, or it was erased{more}")
 
     def _reader(self, listed: ListedSession, about: SessionAbout, first: Event | None) -> ArchivedSession:
-        async def act(action: SessionAction) -> ActionResult:
-            if refusal := self._actor.refusal(listed.source):
-                raise NotWritable(refusal)
-            return await self._actor.act(listed.source, listed.entry.key, action)
-
         return ArchivedSession(
-            listed.source,
-            listed.entry,
-            about,
-            first=first,
-            act=act,
-            writers=self._actor.writers,
-            next_generation=lambda: next(self._generations),
+            listed, about, first=first, actor=self._actor, next_generation=lambda: next(self._generations)
         )
 
     async def _about(self, listed: ListedSession) -> tuple[SessionAbout, Event | None]:

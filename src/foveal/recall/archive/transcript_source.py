@@ -34,7 +34,7 @@ from foveal.recall.archive.source import (
 )
 from foveal.transcripts import Transcript, UnreadableTranscript
 from foveal.transcripts.jsonl import GZIP_MAGIC, read_lines
-from foveal.transcripts.read import TRANSCRIPT_SUFFIXES, UNKNOWN_FORMAT
+from foveal.transcripts.read import UNKNOWN_FORMAT, is_transcript_name
 from foveal.transcripts.transcript import TimedFact, parse_time
 
 HEAD_BYTES: Final = 128 << 10
@@ -69,12 +69,6 @@ class FileVersion(NamedTuple):
     modified_ns: int
     size: int
     inode: int
-
-
-def _is_transcript_name(name: str) -> bool:
-    """Return whether a file in a folder can be a transcript. Claude Code describes each of its sub-agents in a file
-    beside its transcript, `agent-a1b2.meta.json`."""
-    return name.endswith(TRANSCRIPT_SUFFIXES) and not name.endswith(".meta.json")
 
 
 class LoadedFile(NamedTuple):
@@ -184,7 +178,7 @@ class TranscriptSource:
         found = (
             (str(path), version)
             for path in paths
-            if not is_folder or _is_transcript_name(path.name)
+            if not is_folder or is_transcript_name(path.name)
             if (version := _file_version(path)) is not None
         )
         yield from nlargest(MAX_SOURCE_SESSIONS, found, key=lambda file: file[1])
