@@ -204,8 +204,8 @@ class SessionCollection:
         """Return the session with this handle or id, or the only one whose id begins with it."""
         async with self._lock:
             await self._sessions.refresh()
-        listed, problems = self._sessions.get(name), self._sessions.problems
-        found = [listed] if listed is not None else sessions_named(self._sessions, name)
+            listed, problems = self._sessions.get(name), self._sessions.problems
+            found = [listed] if listed is not None else sessions_named(self._sessions, name)
         if len(found) == 1:
             return found[0]
         if found:

@@ -60,10 +60,10 @@ class SessionList:
         self._sources = sources
         self._sessions: dict[str, ListedSession] = {}
         """By handle, the most recently active first."""
-        self._names: dict[tuple[str, str], str] = {}
-        """Handles by the names of the source and of the session."""
-        self._answered: list[str] = []
-        """Names of the sources that could be read."""
+        self._entries: dict[str, list[SessionEntry]] = {}
+        """Of each source that could be read, by its name."""
+        self._names: dict[tuple[str, str], str] | None = None
+        """Handles by the names of the source and of the session; None until one is asked for."""
         self._read_at = -MAX_LIST_AGE_S
         self._read_divisions: list[int] = []
         self._problems: list[str] = []
@@ -72,6 +72,7 @@ class SessionList:
         self._changes = 0
         self._changed: dict[str, tuple[tuple[float, ...], int]] = {}
         """For each session its version, and the number of its last change."""
+        self._are_changes_noted = True
 
     async def refresh(self, *, max_age: float = MAX_LIST_AGE_S) -> None:
         """List the sources again, unless that was done up to `max_age` seconds ago, and no file has turned out to
@@ -81,18 +82,17 @@ class SessionList:
         if divisions == self._read_divisions and time.monotonic() - self._read_at < max_age:
             return
         found: list[ListedSession] = []
-        self._problems, self._answered = [], []
+        self._entries, self._problems = {}, []
         for source in self._sources:
             try:
-                found += [ListedSession(entry, source) for entry in await source.entries()]
+                entries = self._entries[source.name] = await source.entries()
             except (FovealError, OSError) as problem:
                 self._problems.append(str(problem))
-            else:
-                self._answered.append(source.name)
+                continue
+            found += [ListedSession(entry, source) for entry in entries]
         found.sort(key=lambda each: each.order, reverse=True)
         self._sessions = {each.entry.handle: each for each in found}
-        self._names = {(each.source.name, each.entry.name): each.entry.handle for each in found}
-        self._note_changes()
+        self._names, self._are_changes_noted = None, False
         self._read_at, self._read_divisions = time.monotonic(), divisions
 
     def __iter__(self) -> Iterator[ListedSession]:
@@ -107,10 +107,7 @@ class SessionList:
 
     def handles(self) -> Mapping[str, Collection[str]]:
         """Return the handles of the sessions of each source that could be read, by its name."""
-        found: dict[str, set[str]] = {name: set() for name in self._answered}
-        for handle, each in self._sessions.items():
-            found[each.source.name].add(handle)
-        return found
+        return {name: {entry.handle for entry in entries} for name, entries in self._entries.items()}
 
     def origin_key(self, listed: ListedSession, details: SessionDetails, origin: str) -> str:
         """Return the key of the session that started this one as a sub-agent, or that it continues; "" if there is
@@ -119,6 +116,12 @@ class SessionList:
             path, part = transcript_place(listed.entry.key)
             if part:
                 return transcript_handle(path)
+            if self._names is None:
+                self._names = {
+                    (name, entry.name): entry.handle
+                    for name, entries in self._entries.items()
+                    for entry in entries
+                }
             return self._names.get((listed.source.name, details.parent), "")
         names = (origin, origin.rpartition("@")[0])
         keys = (session_handle(listed.source.name, name) for name in names if name)
@@ -129,6 +132,7 @@ class SessionList:
     @property
     def cursor(self) -> str:
         """Stands for the newest change."""
+        self._note_changes()
         return f"{self._run}-{self._changes}"
 
     def note_change(self, entry: SessionEntry) -> None:
@@ -137,14 +141,18 @@ class SessionList:
         self._changed[entry.handle] = entry.version, self._changes
 
     def _note_changes(self) -> None:
-        """Count the sessions as changed that are new or have another version."""
+        """Count the sessions as changed that the last refresh found new or with another version."""
+        if self._are_changes_noted:
+            return
         self._changed = {handle: known for handle, known in self._changed.items() if handle in self._sessions}
         for handle, each in self._sessions.items():
             if self._changed.get(handle, ((),))[0] != each.entry.version:
                 self.note_change(each.entry)
+        self._are_changes_noted = True
 
     def changed_since(self, cursor: str) -> list[ListedSession]:
         """Return the sessions that changed after `cursor`, newest first; all of them for one of another process."""
+        self._note_changes()
         run, _, number = cursor.partition("-")
         seen = int(number[:_MAX_CURSOR_DIGITS]) if run == self._run and number.isdecimal() else 0
         return [each for each in self if self._changed[each.entry.handle][1] > seen]
