@@ -864,7 +864,7 @@ def test_a_store_is_writable_if_it_can_be_created() -> None:
     program = """
 import os, sys
 from pathlib import Path
-from foveal.sessions.stored_sessions import is_writable
+from foveal.recall.archive.stored_sessions import is_writable
 if os.getuid() == 0:
     os.setuid(65534)
 print(*(is_writable(Path(path)) for path in sys.argv[1:]))

@@ -217,7 +217,7 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
         assert server.stderr is not None
         database, file = server.stderr.readline(), server.stderr.readline()
         server.communicate("", timeout=240)
-    assert file == f"foveal mcp: {notes}, line 1: this is no known transcript format\n"
+    assert file == f"foveal mcp: {notes}, line 1: this is not JSON: invalid character (byte 0 of the line)\n"
     assert database.startswith("foveal mcp: postgresql://127.0.0.1:1/none cannot be reached: ")
     assert "s3cret-word" not in database
     assert server.returncode == 0

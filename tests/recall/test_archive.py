@@ -314,6 +314,25 @@ def test_secrets_are_redacted(tmp_path: Path) -> None:
         assert A_KEY not in answer
 
 
+def test_a_session_is_named_by_a_beginning_before_a_part_of_its_id(tmp_path: Path) -> None:
+    codex = "rollout-2026-01-02T10-00-00-5973b6c0"
+    for name in (codex, "aa-bb5973", "5973"):
+        write_claude(tmp_path / f"{name}.jsonl", f"said in {name}")
+    archive = archive_of(tmp_path)
+    beginning = handles(run(archive.search("said", session="aa-bb5973")))[0][:7]
+    named = {
+        "5973": "5973",
+        "5973b": codex,
+        "73b6": codex,
+        "b597": "aa-bb5973",
+        beginning: "aa-bb5973",
+    }
+    for given, name in named.items():
+        assert f"said in {name}" in run(archive.read(given, "e0"))
+    with pytest.raises(RecallProblem, match="there is no session 597:"):
+        run(archive.read("597", "e0"))
+
+
 @pytest.mark.parametrize(
     ("session", "handle", "advice"),
     [

@@ -251,7 +251,7 @@ def _sqlite_version() -> str:
 
 
 def _store_state(store: Path) -> str:
-    from foveal.sessions.stored_sessions import is_writable
+    from foveal.recall.archive.stored_sessions import is_writable
 
     try:
         size = f"{store.stat().st_size:,} bytes"

@@ -84,15 +84,11 @@ def inspect(args: Namespace) -> int:
 
 def _sources(args: Namespace) -> tuple[list[ArchiveSource], list[str]]:
     """Return the places to read, and the arguments that name sessions in them."""
-    from foveal.recall.archive.session_places import default_sources, given_sources
+    from foveal.recall.archive.places import find_sources
 
     places = [given for given in args.places if _is_place(given)]
     sessions = [given for given in args.places if given not in places]
-    given = [*places, *args.store]
-    sources = given_sources(given, tenant=args.tenant) if given else default_sources()
-    if not sources:
-        raise FovealError("no sessions of Claude Code, Codex, pi or Foveal were found: name a path")
-    return sources, sessions
+    return find_sources([*places, *args.store], tenant=args.tenant), sessions
 
 
 def _is_place(given: str) -> bool:

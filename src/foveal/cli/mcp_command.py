@@ -63,12 +63,10 @@ async def _serve(args: Namespace) -> None:
     import asyncio
 
     from foveal.recall.archive import Archive
-    from foveal.recall.archive.session_places import default_sources, given_sources
+    from foveal.recall.archive.places import find_sources
 
     given = [*args.paths, *args.store]
-    sources = given_sources(given, tenant=args.tenant) if given else default_sources()
-    if not sources:
-        raise FovealError("no sessions of Claude Code, Codex, pi or Foveal were found: name a path")
+    sources = find_sources(given, tenant=args.tenant)
     archive = Archive(sources, tokens=args.tokens, work_s=SEARCH_S, kept=_open_index())
     archive.index_in_background()
     names = ", ".join(source.name for source in sources)

@@ -257,7 +257,7 @@ async def _named_recording(args: Namespace) -> Transcript:
     """Return the recording of a file, or the session of the store that the argument names."""
     from foveal import replay as lab
     from foveal.cli.session_commands import print_damaged, print_skipped
-    from foveal.sessions.stored_sessions import find_session
+    from foveal.recall.archive.stored_sessions import find_session
     from foveal.stores import open_store
 
     if Path(args.recording).exists() or not args.store.exists():

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from foveal import transcripts
-from foveal.cli.redacted_import import redact_transcript
 from foveal.config.project.safe_read import open_output
 from foveal.core.engine.cut_counts import cut_text
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
+    AnyFact,
     Clipped,
     Compacted,
     Dropped,
@@ -31,28 +33,30 @@ from foveal.core.log.events import (
     Reverted,
     Rewound,
     Superseded,
+    Text,
+    ToolReturned,
     Used,
     calls_of,
     handle,
     kind,
     text_of,
 )
+from foveal.core.redaction import redact_fact, scrub, scrub_span
 from foveal.core.view.request import Fitted, render_view
 from foveal.core.wire import original_text, transcript_text, wire_for
 from foveal.core.wire.safe_print import one_line, readable, visible
 from foveal.errors import FovealError
 from foveal.ports import Store
-from foveal.sessions.log_reader import find_effective, fold_view, read_slices
-from foveal.sessions.stored_sessions import (
-    EXPORT_DIALECTS,
-    SessionExport,
+from foveal.recall.archive.stored_sessions import (
     all_sessions,
     find_session,
     make_store_folder,
     session_exists,
 )
+from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 from foveal.stores import open_store
-from foveal.transcripts import Transcript
+from foveal.transcripts import TimedFact, Transcript
 
 APPEND_BATCH_EVENTS = 500
 
@@ -110,7 +114,7 @@ async def _import_one(store: Store, recording: Transcript, *, redacts: bool) -> 
     many = "s" * (recording.unknown != 1)
     note = f", {recording.unknown:,} line{many} not understood (kept as notes)" if recording.unknown else ""
     if redacts:
-        given, recording = recording, redact_transcript(recording)
+        given, recording = recording, _redact_transcript(recording)
         changed = sum(new is not old for new, old in zip(recording.facts, given.facts, strict=True))
         note += f", {changed:,} event{'s' * (changed != 1)} redacted" if changed else ""
     id = await _append_new(store, recording)
@@ -139,6 +143,41 @@ async def _append_new(store: Store, recording: Transcript) -> str:
 def _valid_unicode(name: str) -> str:
     """Return a name without surrogates, which come from file names that are not valid UTF-8."""
     return name.encode("utf-8", "replace").decode()
+
+
+def _redact_transcript(recording: Transcript) -> Transcript:
+    """Return the transcript without its secrets; an unchanged fact is the same object with its time."""
+    facts = tuple(_redact_fact(recording, timed) for timed in recording.facts)
+    return replace(recording, facts=facts, title=scrub(recording.title))
+
+
+def _redact_fact(recording: Transcript, timed: TimedFact) -> TimedFact:
+    fact, at = timed
+    new = redact_fact(fact)
+    if isinstance(new, Clipped):
+        new = _redact_spans(recording, new)
+    return timed if new is fact else (new, at)
+
+
+def _redact_spans(recording: Transcript, clipped: Clipped) -> Clipped:
+    # A clipped result is stored as spans of its text. Where redaction changes that text, the spans become the text
+    # that they showed, redacted, so that the view shows the same pieces.
+    text = _clipped_text(recording, clipped)
+    if scrub(text) is text:
+        return clipped
+    pieces = (piece if isinstance(piece, str) else scrub_span(text, *piece) for piece in clipped.pieces)
+    return replace(clipped, pieces=tuple(pieces))
+
+
+def _clipped_text(recording: Transcript, clipped: Clipped) -> str:
+    """Return the text of which a clipped result has spans."""
+    at = clipped.target - recording.first
+    fact: AnyFact | None = recording.facts[at][0] if 0 <= at < len(recording.facts) else None
+    content = fact.content if isinstance(fact, ToolReturned) else ""
+    if isinstance(content, str):
+        return content
+    part = content[clipped.part] if 0 <= clipped.part < len(content) else None
+    return part.text if isinstance(part, Text) else ""
 
 
 async def export(args: Namespace) -> int:

@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from foveal.errors import BadSetting, FovealError
-from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction
-from foveal.inspector.sessions.writable_sources import store_refusal
+from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction, store_refusal
 from foveal.ports import Provider
 from foveal.recall.archive import ArchiveSource
 

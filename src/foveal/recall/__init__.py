@@ -2,9 +2,9 @@
 
 from foveal.recall.excerpts import LineSelection, excerpt, parse_line_range
 from foveal.recall.grep import compile_grep
-from foveal.recall.ranking import spread_scores
 from foveal.recall.recall import InMemoryLibrary, Library, Recall
 from foveal.recall.schemas import tools
+from foveal.recall.search_answer import spread_scores
 
 __all__ = [
     "InMemoryLibrary",

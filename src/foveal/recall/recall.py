@@ -36,9 +36,8 @@ from foveal.core.wire.event_text import (
 from foveal.errors import BadSetting
 from foveal.ports import Hit
 from foveal.recall.excerpts import ALL_LINES, Excerpt, LineSelection, count_lines, excerpt
-from foveal.recall.ranking import spread_scores
 from foveal.recall.schemas import parse_arguments, parse_count, parse_handles, parse_selection
-from foveal.recall.search_answer import SearchAnswer
+from foveal.recall.search_answer import SearchAnswer, spread_scores
 
 if TYPE_CHECKING:
     from foveal.stores.sqlite.full_text import FullTextIndex

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from foveal.errors import BadSetting
 from foveal.transcripts.claude_code import CLAUDE_CODE
@@ -132,17 +132,22 @@ def read(
     """
     if format != "auto" and format not in FORMATS:
         raise BadSetting("format", format, f"auto, {', '.join(FORMATS)}")
+    reading = _Reading(format, progress, damaged)
     if not isinstance(source, str | os.PathLike):
-        return _read_stream(source, format, "", "stream", progress, 0, damaged)
+        return _read_stream(source, reading)
     path = Path(source)
-    if path.is_dir():
-        return _read_folder(path, format, progress, skipped, damaged)
-    return _read_file(path, format, progress, damaged)
+    return _read_folder(path, reading, skipped) if path.is_dir() else _read_file(path, reading)
 
 
-def _read_file(
-    path: Path, format: str, progress: Progress | None, damaged: SkippedCallback | None
-) -> Iterator[Transcript]:
+class _Reading(NamedTuple):
+    """How files are read; the arguments of `read`."""
+
+    format: str
+    progress: Progress | None
+    damaged: SkippedCallback | None
+
+
+def _read_file(path: Path, reading: _Reading) -> Iterator[Transcript]:
     stem = path.name.partition(".")[0] or path.name
     try:
         size = path.stat().st_size
@@ -150,20 +155,14 @@ def _read_file(
     except OSError as problem:
         raise UnreadableTranscript(str(path), 0, problem.strerror or str(problem)) from None
     with closing(stream):
-        yield from _read_stream(stream, format, str(path), stem, progress, size, damaged)
+        yield from _read_stream(stream, reading, str(path), stem, size)
 
 
 def _read_stream(
-    stream: BinaryIO,
-    format: str,
-    path: str,
-    stem: str,
-    progress: Progress | None,
-    size: int,
-    damaged: SkippedCallback | None,
+    stream: BinaryIO, reading: _Reading, path: str = "", stem: str = "stream", size: int = 0
 ) -> Iterator[Transcript]:
-    name = path or "the stream"
-    lines = join_document(read_lines(stream, progress=progress, total=size))
+    name, format = path or "the stream", reading.format
+    lines = join_document(read_lines(stream, progress=reading.progress, total=size))
     first_lines: list[JsonLine] = []
     try:
         first_lines = list(islice(lines, MAX_DETECTION_LINES if format == "auto" else 1))
@@ -172,8 +171,8 @@ def _read_stream(
         if format == "auto":
             format = _detect_lines(first_lines, lines, name)
         found: Iterator[JsonLine] = chain(first_lines, lines)
-        if damaged is not None:
-            found = _report_damage(found, name, damaged)
+        if reading.damaged is not None:
+            found = _report_damage(found, name, reading.damaged)
         yield from FORMATS[format].read(found, path, stem)
     except OSError as problem:
         raise UnreadableTranscript(name, 0, problem.strerror or str(problem)) from None
@@ -209,25 +208,20 @@ def _report_damage(lines: Iterable[JsonLine], name: str, damaged: SkippedCallbac
     damaged(UnreadableTranscript(name, first.line, first.words + rest))
 
 
-def _is_transcript_name(name: str) -> bool:
-    """Return whether a file of a folder can be a transcript; Claude Code describes a subagent in `.meta.json`."""
+def is_transcript_name(name: str) -> bool:
+    """Return whether a file of a folder can be a transcript. Claude Code describes each of its sub-agents in a file
+    beside its transcript, `agent-a1b2.meta.json`."""
     return name.endswith(TRANSCRIPT_SUFFIXES) and not name.endswith(".meta.json")
 
 
-def _read_folder(
-    folder: Path,
-    format: str,
-    progress: Progress | None,
-    skipped: SkippedCallback | None,
-    damaged: SkippedCallback | None,
-) -> Iterator[Transcript]:
-    paths = sorted(path for path in folder.rglob("*") if _is_transcript_name(path.name) and path.is_file())
+def _read_folder(folder: Path, reading: _Reading, skipped: SkippedCallback | None) -> Iterator[Transcript]:
+    paths = sorted(path for path in folder.rglob("*") if is_transcript_name(path.name) and path.is_file())
     sizes = list(map(_file_size, paths))
     done = read = 0
     for path, size in zip(paths, sizes, strict=True):
-        file_progress = _offset_progress(progress, done, sum(sizes))
+        file_progress = _offset_progress(reading.progress, done, sum(sizes))
         try:
-            yield from _read_file(path, format, file_progress, damaged)
+            yield from _read_file(path, reading._replace(progress=file_progress))
             read += 1
         except UnreadableTranscript as problem:
             if skipped is not None:

@@ -11,7 +11,7 @@ import pytest
 from foveal.agent.terminal.session_picker import age
 from foveal.core.log import Event, Opened, UserSaid
 from foveal.errors import FovealError
-from foveal.sessions.stored_sessions import SessionSummary, newest_session_of, session_summaries
+from foveal.recall.archive.stored_sessions import SessionSummary, newest_session_of, session_summaries
 from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE

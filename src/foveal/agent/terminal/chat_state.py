@@ -39,10 +39,10 @@ from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.providers.ollama_window import ensure_ollama_window
+from foveal.recall.archive.stored_sessions import find_session, make_store_folder
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.session import Session
-from foveal.sessions.stored_sessions import find_session, make_store_folder
 from foveal.stores import open_store
 from foveal.stores.session_locks import SessionLock, SessionLocks
 

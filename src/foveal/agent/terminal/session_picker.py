@@ -13,7 +13,12 @@ from foveal.agent.terminal.user_interface import LeaveChat, MenuItem, UserInterf
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
-from foveal.sessions.stored_sessions import SessionSummary, find_session, newest_session_of, session_summaries
+from foveal.recall.archive.stored_sessions import (
+    SessionSummary,
+    find_session,
+    newest_session_of,
+    session_summaries,
+)
 
 MAX_MENU_SESSIONS: Final = 500
 """Sessions that the menu offers, newest first."""

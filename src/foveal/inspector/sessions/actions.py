@@ -19,8 +19,13 @@ from foveal.core.log.events import Event, Opened, handle
 from foveal.core.policies import Policy
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.errors import UnknownHandle
-from foveal.inspector.sessions.source import ActionResult, NotWritable, OfferedWriter, SessionAction
-from foveal.inspector.sessions.writable_sources import store_refusal
+from foveal.inspector.sessions.source import (
+    ActionResult,
+    NotWritable,
+    OfferedWriter,
+    SessionAction,
+    store_refusal,
+)
 from foveal.inspector.timeline.event_sentences import event_sentence
 from foveal.ports import Store
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource

@@ -19,21 +19,19 @@ from msgspec.structs import replace
 
 from foveal.core.log.events import Event, Opened
 from foveal.core.tokens.counter import counter
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
-from foveal.inspector.sessions.listing import ListedSession, SessionList
 from foveal.inspector.sessions.reader import POLL_S, REST_PER_WORK, ArchivedSession
 from foveal.inspector.sessions.rows import SessionRows, bare_row
 from foveal.inspector.sessions.source import (
-    ActionResult,
-    NotWritable,
     SessionAbout,
-    SessionAction,
     SessionChanges,
     SessionMissing,
     SessionPage,
     SessionRow,
 )
 from foveal.recall.archive import Archive, ArchiveSource, TranscriptSource
+from foveal.recall.archive.listing import ListedSession, SessionList, sessions_named
 
 if TYPE_CHECKING:
     from foveal.inspector.sessions.actions import SessionActor
@@ -203,24 +201,22 @@ class SessionCollection:
         return (await self._resolve(name)).entry.handle
 
     async def _resolve(self, name: str) -> ListedSession:
+        """Return the session with this handle or id, or the only one whose id begins with it."""
         async with self._lock:
             await self._sessions.refresh()
-            return self._sessions.resolve(name)
+            listed, problems = self._sessions.get(name), self._sessions.problems
+            found = [listed] if listed is not None else sessions_named(self._sessions, name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            keys = ", ".join(each.entry.handle for each in found[:5])
+            raise SessionMissing(f"{len(found)} sessions are called {one_line(name)}: use one of {keys}")
+        more = f"; what could not be read: {problems[0]}" if problems else ""
+        raise SessionMissing(f"there is no session {one_line(name)}, or it was erased{more}")
 
     def _reader(self, listed: ListedSession, about: SessionAbout, first: Event | None) -> ArchivedSession:
-        async def act(action: SessionAction) -> ActionResult:
-            if refusal := self._actor.refusal(listed.source):
-                raise NotWritable(refusal)
-            return await self._actor.act(listed.source, listed.entry.key, action)
-
         return ArchivedSession(
-            listed.source,
-            listed.entry,
-            about,
-            first=first,
-            act=act,
-            writers=self._actor.writers,
-            next_generation=lambda: next(self._generations),
+            listed, about, first=first, actor=self._actor, next_generation=lambda: next(self._generations)
         )
 
     async def _about(self, listed: ListedSession) -> tuple[SessionAbout, Event | None]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import eq
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from foveal.core.log.events import Event
 from foveal.errors import UnknownSession
@@ -19,13 +19,17 @@ from foveal.inspector.sessions.source import (
     MAX_PART_EVENTS,
     ActionResult,
     LogEnd,
+    NotWritable,
     OfferedWriter,
     SessionAbout,
     SessionAction,
     SessionMissing,
 )
-from foveal.recall.archive import ArchiveSource, RecallProblem
-from foveal.recall.archive.source import SessionEntry, SessionLog
+from foveal.recall.archive.listing import ListedSession
+from foveal.recall.archive.source import RecallProblem, SessionLog
+
+if TYPE_CHECKING:
+    from foveal.inspector.sessions.actions import SessionActor
 
 POLL_S: Final = 0.5
 """Pause between two looks at a session that is followed."""
@@ -38,22 +42,19 @@ class ArchivedSession:
 
     def __init__(
         self,
-        source: ArchiveSource,
-        entry: SessionEntry,
+        listed: ListedSession,
         about: SessionAbout,
         *,
         first: Event | None = None,
-        act: Callable[[SessionAction], Awaitable[ActionResult]],
-        writers: Callable[[], Awaitable[tuple[OfferedWriter, ...]]],
+        actor: SessionActor,
         next_generation: Callable[[], int],
     ) -> None:
-        self.entry: Final = entry
-        self.source: Final = source
+        self.entry: Final = listed.entry
+        self.source: Final = listed.source
         self.first: Final = first
         """The first event, as far as it is known."""
         self._about = about
-        self._act = act
-        self._writers = writers
+        self._actor = actor
         self._next_generation = next_generation
         self._log: SessionLog | None = None
         self._generation = 0
@@ -99,10 +100,12 @@ class ArchivedSession:
             await asyncio.sleep(min(max(POLL_S, REST_PER_WORK * (now - began)), until - now))
 
     async def act(self, action: SessionAction) -> ActionResult:
-        return await self._act(action)
+        if refusal := self._actor.refusal(self.source):
+            raise NotWritable(refusal)
+        return await self._actor.act(self.source, self.entry.key, action)
 
     async def writers(self) -> tuple[OfferedWriter, ...]:
-        return await self._writers()
+        return await self._actor.writers()
 
     async def _look(self, max_age: float = 0.0) -> SessionLog:
         """Return the log as it is now, or was up to `max_age` seconds ago."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ import msgspec
 
 from foveal.core.log.events import Event
 from foveal.errors import FovealError
+from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
 
 MAX_PART_EVENTS: Final = 500
 """Events that one call of `SessionReader.read` returns."""
@@ -217,3 +219,20 @@ class SessionSource(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def store_refusal(source: ArchiveSource) -> str:
+    """Return why the sessions of a source cannot be changed; "" if it is a store that can be written."""
+    match source:
+        case StoreSource() | PostgresSource():
+            return ""
+        case SqliteSource():
+            folder = os.path.dirname(source.name)
+            if os.access(source.name, os.W_OK) and os.access(folder, os.W_OK):
+                return ""
+            return f"{source.name} cannot be written by this user"
+        case _:
+            return (
+                "a transcript of another program can only be read: what its model sees is decided there; "
+                "`foveal import` copies it into a store, where you can change it"
+            )

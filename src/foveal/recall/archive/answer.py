@@ -13,8 +13,7 @@ from foveal.core.tokens.counter import Counter
 from foveal.core.wire.event_text import RECALL_PREFIX, RECALL_READ, inline, quote_lines
 from foveal.core.wire.safe_print import one_line
 from foveal.ports import Hit
-from foveal.recall.archive.source import SessionDetails, SessionEntry
-from foveal.recall.archive.whole_title import MAX_SESSION_TITLE_CHARS
+from foveal.recall.archive.source import MAX_SESSION_TITLE_CHARS, SessionDetails, SessionEntry
 from foveal.recall.search_answer import SearchAnswer
 
 _MAX_FOLDER_CHARS = 200

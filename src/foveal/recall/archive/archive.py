@@ -34,12 +34,11 @@ from foveal.recall.archive.answer import (
     search_head,
     session_title,
 )
-from foveal.recall.archive.background_indexing import BackgroundIndexing
 from foveal.recall.archive.index import ArchiveIndex
 from foveal.recall.archive.index_file import IndexFile
-from foveal.recall.archive.raw_scan import RawScan
-from foveal.recall.archive.session_filter import SessionFilter
-from foveal.recall.archive.session_query import QueryPart, significant_parts
+from foveal.recall.archive.indexing import BackgroundIndexing, RawScan
+from foveal.recall.archive.listing import ListedSession, SessionList, sessions_named
+from foveal.recall.archive.session_filter import QueryPart, SessionFilter, significant_parts
 from foveal.recall.archive.source import (
     ArchiveSource,
     RecallProblem,
@@ -78,18 +77,6 @@ ReportProgress: TypeAlias = Callable[[float, float, str], Awaitable[None]]
 """Called with what is done, the total, and what is being done."""
 
 
-class _Located(NamedTuple):
-    """A session and its source."""
-
-    entry: SessionEntry
-    source: ArchiveSource
-
-    @property
-    def place(self) -> tuple[float, str]:
-        """By which sessions are ordered."""
-        return self.entry.active, self.entry.handle
-
-
 class FoundSessions(NamedTuple):
     """What a search over all sessions found."""
 
@@ -114,6 +101,7 @@ class Archive:
         if not MIN_ANSWER_TOKENS <= tokens - _FRAME_TOKENS <= MAX_ANSWER_TOKENS:
             least, most = MIN_ANSWER_TOKENS + _FRAME_TOKENS, MAX_ANSWER_TOKENS + _FRAME_TOKENS
             raise BadSetting("tokens", tokens, f"from {least:,} to {most:,}")
+        self._listed = SessionList(sources)
         self._sources = sources
         self._tokens = tokens
         self._counter = counting or counter()
@@ -128,10 +116,8 @@ class Archive:
         self._lock = asyncio.Lock()
         self._waiting = 0
         """Calls that wait for their turn."""
-        self._problems: list[str] = []
         self._unreadable: dict[str, tuple[float, ...]] = {}
         """Versions of the sessions that could not be indexed, by handle."""
-        self._is_empty = True
 
     async def close(self) -> None:
         """Close all sources, and the index."""
@@ -149,7 +135,7 @@ class Archive:
                 entries = [each for each in located if each.source is source]
                 if len(entries) == 1:
                     await self._details_if(SessionFilter(), entries[0])
-            return [scrub(problem) for problem in self._all_problems()]
+            return [scrub(problem) for problem in self._listed.problems]
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,8 +144,8 @@ class Archive:
         async with self._turn():
             located = await self._list(wanted or SessionFilter())
             if after:
-                last = self._resolve(located, after).place
-                located = [each for each in located if each.place < last]
+                last = self._resolve(located, after).order
+                located = [each for each in located if each.order < last]
             blocks: list[str] = []
             room, seen, shown = self._tokens - _FRAME_TOKENS, 0, ""
             until = time.monotonic() + self._work_s
@@ -175,10 +161,10 @@ class Archive:
                 if time.monotonic() > until:
                     break
             counts = len(blocks), len(located), seen
-            is_empty = self._is_empty or wanted in (None, SessionFilter())
+            is_empty = not self._listed or wanted in (None, SessionFilter())
             text = list_head(*counts, shown, is_empty=is_empty, is_page=bool(after))
             head = recall_line(text)
-            return "\n".join([head, *blocks, *self._problem_lines()])
+            return "\n".join([head, *blocks, *problem_lines(self._listed.problems)])
 
     async def search(
         self,
@@ -208,7 +194,7 @@ class Archive:
             if self._index.lasts and (self._count_to_index(located) or self._index.needs_tidying):
                 self._indexing.start()
             rest = left_lines(left, is_building=self._indexing.is_running, notice=self._index.notice)
-            return "\n\n".join([head, *blocks, *rest, *self._problem_lines()])
+            return "\n\n".join([head, *blocks, *rest, *problem_lines(self._listed.problems)])
 
     async def find_sessions(self, query: str, *, title_s: float, index_s: float) -> FoundSessions:
         """Return the sessions with all parts of the query in title, folder or id, the newest first, and then those
@@ -281,76 +267,52 @@ class Archive:
 
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _list(self, wanted: SessionFilter) -> list[_Located]:
+    async def _list(self, wanted: SessionFilter) -> list[ListedSession]:
         """Return the sessions of a period, the newest first; what could not be read becomes a problem."""
         first, last = wanted.period()
-        self._problems, self._is_empty = [], True
-        found: list[_Located] = []
-        listed: dict[str, set[str]] = {}
-        for source in self._sources:
-            try:
-                entries = await source.entries()
-            except (FovealError, OSError) as problem:
-                self._problems.append(str(problem))
-                continue
-            self._is_empty &= not entries
-            listed[source.name] = {entry.handle for entry in entries}
-            found += [_Located(entry, source) for entry in entries if first <= entry.active <= last]
+        await self._listed.refresh(max_age=0.0)
         try:
-            await self._index.forget_unlisted(listed)
+            await self._index.forget_unlisted(self._listed.handles())
         except StoreUnusable as problem:
-            self._problems.append(str(problem))
-        return sorted(found, key=lambda each: each.place, reverse=True)
+            self._listed.add_problem(problem)
+        return [each for each in self._listed if first <= each.entry.active <= last]
 
-    def _resolve(self, located: Sequence[_Located], session: str) -> _Located:
-        """Return the session with this handle or id, or the only one whose id contains it."""
-        name = session.strip()
-        exact = [each for each in located if name in (each.entry.handle, each.entry.name)]
-        found = exact or [each for each in located if len(name) >= 4 and name in each.entry.name]
+    def _resolve(self, located: Sequence[ListedSession], session: str) -> ListedSession:
+        """Return the session that a call names."""
+        found = sessions_named(located, session.strip(), by_part=True)
         if len(found) == 1:
             return found[0]
         if not found:
-            problems = self._all_problems()
+            problems = self._listed.problems
             more = f"; {problem_text(problems)}" if problems else ""
             raise RecallProblem(f"there is no session {inline(session)}: recall_sessions lists them{more}")
         handles = ", ".join(each.entry.handle for each in found[:5])
         raise RecallProblem(f"{len(found)} sessions are called {inline(session)}: give one of {handles}")
 
-    async def _details_if(self, wanted: SessionFilter, each: _Located) -> SessionDetails | None:
+    async def _details_if(self, wanted: SessionFilter, each: ListedSession) -> SessionDetails | None:
         """Return the details of a session, None if it does not match or cannot be read."""
         try:
             details = await each.source.describe(each.entry)
         except (FovealError, OSError) as problem:
-            self._add_problem(each, problem)
+            self._listed.add_problem(problem)
             return None
         return details if wanted.matches(each.entry, details) else None
 
     async def _select(
-        self, located: Sequence[_Located], wanted: SessionFilter, until: float
-    ) -> tuple[list[_Located], int]:
+        self, located: Sequence[ListedSession], wanted: SessionFilter, until: float
+    ) -> tuple[list[ListedSession], int]:
         """Return the sessions that match, and how many were not looked at until then."""
-        found: list[_Located] = []
+        found: list[ListedSession] = []
         for number, each in enumerate(located):
             if time.monotonic() > until:
                 return found, len(located) - number
             found += [each] if await self._details_if(wanted, each) is not None else []
         return found, 0
 
-    def _add_problem(self, each: _Located, problem: Exception) -> None:
-        # A transcript source keeps its problems, so that they are named again when the file is not tried again.
-        if str(problem) not in each.source.problems:
-            self._problems.append(str(problem))
-
-    def _problem_lines(self) -> list[str]:
-        return problem_lines(self._all_problems())
-
-    def _all_problems(self) -> list[str]:
-        return [*self._problems, *(text for each in self._sources for text in each.problems)]
-
     # ── Search ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _bring_up_to_date(
-        self, located: Sequence[_Located], until: float, progress: ReportProgress | None, query: str = ""
+        self, located: Sequence[ListedSession], until: float, progress: ReportProgress | None, query: str = ""
     ) -> int:
         """Index the sessions until the time is over: those that may answer the query first, then the newest. Return
         how many are searched completely: they are indexed, or their bytes have no word of the query."""
@@ -363,7 +325,7 @@ class Archive:
         await self._index_missing(missing, partial(self._is_over, until), progress)
         return len(self._index.current([each.entry for each in located]) | scan.without_words)
 
-    def _missing(self, located: Sequence[_Located]) -> list[_Located]:
+    def _missing(self, located: Sequence[ListedSession]) -> list[ListedSession]:
         """Return the sessions that are not indexed as they are now; all if a full index begins anew for them."""
         entries = [each.entry for each in located]
         current = self._index.current(entries)
@@ -376,7 +338,7 @@ class Archive:
     def _is_over(until: float) -> bool:
         return time.monotonic() > until
 
-    async def _scan(self, missing: Sequence[_Located], query: str, until: float) -> RawScan:
+    async def _scan(self, missing: Sequence[ListedSession], query: str, until: float) -> RawScan:
         """Look for the words of the query in the bytes of sessions, for at most half of the time that is left."""
         scan, now = RawScan(query), time.monotonic()
         if scan.words and len(missing) > 1:
@@ -387,7 +349,7 @@ class Archive:
         return scan
 
     async def _index_missing(
-        self, missing: Sequence[_Located], is_over: Callable[[], bool], progress: ReportProgress | None
+        self, missing: Sequence[ListedSession], is_over: Callable[[], bool], progress: ReportProgress | None
     ) -> None:
         total, done = sum(each.entry.size for each in missing), 0
         for each in missing:
@@ -404,12 +366,12 @@ class Archive:
                 await self._index.update(each.entry, each.source.name, log, report)
             except (FovealError, OSError) as problem:
                 self._unreadable[each.entry.handle] = each.entry.version
-                self._add_problem(each, problem)
+                self._listed.add_problem(problem)
             done += each.entry.size
 
     async def _with_all_parts(
-        self, query: str, located: Sequence[_Located], until: float
-    ) -> Sequence[_Located]:
+        self, query: str, located: Sequence[ListedSession], until: float
+    ) -> Sequence[ListedSession]:
         """Return the sessions whose texts have all parts of the query.
 
         After `until`, an identifier or a phrase counts as found in a message with all its words."""
@@ -424,13 +386,13 @@ class Archive:
                 ]
         return located
 
-    async def _contains(self, each: _Located, seqs: Sequence[int], part: QueryPart) -> bool:
+    async def _contains(self, each: ListedSession, seqs: Sequence[int], part: QueryPart) -> bool:
         """Return whether one of these events, of which the newest are read, has the part as it is written."""
         try:
             log = await each.source.open(each.entry)
             events = await log.pick(seqs[:MAX_COMPARED_EVENTS])
         except (FovealError, OSError) as problem:
-            self._add_problem(each, problem)
+            self._listed.add_problem(problem)
             return False
         return await asyncio.to_thread(
             lambda: any(part.occurs_in(search_text(event.fact)) for event in events)
@@ -448,7 +410,7 @@ class Archive:
             found.update(dict.fromkeys(handle for handle, _ in hits))
         return list(found)
 
-    def _count_to_index(self, located: Sequence[_Located]) -> int:
+    def _count_to_index(self, located: Sequence[ListedSession]) -> int:
         """Return how many sessions are not indexed completely, and can be."""
         if self._index.is_full:
             return 0
@@ -460,7 +422,7 @@ class Archive:
         )
 
     async def _matches(
-        self, located: Sequence[_Located], query: str, hits: Sequence[tuple[str, Hit]], limit: int | None
+        self, located: Sequence[ListedSession], query: str, hits: Sequence[tuple[str, Hit]], limit: int | None
     ) -> AsyncIterator[str]:
         """Yield the messages found in each session, the session with the best message first."""
         by_session: dict[str, list[Hit]] = {}
@@ -476,7 +438,7 @@ class Archive:
                 yield block
 
     async def _session_matches(
-        self, located: _Located, query: str, hits: Sequence[Hit], tokens: int, limit: int | None
+        self, located: ListedSession, query: str, hits: Sequence[Hit], tokens: int, limit: int | None
     ) -> str:
         try:
             details = await located.source.describe(located.entry)
@@ -491,7 +453,7 @@ class Archive:
             )
             await add_messages(answer, _SessionLibrary(log), hits)
         except (FovealError, OSError) as problem:
-            self._add_problem(located, problem)
+            self._listed.add_problem(problem)
             return ""
         return answer.text()
 

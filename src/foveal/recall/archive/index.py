@@ -1,36 +1,57 @@
 """Full-text index of many past sessions: in memory, and of transcripts also in a file that lasts.
 
-1. Only words of transcripts are kept in the file. A store erases sessions without telling an index, and nothing may
+1. A session is brought up to date when it has changed: its new events are added, and of a transcript also those
+   that were grouped differently when it was shorter.
+2. Secrets are redacted before a text is indexed, so that they can neither be searched for nor stand in a file.
+3. Only words of transcripts are kept in the file. A store erases sessions without telling an index, and nothing may
    survive that: its sessions are indexed in memory.
-2. A session that its source no longer lists is removed, and so is all of a source that was not used for
+4. A session that its source no longer lists is removed, and so is all of a source that was not used for
    `MAX_UNUSED_S`.
-3. The index holds sessions of at most `MAX_INDEXED_BYTES`; it takes about an eighth of that.
-4. Work is done in threads, in steps, so that the caller can report progress and stop.
+5. The index holds sessions of at most `MAX_INDEXED_BYTES`; it takes about an eighth of that.
+6. Work is done in threads, in steps, so that the caller can report progress and stop. Several processes may update
+   a session at once: a step that finds another state than the one before it has left is not done, and a later call
+   continues.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from array import array
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import apsw
 
+from foveal.core.log.events import Event
+from foveal.core.redaction import redact_fact
+from foveal.core.wire.event_text import search_text
 from foveal.ports import Hit
 from foveal.recall.archive.index_file import IndexFile
-from foveal.recall.archive.session_index import SessionIndex, version_text
 from foveal.recall.archive.source import SessionEntry, SessionLog
 from foveal.stores.sqlite.connection import translate_errors
-from foveal.stores.sqlite.full_text import search_sessions
+from foveal.stores.sqlite.full_text import FullTextIndex, search_sessions
 
 MAX_INDEXED_BYTES: Final = 1_000_000_000
 MAX_UNUSED_S: Final = 30 * 86_400
 """Time for which the words of a source stay in the file after its last use."""
 _MEMORY_KEYS_START: Final = 1 << 30
+_BATCH_EVENTS: Final = 200
+"""Events that are read and indexed in one step."""
+_NO_TEXT: Final = 0
+"""Digest of a seq without an event."""
 _PLACES: Final = "CREATE TABLE IF NOT EXISTS places (place TEXT PRIMARY KEY, used REAL NOT NULL) STRICT"
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS archived (
+    key INTEGER PRIMARY KEY, handle TEXT NOT NULL UNIQUE, place TEXT NOT NULL, version TEXT NOT NULL,
+    size INTEGER NOT NULL, parts INTEGER NOT NULL, digests BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS unused_words (session INTEGER PRIMARY KEY) STRICT;
+"""
+"""`unused_words` has the sessions of which rows were removed whose words are still in the database: a process that
+ends before it takes them out leaves that to the next."""
 
 T = TypeVar("T")
 
@@ -226,3 +247,228 @@ class ArchiveIndex:
 def _place_digest(name: str) -> str:
     """Return what the file has of a source's name, which can be a path with private words."""
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+# ── One database ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class IndexedSession(NamedTuple):
+    """What the index has of a session."""
+
+    key: int
+    place: str
+    """Digest of the name of its source."""
+    version: str
+    """The version that is indexed completely; "" while there is none."""
+    size: int
+    parts: int
+    """Sessions of its file, if it is the first of them."""
+
+
+class _Update:
+    """An update of a session that goes on: what this process has seen of it."""
+
+    def __init__(self, entry: SessionEntry, place: str, digests: array[int]) -> None:
+        self.entry = entry
+        self.place = place
+        self.digests = digests
+        """Of the text of each indexed event, where events can change."""
+
+
+class SessionIndex:
+    """The index in one database; `first_key` tells its sessions from those of another database."""
+
+    def __init__(self, connection: apsw.Connection, *, first_key: int = 1) -> None:
+        self.full_text: Final = FullTextIndex(connection)
+        self._connection = connection
+        self._first_key = first_key
+        # A call that is cancelled leaves its thread at work.
+        self._mutex = threading.RLock()
+        self._sessions: dict[str, IndexedSession] = {}
+        self._data_version = -1
+
+    def create(self) -> None:
+        """Create the tables, if they do not exist, and forget what was known of them."""
+        with self.writing():
+            self._connection.execute(_SCHEMA)
+            self.full_text.create()
+        self._data_version, self._sessions = -1, {}
+
+    # ── Transactions ─────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """All that is read in the block is of one state."""
+        with self._transaction("BEGIN"):
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """All that is written in the block, or nothing; no other process writes meanwhile."""
+        with self._transaction("BEGIN IMMEDIATE"):
+            yield
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        with self._mutex:
+            self._connection.execute(begin)
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def sessions(self) -> dict[str, IndexedSession]:
+        """Return the indexed sessions by handle, also those that another process has indexed meanwhile."""
+        with self._mutex:
+            data_version = self._connection.pragma("data_version")
+            if data_version != self._data_version:
+                rows = self._connection.execute(
+                    "SELECT handle, key, place, version, size, parts FROM archived"
+                )
+                self._sessions = {handle: IndexedSession(*row) for handle, *row in rows}
+                self._data_version = data_version
+            return self._sessions
+
+    def current(self, entries: Iterable[SessionEntry]) -> set[str]:
+        """Return the handles of the sessions that are indexed as they are now."""
+        known = self.sessions()
+        return {
+            entry.handle
+            for entry in entries
+            if entry.handle in known and known[entry.handle].version == version_text(entry.version)
+        }
+
+    def forget(self, handles: Collection[str]) -> None:
+        """Remove sessions; their words go with `drop_unused_words`."""
+        known = [(handle, found) for handle in handles if (found := self.sessions().get(handle)) is not None]
+        if not known:
+            return
+        with self.writing():
+            for _, session in known:
+                self.full_text.hide(session.key)
+                self._note_unused_words(session.key)
+                self._connection.execute("DELETE FROM archived WHERE key = ?", (session.key,))
+        for handle, _ in known:
+            self._sessions.pop(handle, None)
+
+    @property
+    def has_unused_words(self) -> bool:
+        """Whether rows were removed whose words are still in the database."""
+        return self._exists("SELECT 1 FROM unused_words")
+
+    @property
+    def has_words_of_removed(self) -> bool:
+        """Whether words of a whole session that was removed are still in the database. Those of one that changed
+        wait for longer: most are in its new texts too, and rewriting the index takes a second."""
+        return self._exists("SELECT 1 FROM unused_words WHERE session NOT IN (SELECT key FROM archived)")
+
+    def _exists(self, rows: str) -> bool:
+        with self._mutex:
+            return bool(self._connection.execute(f"SELECT EXISTS ({rows})").get)
+
+    def _note_unused_words(self, key: int) -> None:
+        self._connection.execute("INSERT OR IGNORE INTO unused_words VALUES (?)", (key,))
+
+    def drop_unused_words(self) -> None:
+        """Rewrite the index without the words of what was removed."""
+        with self.writing():
+            self.full_text.drop_unused_words()
+            self._connection.execute("DELETE FROM unused_words")
+
+    # ── Update ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def update(
+        self, entry: SessionEntry, place: str, log: SessionLog, report: Callable[[float], Awaitable[bool]]
+    ) -> None:
+        """Index what is new of a session. After each step, `report` gets the part of it that is done, from 0 to 1,
+        and returns whether to go on; a later call continues."""
+        key, digests = await asyncio.to_thread(self._row, entry.handle)
+        update = _Update(entry, place, digests)
+        if log.is_append_only:
+            start = await asyncio.to_thread(self.full_text.last_indexed, key) + 1
+            start = (
+                start if start <= log.end else 0
+            )  # shorter than before: another session has taken its place
+        else:
+            start = await self._count_unchanged(update, log)
+        while True:
+            stop = min(start + _BATCH_EVENTS, log.end)
+            events = await log.pick(range(start, stop))
+            if not await asyncio.to_thread(self._add, update, log, range(start, stop), events):
+                return
+            start = stop
+            goes_on = await report(start / log.end if log.end else 1.0)
+            if start >= log.end or not goes_on:
+                return
+
+    async def _count_unchanged(self, update: _Update, log: SessionLog) -> int:
+        """Return how many events from the first on are as they were indexed."""
+        if not update.digests:
+            return 0
+        seqs = range(min(log.end, len(update.digests)))
+        events = await log.pick(seqs)
+        new = await asyncio.to_thread(lambda: _digests(seqs, _texts(events)))
+        pairs = enumerate(zip(update.digests, new, strict=False))
+        return next((seq for seq, (old, found) in pairs if old != found), len(new))
+
+    def _add(self, update: _Update, log: SessionLog, seqs: range, events: Sequence[Event]) -> bool:
+        """Index these events in place of all from the first of them on; return False if another process has
+        changed the session since the step before."""
+        texts = _texts(events)
+        digests = update.digests[: seqs.start]
+        if not log.is_append_only:
+            digests.extend(_digests(seqs, texts))
+        entry = update.entry
+        version = version_text(entry.version) if seqs.stop >= log.end else ""
+        with self.writing():
+            key, found = self._row(entry.handle)
+            if found != update.digests:
+                return False
+            session = IndexedSession(key or self._new_key(), update.place, version, entry.size, log.parts)
+            if self.full_text.last_indexed(session.key) >= seqs.start:
+                self.full_text.remove_from(session.key, seqs.start)
+                self._note_unused_words(session.key)
+            self.full_text.add(session.key, texts)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO archived (key, place, version, size, parts, handle, digests) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*session, entry.handle, digests.tobytes()),
+            )
+        update.digests = digests
+        self._sessions[entry.handle] = session
+        return True
+
+    def _row(self, handle: str) -> tuple[int, array[int]]:
+        """Return the key of a session and the digests of its events; 0 and none for one that is not indexed."""
+        with self._mutex:
+            query = "SELECT key, digests FROM archived WHERE handle = ?"
+            key, digests = self._connection.execute(query, (handle,)).fetchone() or (0, b"")
+            return key, array("Q", digests)
+
+    def _new_key(self) -> int:
+        used = "SELECT key FROM archived UNION ALL SELECT session FROM unused_words"
+        newest = self._connection.execute(f"SELECT max(key) FROM ({used})").get
+        return max(newest or 0, self._first_key - 1) + 1
+
+
+def version_text(version: tuple[float, ...]) -> str:
+    """Return a version as the index has it."""
+    return " ".join(map(repr, version))
+
+
+def _texts(events: Iterable[Event]) -> list[tuple[int, str]]:
+    return [(event.seq, search_text(redact_fact(event.fact))) for event in events]
+
+
+def _digests(seqs: range, texts: Iterable[tuple[int, str]]) -> list[int]:
+    """Return the digest of the text of each seq, the same in every process."""
+    found = {seq: _digest(text) for seq, text in texts}
+    return [found.get(seq, _NO_TEXT) for seq in seqs]
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")

@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
-from foveal.core.log.events import Event
+from foveal.core.log.events import AnyFact, Event, Opened, UserSaid, extras, text_of
+from foveal.core.redaction import scrub
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
+from foveal.transcripts.transcript import TimedFact, derive_title
 
 SESSION_HANDLE_BYTES: Final = 5
 """Bytes of the digest in a session's handle: two of 10,000 sessions have the same one once in 20,000 archives."""
 MAX_SOURCE_SESSIONS: Final = 20_000
 """Sessions of one source that are listed, the newest first."""
+MAX_SESSION_TITLE_CHARS: Final = 120
+_SAME_TITLE_CHARS: Final = 12
+"""Characters by which a title is recognised as the start of a message."""
 
 
 class RecallProblem(FovealError, LookupError):
@@ -135,3 +141,21 @@ def session_handle(place: str, key: str) -> str:
     except UnicodeEncodeError:  # text of a log
         named = text.encode("utf-8", "surrogatepass")
     return f"s{blake2b(named, digest_size=SESSION_HANDLE_BYTES).hexdigest()}"
+
+
+def whole_title(title: str, first: Sequence[TimedFact]) -> str:
+    """Return the title, redacted. A title that was cut is made again from its message, because the part of a secret
+    at its end would not be recognised; `first` are the first facts of the session."""
+    if not title:
+        return derive_title(first)
+    begin = title.removesuffix("…")[:_SAME_TITLE_CHARS]
+    texts = (text_of(fact.content) for fact, _ in first if isinstance(fact, UserSaid))
+    is_cut = title.endswith("…")
+    found = next((text for text in texts if is_cut and one_line(text).startswith(begin)), title)
+    return one_line(scrub(found), width=MAX_SESSION_TITLE_CHARS)
+
+
+def recorded_folder(first: AnyFact | None) -> str:
+    """Return the working folder that the first fact of a session of Foveal records; "" if it records none."""
+    folder = extras(first.settings).get("folder") if isinstance(first, Opened) else None
+    return folder if isinstance(folder, str) else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -17,18 +18,19 @@ from urllib.parse import quote
 
 import apsw
 
-from foveal.core.log.events import Event, Opened, extras
+from foveal.core.log.events import Event, Opened
 from foveal.errors import StoreUnusable
-from foveal.ports import SessionInfo, Store
+from foveal.ports import SessionEnd, SessionInfo, Store
 from foveal.recall.archive.source import (
     MAX_SOURCE_SESSIONS,
     RecallProblem,
     SessionDetails,
     SessionEntry,
     SessionLog,
+    recorded_folder,
     session_handle,
+    whole_title,
 )
-from foveal.recall.archive.whole_title import whole_title
 from foveal.stores import require_postgres
 from foveal.stores.compression import LinePacker
 from foveal.stores.sqlite import queries
@@ -49,89 +51,142 @@ _PACKED_RATIO: Final = 4
 """Bytes of text in one byte of a store, roughly."""
 
 
-class SqliteSource:
-    """The sessions of one SQLite file."""
+class _StoredSource(ABC):
+    """The sessions of one store, from what the store says of them."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = str(path.absolute())
+    problems: Sequence[str] = ()
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
         self._infos: dict[str, SessionInfo] = {}
 
-    @property
-    def name(self) -> str:
-        return self._path
+    @abstractmethod
+    async def _list(self) -> Sequence[SessionInfo]: ...
 
-    @property
-    def problems(self) -> Sequence[str]:
-        return ()
+    @abstractmethod
+    async def _end(self, session: str) -> SessionEnd: ...
+
+    @abstractmethod
+    async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
+        """Return events of a session, ascending."""
+
+    async def skim(self, session: str, seqs: range) -> list[Event]:
+        """Return events of a session; long texts may be missing."""
+        return await self.pick(session, seqs)
 
     async def entries(self) -> list[SessionEntry]:
-        infos = await self._query(
-            lambda db: queries.list_sessions(db, limit=MAX_SOURCE_SESSIONS, before=None, with_erased=False)
-        )
+        infos = await self._list()
         self._infos = {info.id: info for info in infos}
-        return [_store_entry(self._path, info) for info in infos]
+        return [_store_entry(self.name, info) for info in infos]
 
     async def describe(self, entry: SessionEntry) -> SessionDetails:
         first = await self.pick(entry.key, range(_TITLE_EVENTS))
         return _store_details(self._infos.get(entry.key), first)
 
     async def open(self, entry: SessionEntry) -> SessionLog:
-        return SqliteLog(self, entry.key, await self._query(lambda db: _end(db, entry.key)))
+        end = await self._end(entry.key)
+        if end.erased:
+            raise RecallProblem(f"session {entry.key!r} was erased")
+        return StoreLog(self, entry.key, end.next_seq)
 
-    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> None:
-        """Return None: the texts are compressed."""
+    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> frozenset[int] | None:
+        return None  # the texts are compressed
+
+    async def close(self) -> None:
+        self._infos = {}  # an open store belongs to the caller
+
+
+class StoreLog:
+    """The events of a session in a store."""
+
+    is_append_only = True
+    is_lasting = False
+    parts = 1
+
+    def __init__(self, source: _StoredSource, session: str, end: int) -> None:
+        self._source = source
+        self._session = session
+        self.end: Final = end
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        return await self._source.pick(self._session, seqs)
+
+    async def skim(self, seqs: range) -> list[Event]:
+        return await self._source.skim(self._session, seqs)
+
+
+class StoreSource(_StoredSource):
+    """The sessions of a store that this process has open."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        """`name` tells the store from others; it is shown, and part of the handles."""
+        super().__init__(name)
+        self.store: Final = store
+
+    async def _list(self) -> Sequence[SessionInfo]:
+        return await self.store.sessions(limit=MAX_SOURCE_SESSIONS, with_erased=False)
+
+    async def _end(self, session: str) -> SessionEnd:
+        return await self.store.end(session)
 
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
-        """Return events of a session, ascending."""
+        return await self.store.pick(session, seqs)
 
+
+# ── SQLite ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SqliteSource(_StoredSource):
+    """The sessions of one SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path.absolute()))
+
+    async def _list(self) -> Sequence[SessionInfo]:
+        return await self._query(
+            lambda db: queries.list_sessions(db, limit=MAX_SOURCE_SESSIONS, before=None, with_erased=False)
+        )
+
+    async def _end(self, session: str) -> SessionEnd:
+        def work(db: apsw.Connection) -> SessionEnd:
+            key, end, _ = queries.get_session(db, session)
+            return SessionEnd(end, queries.is_erased(db, key))
+
+        return await self._query(work)
+
+    async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
         def work(db: apsw.Connection) -> list[Event]:
             return queries.pick(db, LinePacker(), queries.get_session(db, session).key, seqs)
 
         return await self._query(work)
 
     async def skim(self, session: str, seqs: range) -> list[Event]:
-        """Return events of a session, without their long texts."""
-
         def work(db: apsw.Connection) -> list[Event]:
             return queries.skim(db, LinePacker(), queries.get_session(db, session).key, seqs)
 
         return await self._query(work)
 
-    async def close(self) -> None:
-        self._infos = {}
-
     async def _query(self, work: Callable[[apsw.Connection], T]) -> T:
         return await asyncio.to_thread(self._run, work)
 
     def _run(self, work: Callable[[apsw.Connection], T]) -> T:
-        with translate_errors(self._path):
-            before = _file_state(self._path)
+        with translate_errors(self.name):
+            before = _file_state(self.name)
             if before.is_idle:
-                result = self._read(_open_idle(self._path), work)
-                if _file_state(self._path) == before:
+                result = self._read(_open_idle(self.name), work)
+                if _file_state(self.name) == before:
                     return result
-            return self._read(open_read_only(self._path, _LOCK_TIMEOUT_S), work)
+            return self._read(open_read_only(self.name, _LOCK_TIMEOUT_S), work)
 
     def _read(self, connection: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
         try:
             connection.execute("BEGIN")
-            check_database(connection, self._path)
+            check_database(connection, self.name)
             if connection.pragma("application_id") != STORE_APPLICATION_ID:
-                raise StoreUnusable(f"{self._path} is empty: it is not a store; check the path")
+                raise StoreUnusable(f"{self.name} is empty: it is not a store; check the path")
             return work(connection)
         finally:
             connection.close()
-
-
-def _end(db: apsw.Connection, session: str) -> int:
-    key, end, _ = queries.get_session(db, session)
-    if queries.is_erased(db, key):
-        raise _erased(session)
-    return end
-
-
-def _erased(session: str) -> RecallProblem:
-    return RecallProblem(f"session {session!r} was erased")
 
 
 class _FileState(NamedTuple):
@@ -159,27 +214,13 @@ def _open_idle(path: str) -> apsw.Connection:
     return apsw.Connection(f"file:{quote(path)}?immutable=1", flags=flags)
 
 
-class SqliteLog:
-    """The events of a session in a SQLite file."""
-
-    is_append_only = True
-    is_lasting = False
-    parts = 1
-
-    def __init__(self, source: SqliteSource, session: str, end: int) -> None:
-        self._source = source
-        self._session = session
-        self.end: Final = end
-
-    async def pick(self, seqs: Sequence[int]) -> list[Event]:
-        return await self._source.pick(self._session, seqs)
-
-    async def skim(self, seqs: range) -> list[Event]:
-        return await self._source.skim(self._session, seqs)
+# ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class PostgresSource:
     """The sessions of one tenant in a PostgreSQL database."""
+
+    problems: Sequence[str] = ()
 
     def __init__(self, url: str, tenant: str = "default") -> None:
         require_postgres()
@@ -189,10 +230,6 @@ class PostgresSource:
         self._pool = PostgresPool(url, connections=2)
         self._tenant = tenant
         self._source: StoreSource | None = None
-
-    @property
-    def problems(self) -> Sequence[str]:
-        return ()
 
     async def entries(self) -> list[SessionEntry]:
         return await (await self.opened()).entries()
@@ -220,64 +257,6 @@ class PostgresSource:
         return self._source
 
 
-class StoreSource:
-    """The sessions of a store that this process has open."""
-
-    def __init__(self, store: Store, name: str) -> None:
-        """`name` tells the store from others; it is shown, and part of the handles."""
-        self.name: Final = name
-        self.store: Final = store
-        self._infos: dict[str, SessionInfo] = {}
-
-    @property
-    def problems(self) -> Sequence[str]:
-        return ()
-
-    async def entries(self) -> list[SessionEntry]:
-        infos = await self.store.sessions(limit=MAX_SOURCE_SESSIONS, with_erased=False)
-        self._infos = {info.id: info for info in infos}
-        return [_store_entry(self.name, info) for info in infos]
-
-    async def describe(self, entry: SessionEntry) -> SessionDetails:
-        first = await self.store.pick(entry.key, range(_TITLE_EVENTS))
-        return _store_details(self._infos.get(entry.key), first)
-
-    async def open(self, entry: SessionEntry) -> SessionLog:
-        return await _open_log(self.store, entry.key)
-
-    async def find_raw(self, entry: SessionEntry, words: Sequence[bytes]) -> None:
-        """Return None: a store gives texts, no bytes."""
-
-    async def close(self) -> None:
-        """Does nothing: the store belongs to the caller."""
-
-
-async def _open_log(store: Store, session: str) -> StoreLog:
-    end = await store.end(session)
-    if end.erased:
-        raise _erased(session)
-    return StoreLog(store, session, end.next_seq)
-
-
-class StoreLog:
-    """The events of a session in a store that is open."""
-
-    is_append_only = True
-    is_lasting = False
-    parts = 1
-
-    def __init__(self, store: Store, session: str, end: int) -> None:
-        self._store = store
-        self._session = session
-        self.end: Final = end
-
-    async def pick(self, seqs: Sequence[int]) -> list[Event]:
-        return await self._store.pick(self._session, seqs)
-
-    async def skim(self, seqs: range) -> list[Event]:
-        return await self.pick(seqs)
-
-
 async def _require_tables(pool: PostgresPool) -> None:
     """Raise `StoreUnusable` if the database lacks tables of this version, which a store would create."""
     from foveal.stores.postgres.schema import STORE_MIGRATIONS, schema_version
@@ -288,6 +267,9 @@ async def _require_tables(pool: PostgresPool) -> None:
             f"{pool.name} has no sessions that can be read: its store schema is {version}, this version needs"
             f" {newest}; it was left as it is: check the URL, or run `foveal database migrate`"
         )
+
+
+# ── What a store says of a session ───────────────────────────────────────────────────────────────────────
 
 
 def _store_entry(place: str, info: SessionInfo) -> SessionEntry:
@@ -303,11 +285,10 @@ def _store_entry(place: str, info: SessionInfo) -> SessionEntry:
 
 def _store_details(info: SessionInfo | None, first: Sequence[Event]) -> SessionDetails:
     opened = first[0].fact if first else None
-    folder = extras(opened.settings).get("folder") if isinstance(opened, Opened) else None
     return SessionDetails(
         kind="foveal",
         title=whole_title(info.title if info else "", [(event.fact, event.at) for event in first]),
-        folder=folder if isinstance(folder, str) else "",
+        folder=recorded_folder(opened),
         events=info.events if info else None,
         created=info.created if info else None,
         model=opened.model if isinstance(opened, Opened) else "",

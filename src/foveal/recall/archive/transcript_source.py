@@ -21,20 +21,21 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeVar
 
 from foveal import transcripts
-from foveal.core.log.events import Event, Opened, extras
-from foveal.recall.archive.newest_time import newest_fact_time, newest_line_time
+from foveal.core.log.events import Event
 from foveal.recall.archive.source import (
     MAX_SOURCE_SESSIONS,
     RecallProblem,
     SessionDetails,
     SessionEntry,
     SessionLog,
+    recorded_folder,
     session_handle,
+    whole_title,
 )
-from foveal.recall.archive.whole_title import whole_title
 from foveal.transcripts import Transcript, UnreadableTranscript
 from foveal.transcripts.jsonl import GZIP_MAGIC, read_lines
-from foveal.transcripts.read import TRANSCRIPT_SUFFIXES, UNKNOWN_FORMAT
+from foveal.transcripts.read import UNKNOWN_FORMAT, is_transcript_name
+from foveal.transcripts.transcript import TimedFact, parse_time
 
 HEAD_BYTES: Final = 128 << 10
 """Beginning of a file that a list reads: system prompts of agents have tens of kilobytes."""
@@ -46,12 +47,20 @@ MAX_TRANSCRIPT_BYTES: Final = 1 << 29
 """Size up to which a file is read at all."""
 MAX_RAW_BYTES: Final = 64 << 20
 """Size up to which words are looked for in the bytes of a file that is not indexed yet."""
-T = TypeVar("T")
-
+TAIL_BYTES: Final = (16 << 10, 1 << 20)
+"""Ends of a file that are read: the second one only if the first has no whole line with a time."""
+_TIMED_LINES: Final = 3
+"""Lines that are compared: an agent may write two of the same moment in the other order."""
+_TIME_FIELDS: Final = ("timestamp", "at")
+"""Fields of a line with its time: in Claude Code, Codex and pi, and in files that Foveal exports."""
+MAX_TAIL_BYTES: Final = 256 << 10
+"""Bytes that are read from the end of a file for its row in the overview."""
 _MAX_TITLE_FACTS: Final = 20
 """Facts among which the message of a title is looked for."""
 _MAX_HEADER_LINES: Final = 50
 """Lines among which the working folder is looked for."""
+
+T = TypeVar("T")
 
 
 class FileVersion(NamedTuple):
@@ -60,12 +69,6 @@ class FileVersion(NamedTuple):
     modified_ns: int
     size: int
     inode: int
-
-
-def _is_transcript_name(name: str) -> bool:
-    """Return whether a file in a folder can be a transcript. Claude Code describes each of its sub-agents in a file
-    beside its transcript, `agent-a1b2.meta.json`."""
-    return name.endswith(TRANSCRIPT_SUFFIXES) and not name.endswith(".meta.json")
 
 
 class LoadedFile(NamedTuple):
@@ -175,7 +178,7 @@ class TranscriptSource:
         found = (
             (str(path), version)
             for path in paths
-            if not is_folder or _is_transcript_name(path.name)
+            if not is_folder or is_transcript_name(path.name)
             if (version := _file_version(path)) is not None
         )
         yield from nlargest(MAX_SOURCE_SESSIONS, found, key=lambda file: file[1])
@@ -361,10 +364,11 @@ def _without_advice(problem: str) -> str:
 
 
 def _details(transcript: Transcript, head: bytes, *, is_whole: bool) -> SessionDetails:
+    opened = transcript.facts[0][0] if transcript.facts else None
     return SessionDetails(
         kind=transcript.source,
         title=whole_title(transcript.title, transcript.facts[:_MAX_TITLE_FACTS]),
-        folder=_opened_folder(transcript) or _recorded_folder(head),
+        folder=recorded_folder(opened) or _line_folder(head),
         events=transcript.first + len(transcript.facts) if is_whole else None,
         newest=newest_fact_time(transcript.facts) if is_whole else None,
         model=transcript.model,
@@ -374,14 +378,7 @@ def _details(transcript: Transcript, head: bytes, *, is_whole: bool) -> SessionD
     )
 
 
-def _opened_folder(transcript: Transcript) -> str:
-    """Return the folder that a session of Foveal recorded."""
-    opened = transcript.facts[0][0] if transcript.facts else None
-    folder = extras(opened.settings).get("folder") if isinstance(opened, Opened) else None
-    return folder if isinstance(folder, str) else ""
-
-
-def _recorded_folder(head: bytes) -> str:
+def _line_folder(head: bytes) -> str:
     """Return the first `cwd` of a line or of its payload, as Claude Code, Codex and pi write it."""
     for line in islice(read_lines(BytesIO(head)), _MAX_HEADER_LINES):
         value = line.parse_object() or {}
@@ -390,3 +387,66 @@ def _recorded_folder(head: bytes) -> str:
             if isinstance(folder, str) and folder:
                 return folder
     return ""
+
+
+# ── End of a file ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def newest_fact_time(facts: Sequence[TimedFact]) -> float | None:
+    """Return the newest time of the facts, None if none has one."""
+    return max((at for _, at in facts if at is not None), default=None)
+
+
+def newest_line_time(path: str, size: int) -> float | None:
+    """Return the newest time of the last lines, None if there is none or the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(len(GZIP_MAGIC)) == GZIP_MAGIC:  # its end cannot be read without the rest
+                return None
+            for length in TAIL_BYTES:
+                start = file.seek(max(0, size - length))
+                tail = file.read(length)
+                newest = max(_line_times(tail, is_whole=start == 0), default=None)
+                if newest is not None or start == 0:
+                    return newest
+    except OSError:  # the source reports it when the file is described
+        return None
+    return None
+
+
+def _line_times(tail: bytes, *, is_whole: bool) -> Iterator[float]:
+    """Yield the times of the last lines that have one."""
+    lines = tail if is_whole else tail.partition(b"\n")[2]
+    values = (line.parse_object() or {} for line in reversed(list(read_lines(BytesIO(lines)))))
+    times = (
+        at for value in values for field in _TIME_FIELDS if (at := parse_time(value.get(field))) is not None
+    )
+    return islice(times, _TIMED_LINES)
+
+
+class TranscriptTail(NamedTuple):
+    """Newest events of the first conversation of a file."""
+
+    events: Sequence[Event]
+    """Their seqs count from 0."""
+    is_whole: bool
+
+
+def read_tail(path: str, format: str, *, max_bytes: int = MAX_TAIL_BYTES) -> TranscriptTail:
+    """Return the newest events of a file; none if its end cannot be understood without the rest."""
+    try:
+        with open(path, "rb") as file:
+            is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            size = file.seek(0, 2)
+            start = file.seek(max(0, size - max_bytes))
+            data = file.read(max_bytes)
+    except OSError:  # the source reports it when the file is described
+        return TranscriptTail((), is_whole=False)
+    if start and is_packed:
+        return TranscriptTail((), is_whole=False)
+    lines = data.partition(b"\n")[2] if start else data
+    try:
+        first = next(iter(transcripts.read(BytesIO(lines), format=format)), None)
+    except UnreadableTranscript:
+        return TranscriptTail((), is_whole=False)
+    return TranscriptTail(() if first is None else list(first.events()), is_whole=not start)

@@ -12,7 +12,7 @@ from foveal.agent.terminal.output.styled_text import Row, bold, counted, row
 from foveal.agent.terminal.session_picker import pick_session
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
-from foveal.sessions.stored_sessions import find_session
+from foveal.recall.archive.stored_sessions import find_session
 
 
 async def new(state: ChatState, argument: str) -> list[Row]:

@@ -32,7 +32,7 @@ from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
-from foveal.sessions.stored_sessions import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
 
 MAX_EXPANDED_LINES: Final = 200
 """Lines of a text that `/expand` prints at once."""

@@ -36,6 +36,14 @@ def default_sources(environ: Mapping[str, str] | None = None) -> list[ArchiveSou
     return [*sources, *([SqliteSource(store)] if store.is_file() else [])]
 
 
+def find_sources(places: Sequence[str], *, tenant: str = "default") -> list[ArchiveSource]:
+    """Return the sources of these places, of the default ones without any; raises `FovealError` if none exists."""
+    sources = given_sources(places, tenant=tenant) if places else default_sources()
+    if not sources:
+        raise FovealError("no sessions of Claude Code, Codex, pi or Foveal were found: name a path")
+    return sources
+
+
 def given_sources(places: Sequence[str], *, tenant: str = "default") -> list[ArchiveSource]:
     """Return the sources for paths and URLs; raises `FovealError` for a path that does not exist."""
     return [source for place in places for source in _sources_of(place, tenant)]

@@ -1,30 +1,20 @@
-"""Lookup and export of stored sessions, shared by commands and slash commands."""
+"""The sessions of one store: all of them, by the beginning of an id, the newest of a folder, and for a menu."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncIterator
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from foveal import transcripts
-from foveal.core.log.events import Dialect, Opened, Used, extras
+from foveal.core.log.events import Used
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError, UnknownSession
 from foveal.ports import SessionInfo, Store
-from foveal.sessions.log_reader import fold_view, read_slices
+from foveal.recall.archive.source import recorded_folder
 
-EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
-    "openai": "openai_chat",
-    "responses": "openai_responses",
-    "anthropic": "anthropic",
-    "gemini": "gemini",
-}
-"""Message formats by the names that commands use; the format `foveal` keeps every event."""
 _SESSIONS_PER_PAGE: Final = 500
 MAX_SEARCHED_SESSIONS: Final = 2_000
 """Sessions, newest first, among which the newest one of a folder is looked for."""
@@ -95,9 +85,7 @@ async def session_exists(store: Store, id: str) -> bool:
 
 async def _folder_of(store: Store, info: SessionInfo) -> str:
     first = await store.pick(info.id, [0])
-    fact = first[0].fact if first else None
-    folder = extras(fact.settings).get("folder") if isinstance(fact, Opened) else None
-    return folder if isinstance(folder, str) else ""
+    return recorded_folder(first[0].fact if first else None)
 
 
 async def _last_tokens(store: Store, info: SessionInfo) -> int:
@@ -124,33 +112,3 @@ def make_store_folder(path: Path) -> None:
         raise FovealError(f"the folder {where} cannot be created ({problem.strerror}): {advice}") from None
     if not is_writable(path):
         raise FovealError(f"{visible(str(path))} cannot be written: {advice}")
-
-
-class SessionExport:
-    """A session as a file that is written in parts: JSON Lines for `foveal`, else a JSON list of the dialect's
-    messages. Events that are stored during the export are not in it."""
-
-    def __init__(self, store: Store, info: SessionInfo, format: str) -> None:
-        self.size: str = ""
-        """What the file contains, in words; known after the last part."""
-        self._store, self._info, self._format = store, info, format
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the bytes of the file."""
-        if self._format != "foveal":
-            view = await fold_view(self._store, self._info.id, end=self._info.events)
-            messages = transcripts.write_view(view, EXPORT_DIALECTS[self._format])
-            for number, message in enumerate(messages):
-                text = json.dumps(message, indent=2).replace("\n", "\n  ")
-                yield f"{',' if number else '['}\n  {text}".encode()
-            yield b"\n]\n" if messages else b"[]\n"
-            self.size = _counted(len(messages), "message")
-            return
-        yield b"".join(transcripts.write_events((), self._info.id, self._info.title))
-        async for events in read_slices(self._store, self._info.id, end=self._info.events):
-            yield b"".join(islice(transcripts.write_events(events, self._info.id), 1, None))
-        self.size = _counted(self._info.events, "event")
-
-
-def _counted(count: int, unit: str) -> str:
-    return f"{count:,} {unit}{'s' * (count != 1)}"
