@@ -55,10 +55,6 @@ class DraftRules(msgspec.Struct, frozen=True, kw_only=True):
     max_accepted_units: int
     """Units that are accepted if the second draft is no smaller."""
     counter: Counter
-    ratio: float = 1.0
-    """Tokens per unit."""
-    margin: float = 0.0
-    """Share of the window by which a request may be reported above its count."""
 
     @property
     def max_chars(self) -> int:
