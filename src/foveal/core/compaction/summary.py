@@ -55,6 +55,8 @@ MAX_SECTIONS_SHARE: Final = 0.85
 """Share of a summary's text that a model's sections may take."""
 SMALL_PART_UNITS: Final = 400
 """Up to this size the text about one of several chunks may be as large as the chunk."""
+_WITHOUT_MODEL: Final = CompactionMetrics(seconds=0.0)
+"""What a summary costs that no model was asked for. The log has `seconds` of it: a given value is encoded."""
 _NEEDED_LEDGER_SHARE: Final = 0.4
 """Share of the text that requests, changed files and errors in the ledger may take from a model's sections."""
 _NO_SPAN: Final = (0, -1)
@@ -147,7 +149,7 @@ def record(
     *,
     parts: Sequence[SummaryPart],
     authors: Collection[str],
-    metrics: CompactionMetrics | None = None,
+    metrics: CompactionMetrics = _WITHOUT_MODEL,
     native: NativeSummary | None = None,
 ) -> CompactionOutcome:
     """Return the fact to record: a summary with a model's sections, the ledger alone, or a failure if neither fits.
@@ -160,9 +162,7 @@ def record(
         by, summary = LEDGER_AUTHOR, compose(source, LEDGER_AUTHOR)
     summary = summary or compose_ledger_only(source)
     by = native.by if native is not None else by
-    measured = raw(
-        _measure(source, summary, metrics or CompactionMetrics(), parts=parts, authors=authors, by=by)
-    )
+    measured = raw(_measure(source, summary, metrics, parts=parts, authors=authors, by=by))
     if not summary:
         before, room = (f"{round(units * source.ratio):,}" for units in (plan.before, plan.room))
         problem = f"the range takes {before} tokens, and no summary of it fits into {room}"
