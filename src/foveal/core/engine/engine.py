@@ -68,7 +68,7 @@ from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import first_calibration
 from foveal.core.policies import Moment, Policy, decide, ladder
-from foveal.core.policies.ladder.media_limits import exceeds_media_limits
+from foveal.core.policies.ladder.mask import exceeds_media_limits
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import Calibration
