@@ -138,6 +138,7 @@ def test_without_writers_the_ledger_is_recorded_without_a_request() -> None:
     assert requests == []
     assert (fact.by, fact.chunks, read_metrics(fact).asked) == ("ledger", (), 0)
     assert "written without a model" in fact.summary.split("\n")[0]
+    assert list(msgspec.json.decode(fact.metrics)) == ["turns", "events", "before", "after", "seconds"]
 
 
 def test_a_valid_draft_becomes_the_summary_beside_the_ledger() -> None:

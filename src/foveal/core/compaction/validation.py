@@ -1,8 +1,8 @@
 """Validation of a summary draft against the conversation that it summarises.
 
 1. A draft is unusable when it is far too long, empty, contains only thinking, was cut off, calls tools, lacks a
-   section, repeats its instructions (`prompt_overlap`), is in a script that the conversation does not use, or is not
-   smaller than what it replaces. Its characters are counted before anything else, so an endless draft is neither
+   section, repeats its instructions (`prompt_overlap`), is in a script that the conversation does not use, or is
+   not smaller than what it replaces. Its characters are counted before anything else, so an endless draft is neither
    searched nor tokenised.
 2. Lines that imitate Foveal's own are quoted, not refused (`draft_text`).
 3. Sentences about the user are removed, whatever they say (`user_sentences`): the ledger quotes the user.
