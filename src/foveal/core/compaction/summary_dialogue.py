@@ -181,7 +181,7 @@ class _SummaryInProgress:
             self.prompt, max_units=self.rules.max_units, focus=self.plan.focus
         )
         message = summary_prompt.cold_message(
-            "", first=self.plan.first, last=self.plan.last, max_units=1, kept=True
+            "", span=(self.plan.first, self.plan.last), max_units=1, kept=True
         )
         while capacity := requester.capacity(system + message):
             failure = yield from self._write_all_chunks(requester, capacity)
@@ -238,8 +238,7 @@ class _SummaryInProgress:
         def build(faults: Sequence[str]) -> DraftRequest:
             text = summary_prompt.cold_message(
                 chunk.text,
-                first=chunk.first,
-                last=chunk.last,
+                span=(chunk.first, chunk.last),
                 max_units=max_units,
                 part=position,
                 kept=kept,

@@ -2,8 +2,8 @@
 
 1. A draft is unusable when it is far too long, empty, contains only thinking, was cut off, calls tools, lacks a
    section, repeats its instructions (`prompt_overlap`), is in a script that the conversation does not use, or is
-   not smaller than what it replaces. Its characters are counted before anything else, so an endless draft is neither
-   searched nor tokenised.
+   not smaller than what it replaces. Its characters are counted before anything else, so an endless draft is
+   neither searched nor tokenised.
 2. Lines that imitate Foveal's own are quoted, not refused (`draft_text`).
 3. Sentences about the user are removed, whatever they say (`user_sentences`): the ledger quotes the user.
 4. A draft is to be improved when it is larger than asked for, or has names that do not occur in its source

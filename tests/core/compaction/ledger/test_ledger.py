@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from foveal.core.compaction.ledger.event_facts import (
     quotable_text,
     read_words,
 )
-from foveal.core.compaction.ledger.ledger import Ledger, write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.likely_reused import FILE_SHARE, ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.ledger.sections import OUTPUT_PREFIX, SECTION_HEADINGS, escape_tags
@@ -74,8 +75,8 @@ def ran(command: str, result: str) -> tuple[ModelSaid, ToolReturned]:
     return calls("bash", command=command), returned(result)
 
 
-def ledger_of(*facts: AnyFact, room: int = 2_000, **options: Any) -> str:
-    return write_ledger(log(*facts), room=room, counter=ESTIMATE, **options)
+def ledger_of(*facts: AnyFact, room: int = 2_000, keep: Set[int] = frozenset(), **options: Any) -> str:
+    return Ledger(log(*facts), ESTIMATE, keep=keep).write(room=room, **options)
 
 
 def section(text: str, heading: str) -> list[str]:
@@ -95,9 +96,9 @@ def section(text: str, heading: str) -> list[str]:
 def test_a_ledger_is_never_larger_than_its_room(story: ScriptedHistory, room: int, counting: str) -> None:
     facts = [fact for chunk in wire_for(story.dialect).read(story.messages) for fact in chunk.facts]
     counts = counter(counting)
-    text = write_ledger(log(*facts), room=room, counter=counts)
+    text = Ledger(log(*facts), counts).write(room=room)
     assert counts.count(text) <= room
-    assert text == write_ledger(log(*facts), room=room, counter=counts)
+    assert text == Ledger(log(*facts), counts).write(room=room)
     _check_lines(text)
 
 
@@ -108,7 +109,7 @@ def test_a_ledger_that_was_read_once_writes_the_same_texts(story: ScriptedHistor
     keep, after = frozenset((0, 2)), events[cut:]
     ledger = Ledger(events[:cut], ESTIMATE, keep=keep, after=after)
     for room in rooms:
-        text = write_ledger(events[:cut], room=room, counter=ESTIMATE, keep=keep, after=after)
+        text = Ledger(events[:cut], ESTIMATE, keep=keep, after=after).write(room=room)
         assert ledger.write(room=room) == text
 
 

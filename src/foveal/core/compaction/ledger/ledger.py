@@ -1,6 +1,6 @@
 """Composes the ledger, the part of a summary that needs no model.
 
-    write_ledger(events, room=2_000, counter=counter)
+    Ledger(events, counter).write(room=2_000)
 
 1. It is derived from the log alone, always succeeds, and is the same for the same events.
 2. Its sections are, in this order: what the user said, in its order; files changed and read, and calls;
@@ -164,22 +164,6 @@ class Ledger:
                 return whole
             left -= excess + 4
         return text
-
-
-def write_ledger(
-    events: Sequence[Event],
-    *,
-    room: int,
-    counter: Counter,
-    keep: Set[int] = frozenset(),
-    elsewhere: Set[str] = frozenset(),
-    after: Sequence[Event] = (),
-    span: tuple[int, int] | None = None,
-    only_needed: bool = False,
-) -> str:
-    """Return one text of a ledger; see `Ledger` and `Ledger.write`."""
-    ledger = Ledger(events, counter, keep=keep, after=after)
-    return ledger.write(room=room, elsewhere=elsewhere, span=span, only_needed=only_needed)
 
 
 def _range_line(first: int, last: int) -> str:
