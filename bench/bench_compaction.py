@@ -156,7 +156,7 @@ def _prepare(index: LedgerIndex, events: list[Event]) -> None:
 
 def _ledger_seconds(events: list[Event], room: int, counting: str, index: LedgerIndex | None) -> float:
     counts = counter(counting)
-    return best_of(7, lambda: Ledger(events, index=index).write(room=room, counter=counts))
+    return best_of(7, lambda: Ledger(events, counts, index=index).write(room=room))
 
 
 def _long_range_row(kind: str, name: str, events: list[Event]) -> Row:
@@ -166,11 +166,11 @@ def _long_range_row(kind: str, name: str, events: list[Event]) -> Row:
     counts = counter("o200k_base")
     keep = frozenset(range(0, len(long), 3))
     index = LedgerIndex()
-    Ledger(long[:-40], keep=keep, after=long[-40:], index=index).write(room=3_000, counter=counts)
+    Ledger(long[:-40], counts, keep=keep, after=long[-40:], index=index).write(room=3_000)
     index.prepare_newest(long)
 
     def write(_: object) -> str:
-        return Ledger(long, keep=keep, index=index).write(room=3_000, counter=counts)
+        return Ledger(long, counts, keep=keep, index=index).write(room=3_000)
 
     return Row(
         f"ledger of {len(long):,} events, {kind}{name}, room 3,000",

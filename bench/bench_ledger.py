@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.measure import Row, progress
-from foveal.core.compaction.ledger.ledger import write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.log import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
 from foveal.core.tokens.counter import counter
 from foveal.core.view.text_facts import find_names
@@ -91,7 +91,7 @@ def add_scores(scores: Iterable[Score]) -> Score:
 
 
 def ledger_of(case: Case) -> str:
-    return write_ledger(case.events, room=case.room, counter=O200K, elsewhere=case.elsewhere)
+    return Ledger(case.events, O200K).write(room=case.room, elsewhere=case.elsewhere)
 
 
 # ── The compactions ────────────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,7 @@ from bench.peer_histories import (
 )
 from bench.peer_loops import SUMMARY, installed_version
 from bench.work import Json
-from foveal.core.compaction.ledger.ledger import write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Event
 from foveal.core.policies import policy
@@ -181,7 +181,7 @@ class LedgerSummaries:
             for fact in chunk.facts
         ]
         elsewhere = {name for message in messages for name in find_names(text_of_chat(message))}
-        return write_ledger(events, room=self._room, counter=self._counter, elsewhere=elsewhere)
+        return Ledger(events, self._counter).write(room=self._room, elsewhere=elsewhere)
 
     def _filled(self, message: Json) -> Json:
         text = message.get("content")

@@ -16,7 +16,7 @@ from bench.survival_cases import answer, chat_turns, user
 from bench.survival_writer import MarkedWriter
 
 from foveal import Context, ContextOverflow
-from foveal.core.compaction.summary_text import END_LINE
+from foveal.core.compaction.summary import END_LINE
 from support.histories import strings
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))

@@ -14,10 +14,10 @@ import pytest
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.ledger import likely_reused, range_facts
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.compaction.plan import Plan
+from foveal.core.compaction.plan import Plan, read_range
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import DraftRequest
-from foveal.core.compaction.summary_dialogue import ledger_summary
+from foveal.core.compaction.summary import SummarySource, ledger_summary
 from foveal.core.engine import Engine
 from foveal.core.engine.beside_range import likely_names_outside, summaries_in
 from foveal.core.engine.report import event_status
@@ -126,14 +126,17 @@ async def test_a_continued_ledger_equals_one_of_the_whole_range(monkeypatch: pyt
     async def write_and_compare(self: RequestFitter, engine: Engine, plan: Plan) -> CompactionOutcome:
         written = await write(self, engine, plan)
         events = effective_events(await self._writer.store.read(self._writer.id, first=plan.first))
-        assert written == ledger_summary(
-            plan,
-            events,
+        resolved, inside, after = read_range(plan, events)
+        source = SummarySource(
+            plan=resolved,
+            events=inside,
+            after=after,
             counter=engine.view.meter.counter,
             ratio=engine.calibration.ratio,
             earlier=summaries_in(engine.view, engine.log, plan),
             elsewhere=likely_names_outside(engine.view, plan, LedgerIndex()),
         )
+        assert written == ledger_summary(source)
         cuts.append(plan.last)
         return written
 

@@ -30,6 +30,7 @@ from foveal.core.compaction.summariser import (
     read_complete,
 )
 from foveal.core.compaction.summariser_protocol import Draft
+from foveal.core.compaction.summary import ledger_summary
 from foveal.core.engine.summary_job import SummaryJob, failed_compaction
 from foveal.core.log.events import CompactionFailed
 from foveal.core.view.view import View
@@ -180,6 +181,8 @@ class BackgroundCompaction:
 
     async def _write(self, job: SummaryJob) -> CompactionOutcome:
         """Return the outcome of a job, by the first model that succeeds or else by the ledger."""
+        if not self.summarisers:
+            return await offload(partial(ledger_summary, job.source), events=len(job.source.events))
         begin = partial(job.dialogue, self.summarisers, prompt=self._prompt)
         run = DialogueRun(
             await offload(begin, events=len(job.fitted.facts)),  # it joins the texts of the whole request
@@ -188,7 +191,7 @@ class BackgroundCompaction:
             clock=self._clock,
             progress=_from_any_thread(self._progress),
         )
-        return await run_dialogue_async(run, events=len(job.events))
+        return await run_dialogue_async(run, events=len(job.source.events))
 
 
 def _from_any_thread(

@@ -30,7 +30,7 @@ from foveal.core.compaction.carried_record import (
     without_summary_frame,
 )
 from foveal.core.compaction.kept_messages import MAX_TASK_SHARE
-from foveal.core.compaction.ledger.ledger import write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import seq_of
 from foveal.core.engine.settings import EngineSettings
@@ -324,13 +324,8 @@ class _OldSession:
         events = [e for e in self.engine.log if view.find(e.seq) and e.seq not in self._records]
         end = view.steps[-skip].seq if skip else self.engine.next_seq
         covered = [event for event in events if event.seq < end]
-        text = write_ledger(
-            covered,
-            room=room,
-            counter=counter,
-            keep=frozenset(self._quoted),
-            after=[event for event in events if event.seq >= end],
-        )
+        after = [event for event in events if event.seq >= end]
+        text = Ledger(covered, counter, keep=frozenset(self._quoted), after=after).write(room=room)
         if text:
             title = f"{covered[0].handle}–{covered[-1].handle}, written without a model"
             yield RecordPart("summary", self.label, title, without_summary_frame(text))

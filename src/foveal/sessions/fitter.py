@@ -14,8 +14,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import CompactionOutcome
-from foveal.core.compaction.plan import Plan
-from foveal.core.compaction.requested_drops import has_requested_drops
+from foveal.core.compaction.plan import Plan, has_requested_drops
 from foveal.core.engine.beside_range import summaries_in
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import check_agreement, newest_reduction
@@ -187,8 +186,8 @@ class RequestFitter:
         index = engine.ledger_index
         reuses_parts = any(fact.chunks for fact in summaries_in(engine.view, engine.log, plan))
         if plan.overlap_ranges or reuses_parts:  # other events than those of the ledger are read too
-            job = await self.job(engine, plan)
-            events = [*job.events, *job.after]
+            source = (await self.job(engine, plan)).source
+            events = [*source.events, *source.after]
             return await offload(partial(engine.write_ledger, plan, events), events=len(events))
         inside = index.known_events(plan.first, plan.last, keep=frozenset(plan.keep))
         new, after = 0, list[Event]()
@@ -200,11 +199,11 @@ class RequestFitter:
                 start = inside[0].seq if inside else read[0].seq
                 inside = await offload(partial(index.extend_range, start, read), events=len(read))
         events = [*inside, *after]
-        if has_requested_drops(
-            events
-        ):  # those of the index without the dropped ones would have to be read again
-            job = await self.job(engine, plan)
-            events, new = [*job.events, *job.after], len(job.events) + len(job.after)
+        if has_requested_drops(events):
+            # Those of the index without the dropped ones would have to be read again.
+            source = (await self.job(engine, plan)).source
+            events = [*source.events, *source.after]
+            new = len(events)
         return await offload(partial(engine.write_ledger, plan, events), events=new)
 
     async def _slices(self, first: int, engine: Engine) -> AsyncIterator[Sequence[Event]]:

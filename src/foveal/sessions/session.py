@@ -75,7 +75,7 @@ from foveal.core.log.events import (
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
-from foveal.core.policies.ladder.media_limits import mask_refused_media
+from foveal.core.policies.ladder.mask import mask_refused_media
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, Conflict, SessionExists, UnknownSession, UsageMissing

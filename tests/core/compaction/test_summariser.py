@@ -24,6 +24,7 @@ from foveal.core.compaction import (
     Summariser,
     SummaryProgress,
     SummaryRequest,
+    SummarySource,
     SummaryWriter,
     failure_from_error,
     read_metrics,
@@ -66,7 +67,8 @@ class Clock:
 
 
 def dialogue(writers: int = 1) -> Any:
-    return summary_dialogue(PLAN, EVENTS, writers=[SummaryWriter(model=GPT)] * writers, counter=COUNT)
+    source = SummarySource(plan=PLAN, events=EVENTS, counter=COUNT)
+    return summary_dialogue(source, [SummaryWriter(model=GPT)] * writers)
 
 
 def build_cold(request: DraftRequest) -> SummaryRequest:

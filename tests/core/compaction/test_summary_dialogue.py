@@ -18,7 +18,9 @@ from foveal.core.compaction import (
     DraftFailure,
     DraftRequest,
     Plan,
+    SummarySource,
     SummaryWriter,
+    ledger_summary,
     quote_transcript,
     read_metrics,
     summary_dialogue,
@@ -27,7 +29,7 @@ from foveal.core.compaction import (
 from foveal.core.compaction.chunks import TranscriptSizer, newest_for_chunks, split_transcript
 from foveal.core.compaction.draft_requests import MIN_COUNTING_MARGIN
 from foveal.core.compaction.ledger.sections import REQUESTS_HEADING, SECTION_HEADINGS
-from foveal.core.compaction.summary_text import END_LINE, author_line
+from foveal.core.compaction.summary import END_LINE, author_line
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -94,17 +96,19 @@ def run(
     plan: Plan | None = None,
     models: Sequence[Model] = (GPT,),
     shares: bool = False,
+    prompt: str = "",
     **more: Any,
 ) -> tuple[list[DraftRequest], CompactionOutcome]:
     events = conversation() if events is None else events
+    source = SummarySource(plan=plan or planned(events), events=events, counter=COUNT, **more)
+    if script is None:
+        return [], ledger_summary(source)
     writers = [
         SummaryWriter(model=model, shares_cache=shares and not index) for index, model in enumerate(models)
     ]
-    dialogue = summary_dialogue(
-        plan or planned(events), events, writers=writers if script is not None else (), counter=COUNT, **more
-    )
+    dialogue = summary_dialogue(source, writers, prompt=prompt)
     requests: list[DraftRequest] = []
-    replies = [] if script is None or callable(script) else list(script)
+    replies = [] if callable(script) else list(script)
     try:
         request = next(dialogue)
         while True:
@@ -134,6 +138,7 @@ def test_without_writers_the_ledger_is_recorded_without_a_request() -> None:
     assert requests == []
     assert (fact.by, fact.chunks, read_metrics(fact).asked) == ("ledger", (), 0)
     assert "written without a model" in fact.summary.split("\n")[0]
+    assert list(msgspec.json.decode(fact.metrics)) == ["turns", "events", "before", "after", "seconds"]
 
 
 def test_a_valid_draft_becomes_the_summary_beside_the_ledger() -> None:
@@ -885,7 +890,8 @@ def test_for_all_replies_the_summary_fits_its_room_and_is_smaller(
 
 def test_a_closed_dialogue_yields_nothing_more() -> None:
     events = conversation()
-    dialogue = summary_dialogue(planned(events), events, writers=[SummaryWriter(model=GPT)], counter=COUNT)
+    source = SummarySource(plan=planned(events), events=events, counter=COUNT)
+    dialogue = summary_dialogue(source, [SummaryWriter(model=GPT)])
     next(dialogue)
     dialogue.close()
     with pytest.raises(StopIteration):

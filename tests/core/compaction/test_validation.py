@@ -305,8 +305,7 @@ def test_a_section_with_one_sentence_of_the_request_is_refused() -> None:
     request = summary_prompt.cold_message(
         "[e1 user, stays]\n> Repair parse_date in src/app/dates.py.\n\n[e3 result]\n> def parse_date(text):\n"
         * 5,
-        first=1,
-        last=3,
+        span=(1, 3),
         max_units=500,
         kept=True,
     )

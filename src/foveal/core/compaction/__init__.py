@@ -27,6 +27,7 @@ from foveal.core.compaction.summariser_protocol import (
     failure_from_error,
     read_stream_chunk,
 )
+from foveal.core.compaction.summary import SummarySource, ledger_summary
 from foveal.core.compaction.summary_dialogue import summary_dialogue
 
 __all__ = [
@@ -47,8 +48,10 @@ __all__ = [
     "Summariser",
     "SummaryProgress",
     "SummaryRequest",
+    "SummarySource",
     "SummaryWriter",
     "failure_from_error",
+    "ledger_summary",
     "quote_transcript",
     "read_metrics",
     "read_stream_chunk",

@@ -25,6 +25,7 @@ from foveal.core.compaction.summariser_protocol import (
     SummaryForm,
     SummaryWriter,
 )
+from foveal.core.compaction.summary import SummarySource
 from foveal.core.compaction.validation import DraftRules, ValidatedDraft
 
 RequestBuilder: TypeAlias = Callable[[Sequence[str]], DraftRequest]
@@ -114,18 +115,22 @@ class DraftTally:
             asked=self.asked,
             form=self.form,
             checks=tuple(self.checks),
+            failures=tuple(self.failures.values()),
         )
 
 
 class DraftRequester:
     """Requests drafts from one writer and keeps what its refusals reveal about its window."""
 
-    def __init__(self, index: int, writer: SummaryWriter, rules: DraftRules, tally: DraftTally) -> None:
+    def __init__(
+        self, index: int, writer: SummaryWriter, source: SummarySource, rules: DraftRules, tally: DraftTally
+    ) -> None:
         self.index: int = index
         self.writer: SummaryWriter = writer
         self.rules: DraftRules = rules
         self.tally: DraftTally = tally
-        self.ratio: float = max(rules.ratio, writer.model.token_ratio)
+        self.ratio: float = max(source.ratio, writer.model.token_ratio)
+        self._margin_share = max(MIN_COUNTING_MARGIN, source.margin)
         self._window = writer.model.window
         self._shrinks = 0
         self._last: DraftRequest | None = None
@@ -162,7 +167,7 @@ class DraftRequester:
     @property
     def _margin(self) -> int:
         """Tokens to leave free, because counts are estimates."""
-        return int(self._window * max(MIN_COUNTING_MARGIN, self.rules.margin))
+        return int(self._window * self._margin_share)
 
     @property
     def _text_tokens(self) -> int:

@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.kept_messages import kept_user_steps
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.log.events import Event, Mask, UserSaid
-from foveal.core.log.ranges import is_within
+from foveal.core.log.events import Dropped, Event, Mask, UserSaid
+from foveal.core.log.ranges import is_within, seqs_outside
 from foveal.core.models.budget import Budget
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
@@ -281,6 +281,53 @@ def resolve_plan(plan: Plan, events: Sequence[Event], index: LedgerIndex | None 
     keep = plan.keep[bisect_left(plan.keep, first) :]
     kept = sum(has_event(within, seq) for seq in keep)
     return replace(plan, first=first, keep=keep, turns=turns, events=len(within) - kept)
+
+
+def read_range(
+    plan: Plan, events: Sequence[Event], index: LedgerIndex | None = None, *, has_drops: bool = True
+) -> tuple[Plan, Sequence[Event], Sequence[Event]]:
+    """Return a resolved plan, the events of its range, and those after it.
+
+    `events` and `index` are as for `resolve_plan`. Steps that the user dropped are left out: a summary must not
+    bring them back. Where no event is a drop, `has_drops=False` saves the search for them."""
+    events = without_requested_drops(events) if has_drops else events
+    plan = resolve_plan(plan, events, index)
+    return (
+        plan,
+        events_within(events, plan.first, plan.last),
+        events[bisect_right(events, plan.last, key=_seq) :],
+    )
+
+
+def has_requested_drops(events: Sequence[Event]) -> bool:
+    """Return whether one of these effective events is a drop that the user requested."""
+    return any(_requested_ranges(events))
+
+
+def without_requested_drops(events: Sequence[Event]) -> Sequence[Event]:
+    """Return effective events without the steps that later ones of them drop at the user's request."""
+    ranges = tuple(_requested_ranges(events))
+    if not ranges:
+        return events
+    kept = set(seqs_outside((event.seq for event in events), _joined(ranges)))
+    return [event for event in events if event.seq in kept]
+
+
+def _requested_ranges(events: Sequence[Event]) -> Iterator[tuple[int, int]]:
+    for event in events:
+        if isinstance(event.fact, Dropped) and event.fact.reason == "hand":
+            yield from event.fact.ranges
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return ranges of several drops as a set of ranges that do not overlap."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
+        else:
+            joined.append((first, last))
+    return tuple(joined)
 
 
 def events_within(events: Sequence[Event], first: int, last: int) -> Sequence[Event]:

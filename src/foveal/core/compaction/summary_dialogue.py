@@ -1,7 +1,8 @@
-"""Writing a summary, as a generator that yields requests and is sent replies.
+"""Writing a summary with models, as a generator that yields requests and is sent replies.
 
-The generator returns the fact to record. It never waits, so short drivers run it without an event loop
-(`summariser.run_dialogue`) and with it (`sessions.background_compaction`).
+Without a model, `summary.ledger_summary` writes it. The generator returns the fact to record. It never waits, so
+short drivers run it without an event loop (`summariser.run_dialogue`) and with one
+(`sessions.background_compaction`).
 
 1. A provider that compacts conversations itself may be asked to do so (`native`). The ledger is written beside it.
    Other writers follow if it fails. A writer whose provider has the conversation in its cache is asked inside the
@@ -16,16 +17,11 @@ The generator returns the fact to record. It never waits, so short drivers run i
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from math import ceil
-from operator import attrgetter
 from typing import Final
 
-from msgspec import UNSET, Raw
-from msgspec.structs import replace
-
-from foveal.core.compaction import summary_prompt, summary_text
+from foveal.core.compaction import summary_prompt
 from foveal.core.compaction.chunks import (
     TranscriptChunk,
     TranscriptSizer,
@@ -39,168 +35,80 @@ from foveal.core.compaction.draft_requests import (
     RequestBuilder,
     WriterCapacity,
 )
-from foveal.core.compaction.health import CompactionMetrics, CompactionOutcome
-from foveal.core.compaction.known_names import KnownNames, score_summary
-from foveal.core.compaction.ledger.ledger import Ledger
-from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.compaction.plan import Plan, events_within, resolve_plan
+from foveal.core.compaction.health import CompactionOutcome
+from foveal.core.compaction.known_names import KnownNames
 from foveal.core.compaction.prompt_overlap import PromptPhrases
-from foveal.core.compaction.requested_drops import without_requested_drops
 from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, DraftRequest, SummaryWriter
-from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
+from foveal.core.compaction.summary import (
+    END_LINE,
+    SMALL_PART_UNITS,
+    NativeSummary,
+    SummaryPart,
+    SummarySource,
+    in_order,
+    join_parts,
+    ledger_part,
+    max_joined_units,
+    record,
+    reuse_parts,
+    shorten_texts,
+    unwritten,
+)
 from foveal.core.compaction.validation import DraftRules, ValidatedDraft
-from foveal.core.log.events import DIALOGUE_TYPES, Compacted, CompactionFailed, Dialect, Event, raw
-from foveal.core.tokens.counter import Counter
-from foveal.core.tokens.message_tokens import PER_MESSAGE
+from foveal.core.log.events import Event
 
 MAX_CHUNKS: Final = 12
 """Chunks that a model is asked about; the oldest part of a longer conversation has only a ledger."""
-SECTIONS_SHARE: Final = 0.5
-"""Share of a summary's text that a model is asked for."""
-MAX_SECTIONS_SHARE: Final = 0.85
-"""Share of a summary's text that a model's sections may take."""
 MIN_SECTION_UNITS: Final = 80
 """With fewer units for a model's sections, no model is asked."""
-SMALL_PART_UNITS: Final = 400
-"""Up to this size the text about one of several chunks may be as large as the chunk."""
 _UNLIMITED: Final = 10**9
-_seq = attrgetter("seq")
 
 
 def summary_dialogue(
-    plan: Plan,
-    events: Sequence[Event],
-    *,
-    writers: Sequence[SummaryWriter],
-    counter: Counter,
-    ratio: float = 1.0,
-    margin: float = 0.0,
-    prompt: str = "",
-    shared_total: int = 0,
-    earlier: Sequence[Compacted] = (),
-    elsewhere: Set[str] = frozenset(),
-    beside: Sequence[str] = (),
-    before: Sequence[Event] = (),
-    after: Sequence[Event] = (),
-    index: LedgerIndex | None = None,
+    source: SummarySource, writers: Sequence[SummaryWriter], *, prompt: str = ""
 ) -> Dialogue[CompactionOutcome]:
-    """Write the summary of a plan's range.
-
-    `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `margin` the share
-    of the window by which counts may be too low, `shared_total` the tokens of the conversation's request up to
-    the end of the range. What models wrote for `earlier` summaries inside the range is used again. Names in
-    `elsewhere` are shown outside of the range. So are the texts `beside` it
-    (instructions, newer messages), and a summary may use their names as well. A draft is in a script of the
-    range or of the messages `before` and `after` it. The events `after` it may also have answered a request or
-    resolved an error inside it. The `index` has what earlier ledgers have read.
-    """
-    inside = events_within(events, plan.first, plan.last)
-    parts = summary_text.reuse_parts(plan, inside, earlier)
-    also = (*beside, *(part.text for part in parts), prompt, plan.focus)
-    known = KnownNames(inside, also=also, elsewhere=elsewhere)
-    conversation = (*before, *inside, *after) if writers else ()
-    # Without a writer, the texts of earlier summaries are used again as they are.
-    authors = [fact.by for fact in earlier if fact.chunks] if parts and not writers else []
-    work = _SummaryInProgress(
-        plan, inside, parts, known, conversation, counter, ratio, margin, prompt, after, authors, index
-    )
-    if work.rules.max_units < MIN_SECTION_UNITS and writers:
-        work.tally.note_small_room(plan.room)
-    elif writers:
+    """Write the summary of a range with the first of the writers that succeeds; `prompt` is the user's own."""
+    work = _SummaryInProgress(source, prompt)
+    if source.sections_units < MIN_SECTION_UNITS:
+        work.tally.note_small_room(source.plan.room)
+    else:
         for place, writer in enumerate(writers):
-            requester = DraftRequester(place, writer, work.rules, work.tally)
-            write = work.compact_natively if writer.is_native else work.complete
-            if (yield from write(requester, shared_total)):
+            requester = DraftRequester(place, writer, source, work.rules, work.tally)
+            if (
+                yield from work.compact_natively(requester) if writer.is_native else work.complete(requester)
+            ):
                 break
     return work.outcome()
-
-
-def ledger_summary(
-    plan: Plan,
-    events: Sequence[Event],
-    *,
-    counter: Counter,
-    ratio: float,
-    earlier: Sequence[Compacted] = (),
-    elsewhere: Set[str] = frozenset(),
-    index: LedgerIndex | None = None,
-    has_drops: bool = True,
-) -> CompactionOutcome:
-    """Return the outcome of a plan without a model: the ledger, with what models wrote for `earlier` summaries.
-
-    `events` are the effective events, from any place at or before the range. Names in `elsewhere` are
-    shown outside of it. The `index` has what earlier ledgers have read. Where no event is a
-    drop, `has_drops=False` saves the search for drops that the user requested."""
-    events = without_requested_drops(events) if has_drops else events
-    resolved = resolve_plan(plan, events, index)
-    inside = events_within(events, resolved.first, resolved.last)
-    dialogue = summary_dialogue(
-        resolved,
-        inside,
-        writers=(),
-        counter=counter,
-        ratio=ratio,
-        earlier=earlier,
-        elsewhere=elsewhere,
-        after=events[bisect_right(events, resolved.last, key=_seq) :],
-        index=index,
-    )
-    try:
-        next(dialogue)
-    except StopIteration as done:
-        outcome: CompactionOutcome = done.value
-        return outcome
-    raise AssertionError("a dialogue without writers makes no request")
 
 
 class _SummaryInProgress:
     """The parts written so far, and what is still to be written."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        events: Sequence[Event],
-        parts: list[SummaryPart],
-        known: KnownNames,
-        conversation: Sequence[Event],
-        counter: Counter,
-        ratio: float,
-        margin: float,
-        prompt: str,
-        after: Sequence[Event],
-        authors: list[str],
-        index: LedgerIndex | None,
-    ) -> None:
-        self.plan, self.events, self.parts, self.prompt = plan, events, parts, prompt
-        self.after = after
-        self.keep = frozenset(plan.keep)
-        self.counter = counter
+    def __init__(self, source: SummarySource, prompt: str) -> None:
+        self.source, self.plan, self.counter, self.prompt = source, source.plan, source.counter, prompt
+        self.keep = frozenset(source.plan.keep)
+        self.parts: list[SummaryPart] = reuse_parts(source)
+        also = (*source.beside, *(part.text for part in self.parts), prompt, source.plan.focus)
         self.rules = DraftRules(
-            known=known,
-            conversation=conversation,
+            known=KnownNames(source.events, also=also, elsewhere=source.elsewhere),
+            conversation=(*source.before, *source.events, *source.after),
             instructions=PromptPhrases(
-                [prompt], built_in=[*summary_prompt.prompt_parts().values(), summary_text.END_LINE]
+                [prompt], built_in=[*summary_prompt.prompt_parts().values(), END_LINE]
             ),
             sections=summary_prompt.required_sections(summary_prompt.resolve_task(prompt)),
-            max_units=int(summary_text.max_text_units(plan) * SECTIONS_SHARE),
-            max_accepted_units=int(summary_text.max_text_units(plan) * MAX_SECTIONS_SHARE),
-            counter=counter,
-            ratio=max(ratio, 0.01),
-            margin=margin,
+            max_units=source.sections_units,
+            max_accepted_units=source.max_sections_units,
+            counter=source.counter,
         )
         self.tally = DraftTally()
         self.merged = ""
-        self.authors = authors
-        self.index = index
-        self.native: Raw | None = None
-        """The compaction that the provider made."""
-        self.native_author = ""
-        self.native_dialect: Dialect = ""
+        self.authors: list[str] = []
+        self.native: NativeSummary | None = None
 
-    def complete(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
+    def complete(self, requester: DraftRequester) -> Dialogue[bool]:
         """Ask one writer for all that is missing; return whether the summary is complete."""
-        if requester.writer.shares_cache and shared_total and self.unwritten():
-            yield from self._write_shared(requester, shared_total)
+        if requester.writer.shares_cache and self.source.shared_total and self.unwritten():
+            yield from self._write_shared(requester)
         done = (not self.unwritten() or (yield from self._write_chunks(requester))) and (
             yield from self._merge(requester)
         )
@@ -209,9 +117,9 @@ class _SummaryInProgress:
             self.parts = [part for part in self.parts if part.model]
         return done
 
-    def compact_natively(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
+    def compact_natively(self, requester: DraftRequester) -> Dialogue[bool]:
         """Ask the provider for its own compaction; return whether it made one."""
-        capacity = requester.shared_capacity(shared_total)
+        capacity = requester.shared_capacity(self.source.shared_total)
         if capacity is None:
             requester.tally.note(requester.writer, "the conversation leaves no room for a compaction")
             return False
@@ -222,30 +130,32 @@ class _SummaryInProgress:
         if reply.native is None:
             requester.tally.note(requester.writer, "the provider's compaction is empty")
             return False
-        self.native, self.native_dialect = reply.native, requester.writer.dialect
-        self.parts, self.native_author = [], requester.label
+        self.native = NativeSummary(reply.native, requester.label, requester.writer.dialect)
+        self.parts = []
         return True
 
     def unwritten(self) -> list[Event]:
         """Return the events that no part covers."""
-        done = frozenset[int]().union(*(part.seqs for part in self.parts))
-        return [e for e in self.events if type(e.fact) in DIALOGUE_TYPES and e.seq not in done]
+        return unwritten(self.source, self.parts)
 
-    def add(self, events: Sequence[Event], text: str, author: str = "") -> None:
-        """Add a part written by a model, or a ledger when `author` is empty."""
-        seqs = frozenset(event.seq for event in events)
-        self.parts.append(SummaryPart(events[-1].seq, seqs, text, model=bool(author)))
-        self.parts.sort(key=lambda part: part.last)
-        self.authors += [author] if author else []
+    def add(self, events: Sequence[Event], text: str, author: str) -> None:
+        """Add a part that a model wrote."""
+        part = SummaryPart(events[-1].seq, frozenset(event.seq for event in events), text)
+        self.parts = in_order([*self.parts, part])
+        self.authors.append(author)
+
+    def add_ledger(self, events: Sequence[Event]) -> None:
+        """Cover events with a ledger, because no model wrote about them."""
+        self.parts = in_order([*self.parts, ledger_part(self.source, events, self.source.index)])
 
     # ── Inside the conversation ──
 
-    def _write_shared(self, requester: DraftRequester, total: int) -> Dialogue[None]:
+    def _write_shared(self, requester: DraftRequester) -> Dialogue[None]:
         message = summary_prompt.shared_message(
             self.prompt, max_units=self.rules.max_units, focus=self.plan.focus
         )
         frame = ceil((self.counter.count(message) + FAULT_LIST_UNITS) * requester.ratio)
-        capacity = requester.shared_capacity(total + frame)
+        capacity = requester.shared_capacity(self.source.shared_total + frame)
         if capacity is None:
             return
 
@@ -271,7 +181,7 @@ class _SummaryInProgress:
             self.prompt, max_units=self.rules.max_units, focus=self.plan.focus
         )
         message = summary_prompt.cold_message(
-            "", first=self.plan.first, last=self.plan.last, max_units=1, kept=True
+            "", span=(self.plan.first, self.plan.last), max_units=1, kept=True
         )
         while capacity := requester.capacity(system + message):
             failure = yield from self._write_all_chunks(requester, capacity)
@@ -293,7 +203,7 @@ class _SummaryInProgress:
         del sizer  # it holds all quoted texts, which the requests do not need
         beyond = [event for chunk in chunks[:-MAX_CHUNKS] for event in chunk.events]
         if oldest := [*unwritten[: len(unwritten) - len(newest)], *beyond]:
-            self._add_ledger(oldest, self.index)
+            self.add_ledger(oldest)
         chunks = chunks[-MAX_CHUNKS:]
         missed = 0
         for number, chunk in enumerate(chunks, 1):
@@ -307,7 +217,7 @@ class _SummaryInProgress:
             # A writer that fails at the only chunk, or at the first two, will fail at the others.
             if len(chunks) == 1 or missed == number == 2:
                 return DraftFailure(problem="its answers cannot be used")
-            self._add_ledger(chunk.events, self.index)
+            self.add_ledger(chunk.events)
         return None
 
     def _write_chunk(
@@ -328,8 +238,7 @@ class _SummaryInProgress:
         def build(faults: Sequence[str]) -> DraftRequest:
             text = summary_prompt.cold_message(
                 chunk.text,
-                first=chunk.first,
-                last=chunk.last,
+                span=(chunk.first, chunk.last),
                 max_units=max_units,
                 part=position,
                 kept=kept,
@@ -341,23 +250,12 @@ class _SummaryInProgress:
         before = self.plan.before if is_alone else max(chunk.units, SMALL_PART_UNITS)
         return (yield from requester.request_valid(build, max_units=max_units, before=before))
 
-    def _add_ledger(self, events: Sequence[Event], index: LedgerIndex | None = None) -> None:
-        """Cover events with a ledger, because no model wrote about them. What it reads is kept in the `index`, if
-        that is one of this summary alone: the events need not be consecutive."""
-        room = min(SMALL_PART_UNITS, self.rules.max_units)
-        ledger = Ledger(events, keep=self.keep, index=index)
-        self.add(events, ledger.write(room=room, counter=self.counter))
-
     # ── Joining and merging ──
-
-    def _max_joined_units(self) -> int:
-        is_several = sum(part.model for part in self.parts) > 1
-        return self.rules.max_units if is_several else self.rules.max_accepted_units
 
     def _merge(self, requester: DraftRequester) -> Dialogue[bool]:
         """Merge the parts into one text if they do not fit as they are; return whether they fit now."""
-        whole = summary_text.join_parts(self.parts, max_units=_UNLIMITED, counter=self.counter)
-        if self.counter.count(whole) <= self._max_joined_units():
+        whole = join_parts(self.source, self.parts, _UNLIMITED)
+        if self.counter.count(whole) <= max_joined_units(self.source, self.parts):
             return bool(whole)
         records = [part.text for part in self.parts if part.text]
         system = summary_prompt.merge_system(
@@ -380,7 +278,7 @@ class _SummaryInProgress:
         self, requester: DraftRequester, capacity: WriterCapacity, system: str, records: Sequence[str]
     ) -> RequestBuilder:
         room = capacity.room - 12 * len(records)
-        short = summary_text.shorten_texts(records, room=int(room * 0.9), counter=self.counter)
+        short = shorten_texts(records, room=int(room * 0.9), counter=self.counter)
 
         def build(faults: Sequence[str]) -> DraftRequest:
             text = summary_prompt.merge_message(short, max_units=capacity.max_units, faults=faults)
@@ -391,72 +289,12 @@ class _SummaryInProgress:
     # ── Outcome ──
 
     def outcome(self) -> CompactionOutcome:
-        """Return the fact to record: a summary by models, the ledger alone, or a failure if neither fits."""
-        by = ", ".join(dict.fromkeys(self.authors)) or LEDGER_AUTHOR
-        sections = self.merged or summary_text.join_parts(
-            self.parts, max_units=self._max_joined_units(), counter=self.counter
-        )
-        summary = self._compose(by, sections)
-        if not summary:
-            by = LEDGER_AUTHOR
-            summary = self._compose(LEDGER_AUTHOR, "") or summary_text.compose_ledger_only(
-                self.plan, self.events, counter=self.counter, after=self.after, index=self.index
-            )
-        plan = self.plan
-        by = self.native_author or by
-        metrics = raw(self._metrics(summary, by=by))
-        if not summary:
-            sizes = [f"{round(units * self.rules.ratio):,}" for units in (plan.before, plan.room)]
-            problem = f"the range takes {sizes[0]} tokens, and no summary of it fits into {sizes[1]}"
-            return CompactionFailed(
-                first=plan.first, last=plan.last, problem=problem, by=by, metrics=metrics, reason=plan.reason
-            )
-        return Compacted(
-            first=plan.first,
-            last=plan.last,
-            summary=summary,
-            keep=plan.keep,
-            masks=plan.masks,
-            chunks=self._part_texts(),
-            native=UNSET if self.native is None else self.native,
-            dialect=self.native_dialect,
-            by=by,
-            metrics=metrics,
-            reason=plan.reason,
-            rule=plan.rule,
-        )
-
-    def _compose(self, by: str, sections: str) -> str:
-        return summary_text.compose(
-            self.plan,
-            self.events,
-            by=by,
-            sections=sections,
-            counter=self.counter,
-            elsewhere=self.rules.known.elsewhere,
-            after=self.after,
-            index=self.index,
-        )
-
-    def _part_texts(self) -> tuple[str, ...]:
-        """Return the texts for a later summary to reuse; none if no model wrote any: it then reads the events."""
-        if not any(part.model for part in self.parts):
-            return ()
-        if rest := self.unwritten():
-            self._add_ledger(rest)
-        return tuple(part.text for part in self.parts if part.text)
-
-    def _metrics(self, summary: str, *, by: str) -> CompactionMetrics:
-        plan, ratio = self.plan, self.rules.ratio
-        after = self.counter.count(summary) + PER_MESSAGE if summary else 0
-        return replace(
-            self.tally.metrics(),
-            failures=tuple(one for one in self.tally.failures.values() if one.by not in by.split(", ")),
-            turns=plan.turns,
-            events=plan.events,
-            before=round(plan.before * ratio),
-            after=round(after * ratio),
-            chunks=len(self.parts),
-            # The score judges a model; the ledger is derived from the log, and a cut has to be fast.
-            score=score_summary(summary, self.rules.known) if summary and self.authors else None,
+        """Return the fact to record, with what is written so far."""
+        return record(
+            self.source,
+            self.merged or join_parts(self.source, self.parts),
+            parts=self.parts,
+            authors=self.authors,
+            metrics=self.tally.metrics(),
+            native=self.native,
         )

@@ -90,16 +90,15 @@ def shared_message(prompt: str, *, max_units: int, focus: str = "", faults: Sequ
 def cold_message(
     transcript: str,
     *,
-    first: int,
-    last: int,
+    span: tuple[int, int],
     max_units: int,
     part: tuple[int, int] = (1, 1),
     kept: bool = False,
     faults: Sequence[str] = (),
 ) -> str:
-    """Return the message that quotes a conversation."""
+    """Return the message that quotes a conversation, or a part of it: that of the seqs of the `span`."""
     texts = [
-        fill_part("begin", range=f"{handle(first)} to {handle(last)}"),
+        fill_part("begin", range=" to ".join(map(handle, span))),
         fill_part("part", part=str(part[0]), parts=str(part[1])) if part[1] > 1 else "",
         prompt_parts()["kept"] if kept else "",
         transcript,

@@ -1,13 +1,16 @@
 """Validation of a summary draft against the conversation that it summarises.
 
 1. A draft is unusable when it is far too long, empty, contains only thinking, was cut off, calls tools, lacks a
-   section, repeats its instructions (`prompt_overlap`), is in a script that the conversation does not use
-   (`writing_systems`), or is not smaller than what it replaces. Its characters are counted before anything else, so
-   an endless draft is neither searched nor tokenised.
+   section, repeats its instructions (`prompt_overlap`), is in a script that the conversation does not use, or is
+   not smaller than what it replaces. Its characters are counted before anything else, so an endless draft is
+   neither searched nor tokenised.
 2. Lines that imitate Foveal's own are quoted, not refused (`draft_text`).
 3. Sentences about the user are removed, whatever they say (`user_sentences`): the ledger quotes the user.
 4. A draft is to be improved when it is larger than asked for, or has names that do not occur in its source
    (`known_names`). A second draft is requested with the faults; then the lines with such names are removed.
+
+The script of a text: words are counted by the Unicode block of their letters, without code, quotes and names, which
+keep their script in any language. Han characters beside Kana are Japanese, beside Hangul they are Korean.
 
 Validation is pure and takes a few milliseconds for a thousand events with a megabyte of text. What it does not
 find: wrong statements made of words that occur, omissions, and another language in the same script.
@@ -15,13 +18,15 @@ find: wrong statements made of words that occur, omissions, and another language
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import collections
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 import msgspec
 
-from foveal.core.compaction import draft_text, writing_systems
+from foveal.core.compaction import draft_text
 from foveal.core.compaction.known_names import KnownNames
 from foveal.core.compaction.prompt_overlap import PromptPhrases
 from foveal.core.compaction.summariser_protocol import Draft
@@ -55,10 +60,6 @@ class DraftRules(msgspec.Struct, frozen=True, kw_only=True):
     max_accepted_units: int
     """Units that are accepted if the second draft is no smaller."""
     counter: Counter
-    ratio: float = 1.0
-    """Tokens per unit."""
-    margin: float = 0.0
-    """Share of the window by which a request may be reported above its count."""
 
     @property
     def max_chars(self) -> int:
@@ -157,7 +158,7 @@ def _form_faults(draft: Draft, text: str, missing: Sequence[str], *, is_closed: 
 def _text_faults(text: str, rules: DraftRules) -> Iterator[str]:
     if rules.instructions.is_repeated_in(text):
         yield "It repeats these instructions instead of reporting the conversation."
-    script = writing_systems.find_foreign_script(text, _speech(rules.conversation))
+    script = _find_foreign_script(text, _speech(rules.conversation))
     if script:
         yield f"It is not in the language in which the user speaks: the user does not write {script} script."
 
@@ -170,3 +171,104 @@ def _speech(conversation: Sequence[Event]) -> list[str]:
         return messages
     said = (text_of(fact.content) for fact in facts if isinstance(fact, ModelSaid))
     return list(islice(said, MAX_MODEL_MESSAGES_OF_SCRIPT))
+
+
+# ── Writing systems ────────────────────────────────────────────────────────────────────────────────────
+
+MAX_SCRIPT_CHARS: Final = 8_000
+"""Characters of a draft whose words are counted, and of the messages from which on ASCII is taken for Latin."""
+MAX_SCRIPT_CHARS_PER_MESSAGE: Final = 600
+MAX_SCRIPT_MESSAGES: Final = 1_000
+MIN_SCRIPT_WORDS: Final = 8
+"""With fewer words the script of a text is unknown."""
+MIN_OWN_WORDS: Final = 3
+"""Words in the messages that make a script one of the conversation's: one rule in it is enough."""
+MIN_OWN_LATIN_SHARE: Final = 0.1
+"""Share of the words that does the same for Latin script: technical terms are Latin in every language."""
+MAX_FOREIGN_SHARE: Final = 0.6
+"""Share of a draft's words that may be in scripts that the conversation does not use."""
+MAX_FOREIGN_LATIN_SHARE: Final = 0.9
+"""The same for Latin script."""
+
+_BLOCKS: Final = {
+    "Latin": "A-Za-zªº\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff",
+    "Greek": "\u0370-\u03ff\u1f00-\u1fff",
+    "Cyrillic": "\u0400-\u052f",
+    "Armenian": "\u0530-\u058f",
+    "Hebrew": "\u0590-\u05ff",
+    "Arabic": "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefe",
+    "Devanagari": "\u0900-\u097f",
+    "Bengali": "\u0980-\u09ff",
+    "Gurmukhi": "\u0a00-\u0a7f",
+    "Gujarati": "\u0a80-\u0aff",
+    "Tamil": "\u0b80-\u0bff",
+    "Telugu": "\u0c00-\u0c7f",
+    "Kannada": "\u0c80-\u0cff",
+    "Malayalam": "\u0d00-\u0d7f",
+    "Sinhala": "\u0d80-\u0dff",
+    "Thai": "\u0e00-\u0e7f",
+    "Lao": "\u0e80-\u0eff",
+    "Burmese": "\u1000-\u109f",
+    "Georgian": "\u10a0-\u10ff",
+    "Ethiopic": "\u1200-\u137f",
+    "Khmer": "\u1780-\u17ff",
+    "Hangul": "\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3",
+    "Kana": "\u3040-\u30ff\uff66-\uff9d",
+    "Han": "\u3400-\u9fff\uf900-\ufaff",
+}
+_UNSPACED: Final = {"Thai": 5, "Lao": 5, "Burmese": 5, "Khmer": 5, "Kana": 2, "Han": 2}
+"""Letters of a word, about, in scripts that write without blanks."""
+_WORDS: Final = re.compile(
+    "|".join(
+        f"(?P<{script}>[{letters}]{{1,{_UNSPACED.get(script, 40)}}})" for script, letters in _BLOCKS.items()
+    )
+)
+_NOT_PROSE: Final = re.compile(
+    r"```[\s\S]*?(?:```|\Z)|`[^`\n]*`|^[ \t]*[>#][^\n]*|\"[^\"\n]*\"|“[^”\n]*”|«[^»\n]*»|「[^」\n]*」|『[^』\n]*』"
+    r"|[A-Za-z.-]{0,60}[0-9_./\\@:=-][A-Za-z0-9_./\\@:=-]{0,200}[A-Za-z0-9]",
+    re.MULTILINE,
+)
+"""Code, quotes, headings, and tokens with a digit or a separator in them."""
+
+
+def _find_foreign_script(draft: str, messages: Iterable[str]) -> str:
+    """Return the script of a draft if the conversation's messages do not use it, else ""."""
+    own = _own_scripts(messages)
+    words = _count_words(draft[:MAX_SCRIPT_CHARS])
+    if not own or words.total() < MIN_SCRIPT_WORDS:
+        return ""
+    foreign = collections.Counter({script: count for script, count in words.items() if script not in own})
+    if not foreign:
+        return ""
+    limit = MAX_FOREIGN_LATIN_SHARE if set(foreign) == {"Latin"} else MAX_FOREIGN_SHARE
+    return foreign.most_common(1)[0][0] if foreign.total() / words.total() > limit else ""
+
+
+def _own_scripts(messages: Iterable[str]) -> frozenset[str]:
+    """Return the scripts of the conversation, none when there are too few words to tell."""
+    words: collections.Counter[str] = collections.Counter()
+    room = MAX_SCRIPT_CHARS
+    for message in islice(messages, MAX_SCRIPT_MESSAGES):
+        short = message[:MAX_SCRIPT_CHARS_PER_MESSAGE]
+        # Further messages in ASCII have no script that is not known yet: they are not read.
+        if room > 0 or not short.isascii():
+            words.update(_count_words(short))
+        room -= len(short)
+    if words.total() < MIN_SCRIPT_WORDS // 2:
+        return frozenset()
+    return frozenset(script for script, count in words.items() if _is_own(script, count, words.total()))
+
+
+def _is_own(script: str, count: int, total: int) -> bool:
+    return count >= (MIN_OWN_LATIN_SHARE * total if script == "Latin" else MIN_OWN_WORDS)
+
+
+def _count_words(text: str) -> collections.Counter[str]:
+    """Return the number of words in each script."""
+    prose = _NOT_PROSE.sub(" ", text)
+    words = collections.Counter(found.lastgroup or "" for found in _WORDS.finditer(prose))
+    # A Japanese text has Kana in every sentence, a Korean one hardly any Han.
+    for joined in ("Kana", "Hangul"):
+        if words["Han"] and words[joined] * 8 >= words["Han"]:
+            words[joined] += words.pop("Han")
+    return +words

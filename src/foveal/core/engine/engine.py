@@ -28,8 +28,8 @@ from foveal.core.compaction.health import (
 )
 from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.compaction.plan import NoPlan, Plan, plan_range
-from foveal.core.compaction.summary_dialogue import ledger_summary
+from foveal.core.compaction.plan import NoPlan, Plan, plan_range, read_range
+from foveal.core.compaction.summary import SummarySource, ledger_summary
 from foveal.core.engine.awaited_answer import AwaitedAnswer
 from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
 from foveal.core.engine.counting import anchor_at_view, calibrate
@@ -68,7 +68,7 @@ from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import first_calibration
 from foveal.core.policies import Moment, Policy, decide, ladder
-from foveal.core.policies.ladder.media_limits import exceeds_media_limits
+from foveal.core.policies.ladder.mask import exceeds_media_limits
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import Calibration
@@ -486,15 +486,20 @@ class Engine:
     def write_ledger(self, plan: Plan, events: Sequence[Event] | None = None) -> CompactionOutcome:
         """Return the summary of a range without a model; `events` are those that count, if not all are in
         memory."""
+        effective = self.effective_log if events is None else events
+        has_drops = events is not None or self.view.has_drops
+        resolved, inside, after = read_range(plan, effective, self.ledger_index, has_drops=has_drops)
         return ledger_summary(
-            plan,
-            self.effective_log if events is None else events,
-            counter=self.view.meter.counter,
-            ratio=self.calibration.ratio,
-            earlier=summaries_in(self.view, self.log, plan),
-            elsewhere=likely_names_outside(self.view, plan, self.ledger_index),
-            index=self.ledger_index,
-            has_drops=events is not None or self.view.has_drops,
+            SummarySource(
+                plan=resolved,
+                events=inside,
+                after=after,
+                earlier=summaries_in(self.view, self.log, plan),
+                elsewhere=likely_names_outside(self.view, plan, self.ledger_index),
+                counter=self.view.meter.counter,
+                ratio=self.calibration.ratio,
+                index=self.ledger_index,
+            )
         )
 
     def facts_instead(self, unreadable: Unreadable, log: Sequence[Event]) -> list[AnyFact]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence, Set
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.compaction.plan import Plan, range_fingerprint, resolve_plan
-from foveal.core.compaction.requested_drops import without_requested_drops
+from foveal.core.compaction.plan import Plan, range_fingerprint, read_range
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, DraftFailure, DraftRequest, SummaryWriter
+from foveal.core.compaction.summary import SummarySource
 from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.engine.beside_range import likely_names_outside, names_outside, summaries_in
 from foveal.core.engine.engine import Engine
@@ -27,7 +27,6 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.core.models.model import Model
-from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted
 from foveal.core.view.view import View
 
@@ -38,11 +37,10 @@ UNREPORTED_MARGIN: Final = 0.1
 class SummaryJob(NamedTuple):
     """A snapshot of the conversation: the summary can be written while the conversation continues."""
 
-    plan: Plan
-    events: Sequence[Event]
-    """The effective events of the range."""
-    earlier: tuple[Compacted, ...]
-    """Summaries that the range covers."""
+    source: SummarySource
+    """What the ledger is written from."""
+    names_outside: Set[str]
+    """Names that are shown outside of the range: all, because a model's draft may have any of them."""
     fingerprint: tuple[object, ...]
     """The state of the range: see `range_fingerprint`."""
     fitted: Fitted
@@ -51,46 +49,40 @@ class SummaryJob(NamedTuple):
     """The part of it up to the end of the range, which the provider has in its cache: what follows the range may
     not have been sent yet."""
     dialect: Dialect
-    counter: Counter
-    ratio: float
-    """Tokens per unit."""
-    margin: float
-    """Share of the window by which counts may be too low."""
     model: Model
-    after: Sequence[Event]
-    """The effective events after the range."""
-    names_outside: set[str]
-    """Names that are shown outside of the range."""
-    likely_names_outside: set[str]
-    """Those of them that a ledger looks at if no model is asked."""
-    ledger_index: LedgerIndex
-    """What ledgers have read in the events: a copy, since the conversation continues."""
     earlier_shown: tuple[int, tuple[int, ...]]
     """Where the first summary that is shown begins, or else the range, and the messages that are shown between."""
+
+    @property
+    def plan(self) -> Plan:
+        return self.source.plan
 
     @classmethod
     def of(cls, engine: Engine, plan: Plan, events: Sequence[Event], dialect: Dialect = "") -> Self:
         """Return the job for a plan; `events` are the effective ones, from the beginning of the range or before."""
-        events = without_requested_drops(events)
-        plan = resolve_plan(plan, events)
-        inside = [event for event in events if plan.first <= event.seq <= plan.last]
+        plan, inside, after = read_range(plan, events)
         fitted = Fitted.of(engine.view, tokens=engine.calibration.tokens(engine.total_units))
-        return cls(
+        prefix = _prefix(engine, plan, fitted)
+        source = SummarySource(
             plan=plan,
             events=inside,
+            after=after,
             earlier=summaries_in(engine.view, engine.log, plan),
-            fingerprint=range_fingerprint(engine.view, plan),
-            fitted=fitted,
-            prefix=_prefix(engine, plan, fitted),
-            dialect=dialect or _dialect_of(inside),
+            elsewhere=likely_names_outside(engine.view, plan, engine.ledger_index),
             counter=engine.view.meter.counter,
             ratio=engine.calibration.ratio,
+            index=LedgerIndex(engine.ledger_index),  # a copy, since the conversation continues
+            shared_total=prefix.tokens,
             margin=_margin(engine),
-            model=engine.model,
-            after=[event for event in events if event.seq > plan.last],
+        )
+        return cls(
+            source=source,
             names_outside=names_outside(engine.view, plan),
-            likely_names_outside=likely_names_outside(engine.view, plan, engine.ledger_index),
-            ledger_index=LedgerIndex(engine.ledger_index),
+            fingerprint=range_fingerprint(engine.view, plan),
+            fitted=fitted,
+            prefix=prefix,
+            dialect=dialect or _dialect_of(inside),
+            model=engine.model,
             earlier_shown=_shown_since_first_summary(engine.view, plan.first),
         )
 
@@ -98,28 +90,16 @@ class SummaryJob(NamedTuple):
         self, summarisers: Sequence[Summariser], *, prompt: str
     ) -> Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]:
         """Return the dialogue with the summarisers that ends with an outcome."""
-        outcome = yield from summary_dialogue(
-            self.plan,
-            self.events,
-            writers=[_writer(summariser, self.model) for summariser in summarisers],
-            counter=self.counter,
-            ratio=self.ratio,
-            margin=self.margin,
-            prompt=prompt,
-            shared_total=self.prefix.tokens,
-            earlier=self.earlier,
-            # Without a model, the ledger is the one that `Engine.write_ledger` returns for the same plan.
-            elsewhere=self.names_outside if summarisers else self.likely_names_outside,
-            after=self.after,
-            beside=[wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
-            before=list(self._said_before()),
-            index=self.ledger_index,
-        )
+        shown = [wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)]
+        before = list(self._said_before())
+        source = replace(self.source, elsewhere=self.names_outside, before=before, beside=shown)
+        writers = [_writer(summariser, self.model) for summariser in summarisers]
+        outcome = yield from summary_dialogue(source, writers, prompt=prompt)
         if isinstance(outcome, Compacted) and outcome.native is not UNSET:
             # A provider reads nothing in front of its own summary, so no earlier summary may stay there.
-            first, shown = self.earlier_shown
+            first, kept = self.earlier_shown
             dialect = outcome.dialect or self.dialect
-            return replace(outcome, first=first, keep=(*shown, *outcome.keep), dialect=dialect)
+            return replace(outcome, first=first, keep=(*kept, *outcome.keep), dialect=dialect)
         return outcome
 
     def _said_before(self) -> Iterator[Event]:

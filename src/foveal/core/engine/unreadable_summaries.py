@@ -19,9 +19,14 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import read_metrics
-from foveal.core.compaction.plan import Plan
-from foveal.core.compaction.summary_dialogue import ledger_summary
-from foveal.core.compaction.summary_text import END_LINE, LEDGER_AUTHOR, header_line
+from foveal.core.compaction.plan import Plan, read_range
+from foveal.core.compaction.summary import (
+    END_LINE,
+    LEDGER_AUTHOR,
+    SummarySource,
+    header_line,
+    ledger_summary,
+)
 from foveal.core.engine.stored_messages import MESSAGE_FACTS, without_marks
 from foveal.core.log.events import (
     DIALOGUE_TYPES,
@@ -156,8 +161,9 @@ class RecordWriter(NamedTuple):
             rule="",
         )
         later = [event for event in effective_events(log) if event.seq > plan.last]
+        resolved, inside, after = read_range(plan, [*lost, *later], has_drops=False)
         outcome = ledger_summary(
-            plan, [*lost, *later], counter=meter.counter, ratio=self.ratio, has_drops=False
+            SummarySource(plan=resolved, events=inside, after=after, counter=meter.counter, ratio=self.ratio)
         )
         text = outcome.summary if isinstance(outcome, Compacted) else header_line(plan, LEDGER_AUTHOR)
         return replace(

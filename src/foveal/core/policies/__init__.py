@@ -60,7 +60,7 @@ def _decide_alone(view: View, budget: Budget, moment: Moment, policy: Policy) ->
     3. Before any step is hidden, user messages beyond their share of the room are clipped.
     """
     if moment.refused and view.units > budget.hard:
-        chosen = ladder.decide_after_overflow(view, budget, moment, policy)
+        chosen = simple.decide_after_overflow(view, budget, moment, policy)
     else:
         chosen = _choose(view, budget, moment, policy)
     chosen = (

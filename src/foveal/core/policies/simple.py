@@ -1,4 +1,4 @@
-"""The policies `recent`, `rolling` and `summary`, each a short sequence of rungs.
+"""The policies `recent`, `rolling` and `summary`, and what follows a refusal: each a short sequence of rungs.
 
 Each function returns the next reduction, the plan of a summary, or None. The policy `off`, which reduces nothing,
 needs no function: what does not fit is an error with its numbers.
@@ -7,12 +7,19 @@ needs no function: what does not fit is an error with its numbers.
 from __future__ import annotations
 
 from math import inf
+from typing import Final
+
+from msgspec.structs import replace
 
 from foveal.core.models.budget import Budget
 from foveal.core.policies import ladder
 from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.view import View
+
+AFTER_OVERFLOW_SHARE: Final = 0.8
+"""Share of the room to reduce to: the limit is only just known, so a little more than needed."""
+_MIN_KEPT_RESULTS: Final = 3
 
 
 def decide_recent(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
@@ -57,3 +64,25 @@ def decide_summary(view: View, budget: Budget, moment: Moment, policy: Policy) -
     results = ladder.maskable_results(view, policy)
     masked = ladder.mask_results(view, results, policy, excess=view.units - goal, reason=reason)
     return masked or ladder.force_fit(view, budget, moment, policy, target=goal, reason=reason)
+
+
+def decide_after_overflow(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
+    """Return the next reduction of a request that a provider has refused as too large.
+
+    It uses the whole ladder, whatever the policy would do by itself: mask → clip the newest → compact → drop, each
+    only when the previous rung is not enough. The budget already contains what was learned from the refusal. Asking
+    for a shorter answer comes before all of this and needs no reduction.
+    """
+    goal = budget.hard * AFTER_OVERFLOW_SHARE
+    careful = replace(policy, keep_last=max(_MIN_KEPT_RESULTS, policy.keep_last))
+    results = ladder.maskable_results(view, careful)
+    excess = view.units - goal - ladder.newest_excess(view, budget, policy)
+    masked = ladder.mask_results(view, results, policy, excess=excess, reason="overflow")
+    if masked is not None:
+        return masked
+    compacting = replace(policy, compact=True)
+    return (
+        ladder.clip_newest_results(view, budget, policy, target=goal)
+        or ladder.plan_compaction(view, budget, moment, compacting)
+        or ladder.force_fit(view, budget, moment, policy, target=goal)
+    )

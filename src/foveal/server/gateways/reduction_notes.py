@@ -26,7 +26,7 @@ from foveal.core.log.events import (
     parse_handle,
 )
 from foveal.core.policies import AGREED, NO_CONSENT
-from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
+from foveal.core.policies.ladder.mask import REFUSED_MEDIA
 from foveal.server.gateways import texts
 from foveal.server.live_session import LiveSession
 

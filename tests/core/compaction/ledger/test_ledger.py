@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from foveal.core.compaction.ledger.event_facts import (
     quotable_text,
     read_words,
 )
-from foveal.core.compaction.ledger.ledger import Ledger, write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.likely_reused import FILE_SHARE, ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.ledger.sections import OUTPUT_PREFIX, SECTION_HEADINGS, escape_tags
@@ -74,8 +75,8 @@ def ran(command: str, result: str) -> tuple[ModelSaid, ToolReturned]:
     return calls("bash", command=command), returned(result)
 
 
-def ledger_of(*facts: AnyFact, room: int = 2_000, **options: Any) -> str:
-    return write_ledger(log(*facts), room=room, counter=ESTIMATE, **options)
+def ledger_of(*facts: AnyFact, room: int = 2_000, keep: Set[int] = frozenset(), **options: Any) -> str:
+    return Ledger(log(*facts), ESTIMATE, keep=keep).write(room=room, **options)
 
 
 def section(text: str, heading: str) -> list[str]:
@@ -95,9 +96,9 @@ def section(text: str, heading: str) -> list[str]:
 def test_a_ledger_is_never_larger_than_its_room(story: ScriptedHistory, room: int, counting: str) -> None:
     facts = [fact for chunk in wire_for(story.dialect).read(story.messages) for fact in chunk.facts]
     counts = counter(counting)
-    text = write_ledger(log(*facts), room=room, counter=counts)
+    text = Ledger(log(*facts), counts).write(room=room)
     assert counts.count(text) <= room
-    assert text == write_ledger(log(*facts), room=room, counter=counts)
+    assert text == Ledger(log(*facts), counts).write(room=room)
     _check_lines(text)
 
 
@@ -106,10 +107,10 @@ def test_a_ledger_that_was_read_once_writes_the_same_texts(story: ScriptedHistor
     events = log(*(fact for chunk in wire_for(story.dialect).read(story.messages) for fact in chunk.facts))
     cut = len(events) // 2
     keep, after = frozenset((0, 2)), events[cut:]
-    ledger = Ledger(events[:cut], keep=keep, after=after)
+    ledger = Ledger(events[:cut], ESTIMATE, keep=keep, after=after)
     for room in rooms:
-        text = write_ledger(events[:cut], room=room, counter=ESTIMATE, keep=keep, after=after)
-        assert ledger.write(room=room, counter=ESTIMATE) == text
+        text = Ledger(events[:cut], ESTIMATE, keep=keep, after=after).write(room=room)
+        assert ledger.write(room=room) == text
 
 
 @pytest.mark.parametrize("room", [-1, 0, 1, 3])
@@ -806,14 +807,13 @@ def test_names_that_the_agent_used_come_first() -> None:
 def test_names_that_are_shown_elsewhere_are_not_repeated() -> None:
     line = "parse_head(stream, limit=MAX_CHARS)"
     facts = (user_said(LONG_REQUEST), *ran("cat a.py", f"{line}\nread_header"))
-    ledger = Ledger(log(*facts))
-    assert section(ledger.write(room=2_000, counter=ESTIMATE), "Tool output") == [
+    ledger = Ledger(log(*facts), ESTIMATE)
+    assert section(ledger.write(room=2_000), "Tool output") == [
         "- a.py, e2: read_header",
         f"  | {line}",
     ]
     beside = ledger.write(
         room=2_000,
-        counter=ESTIMATE,
         elsewhere=frozenset(["parse_head", "MAX_CHARS", "stream", "read_header"]),
     )
     assert section(beside, "Tool output") == ["- a.py, e2:", f"  | {line}"]
@@ -863,7 +863,7 @@ def test_calls_after_the_range_count_for_the_file_that_they_name() -> None:
     )
     events = log(*facts, *ran("sed -i s/a/b/ cart.py", ""), *ran("sed -i s/c/d/ src/cart.py", ""))
     ledgers = [
-        Ledger(events[: len(facts)], after=after).write(room=2_000, counter=ESTIMATE)
+        Ledger(events[: len(facts)], ESTIMATE, after=after).write(room=2_000)
         for after in ([], events[len(facts) :])
     ]
     assert ["  | cart_7 = compute_cart(value, rate)" in text for text in ledgers] == [False, True]
@@ -1004,9 +1004,10 @@ def test_what_an_index_has_read_changes_no_ledger(story: ScriptedHistory, data: 
         keep = data.draw(st.frozensets(st.integers(first, last), max_size=5), "keep")
         room = data.draw(st.integers(50, 1_500), "room")
         ledgers = (
-            Ledger(events[first:last], keep=keep, after=events[last:], index=one) for one in (index, None)
+            Ledger(events[first:last], ESTIMATE, keep=keep, after=events[last:], index=one)
+            for one in (index, None)
         )
-        indexed, fresh = (ledger.write(room=room, counter=ESTIMATE) for ledger in ledgers)
+        indexed, fresh = (ledger.write(room=room) for ledger in ledgers)
         assert indexed == fresh
         index.prepare_newest(events[:last], since=data.draw(st.integers(-1, len(events)), "since"))
         if data.draw(st.booleans(), "forget"):
@@ -1017,10 +1018,10 @@ def test_an_index_forgets_events_whose_seqs_are_used_again() -> None:
     before = log(user_said("Go."), *ran("cat a.py", "first_thing"))
     after = log(user_said("Go."), *ran("cat b.py", "second_thing"))
     index = LedgerIndex()
-    assert "first_thing" in Ledger(before, index=index).write(room=500, counter=ESTIMATE)
+    assert "first_thing" in Ledger(before, ESTIMATE, index=index).write(room=500)
     index.forget_from(1)
-    text = Ledger(after, index=index).write(room=500, counter=ESTIMATE)
-    assert text == Ledger(after).write(room=500, counter=ESTIMATE)
+    text = Ledger(after, ESTIMATE, index=index).write(room=500)
+    assert text == Ledger(after, ESTIMATE).write(room=500)
 
 
 def test_an_edit_between_steps_that_stay_is_told() -> None:

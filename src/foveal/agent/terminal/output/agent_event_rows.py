@@ -24,7 +24,7 @@ from foveal.core.engine.cut_counts import cut_text
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.models.cost import dollars
-from foveal.core.policies.ladder.media_limits import REFUSED_MEDIA
+from foveal.core.policies.ladder.mask import REFUSED_MEDIA
 from foveal.core.wire.safe_print import one_line
 
 MAX_PREVIEW_LINES: Final = 3

@@ -1,6 +1,6 @@
 """Composes the ledger, the part of a summary that needs no model.
 
-    write_ledger(events, room=2_000, counter=counter)
+    Ledger(events, counter).write(room=2_000)
 
 1. It is derived from the log alone, always succeeds, and is the same for the same events.
 2. Its sections are, in this order: what the user said, in its order; files changed and read, and calls;
@@ -17,12 +17,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from functools import cached_property
 from typing import Final
 
 from foveal.core.compaction.ledger import agent_messages, files_and_commands, likely_reused, unresolved_errors
 from foveal.core.compaction.ledger.allocation import Section, fill_sections
 from foveal.core.compaction.ledger.likely_reused import ReuseSigns
-from foveal.core.compaction.ledger.range_facts import LedgerIndex
+from foveal.core.compaction.ledger.range_facts import LedgerIndex, RangeFacts
 from foveal.core.compaction.ledger.user_requests import collect_requests, requests_section
 from foveal.core.log.events import DIALOGUE_TYPES, Event, handle
 from foveal.core.tokens.counter import Counter
@@ -35,7 +36,7 @@ _MAX_LEFT_OVER_SHARE: Final = 0.1
 
 
 class Ledger:
-    """The ledger of a range.
+    """The ledger of a range: read once, written for any room.
 
     `events` are the effective events of the range, oldest first. Events in `keep` stay visible beside the ledger
     and are only referred to; those of them that are `shortened` miss lines, which may be quoted. The events `after`
@@ -45,6 +46,7 @@ class Ledger:
     def __init__(
         self,
         events: Sequence[Event],
+        counter: Counter,
         *,
         keep: Set[int] = frozenset(),
         shortened: Set[int] = frozenset(),
@@ -52,21 +54,36 @@ class Ledger:
         index: LedgerIndex | None = None,
     ) -> None:
         self._events = events
+        self._counter = counter
         self._keep = keep
         self._shortened = shortened
         self._after = after
         self._index = index or LedgerIndex()
+        self._sizes = self._index.item_sizes(counter)
+
+    @cached_property
+    def _facts(self) -> RangeFacts:
+        return self._index.range_facts(self._events)
+
+    @cached_property
+    def _later(self) -> RangeFacts:
+        return self._index.facts_after(self._facts, self._after)
+
+    @cached_property
+    def _signs(self) -> ReuseSigns:
+        return ReuseSigns(
+            self._facts, self._index, later=self._later, keep=self._keep, shortened=self._shortened
+        )
 
     def write(
         self,
         *,
         room: int,
-        counter: Counter,
         elsewhere: Set[str] = frozenset(),
         span: tuple[int, int] | None = None,
         only_needed: bool = False,
     ) -> str:
-        """Return the text in at most `room` units of `counter`.
+        """Return the text in at most `room` units of the counter.
 
         Names in `elsewhere` are shown anyway and are not quoted. The last line names
         the seqs of the `span`, by default the first and last event; an empty one (0, -1) leaves the line out.
@@ -74,38 +91,16 @@ class Ledger:
         if room <= 0 or not any(type(event.fact) in DIALOGUE_TYPES for event in self._events):
             return ""
         last = _range_line(*(span or (self._events[0].seq, self._events[-1].seq)))
-        left = room - (counter.count("\n" + last) + 1 if last else 0)
+        left = room - (self._counter.count("\n" + last) + 1 if last else 0)
         if left < 0:
             return ""
-        text = _LedgerText(
-            self._index, self._events, self._keep, self._after, counter, shortened=self._shortened
-        ).write(left, elsewhere=elsewhere, only_needed=only_needed)
+        if only_needed:
+            text = self._write_sections(left, useful=0, elsewhere=elsewhere)
+        else:
+            text = self._write_all(left, elsewhere)
         return "\n".join(filter(None, (text, last)))
 
-
-class _LedgerText:
-    """One text of a ledger while it is being written."""
-
-    def __init__(
-        self,
-        index: LedgerIndex,
-        events: Sequence[Event],
-        keep: Set[int],
-        after: Sequence[Event],
-        counter: Counter,
-        *,
-        shortened: Set[int],
-    ) -> None:
-        self._facts = index.range_facts(events)
-        self._later = index.facts_after(self._facts, after)
-        self._signs = ReuseSigns(self._facts, index, later=self._later, keep=keep, shortened=shortened)
-        self._sizes = index.item_sizes(counter)
-        self._keep = keep
-        self._counter = counter
-
-    def write(self, room: int, *, elsewhere: Set[str], only_needed: bool) -> str:
-        if only_needed:
-            return self._write_sections(room, useful=0, elsewhere=elsewhere)
+    def _write_all(self, room: int, elsewhere: Set[str]) -> str:
         useful = int(room * (1 - _EXCERPT_SHARE)) if self._signs.results else room
         whole = self._write_with_excerpts(room, useful, elsewhere)
         unused = room - self._sizes.of_text(whole)
@@ -169,22 +164,6 @@ class _LedgerText:
                 return whole
             left -= excess + 4
         return text
-
-
-def write_ledger(
-    events: Sequence[Event],
-    *,
-    room: int,
-    counter: Counter,
-    keep: Set[int] = frozenset(),
-    elsewhere: Set[str] = frozenset(),
-    after: Sequence[Event] = (),
-    span: tuple[int, int] | None = None,
-    only_needed: bool = False,
-) -> str:
-    """Return one text of a ledger; see `Ledger` and `Ledger.write`."""
-    ledger = Ledger(events, keep=keep, after=after)
-    return ledger.write(room=room, counter=counter, elsewhere=elsewhere, span=span, only_needed=only_needed)
 
 
 def _range_line(first: int, last: int) -> str:

@@ -14,10 +14,9 @@ The rungs read the view and return what to record; they change nothing in it but
 (see `ShownMessage`). No rung touches instructions, pinned steps, the latest user message, or the calls of the
 newest step.
 
-A policy decides when and how far to use which rung. `decide_after_overflow` uses all of them.
+A policy decides when and how far to use which rung.
 """
 
-from foveal.core.policies.ladder.after_overflow import decide_after_overflow
 from foveal.core.policies.ladder.compact import (
     covers_reverted_summary,
     foresee_compaction,
@@ -36,11 +35,11 @@ from foveal.core.policies.ladder.drop import (
 )
 from foveal.core.policies.ladder.mask import (
     MIN_MASKED_UNITS,
+    mask_media,
     mask_result,
     mask_results,
     maskable_results,
 )
-from foveal.core.policies.ladder.media_limits import mask_media
 from foveal.core.policies.ladder.squeeze import (
     clip_newest_results,
     clip_user_messages,
@@ -53,7 +52,6 @@ __all__ = [
     "clip_newest_results",
     "clip_user_messages",
     "covers_reverted_summary",
-    "decide_after_overflow",
     "estimate_rewritten",
     "force_fit",
     "foresee_compaction",

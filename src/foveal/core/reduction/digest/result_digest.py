@@ -17,10 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
-from foveal.core.reduction.digest.code import code_digest
-from foveal.core.reduction.digest.fields import fields_digest
+from foveal.core.reduction.digest.forms import (
+    code_digest,
+    fields_digest,
+    page_digest,
+    sentences_digest,
+    table_digest,
+    without_markup,
+)
 from foveal.core.reduction.digest.json import json_digest, parse_json_start
-from foveal.core.reduction.digest.markup import without_markup
 from foveal.core.reduction.digest.pieces import (
     MAX_DIGEST_LINES,
     MAX_HEAD_CHARS,
@@ -28,8 +33,6 @@ from foveal.core.reduction.digest.pieces import (
     TextLines,
     cut,
 )
-from foveal.core.reduction.digest.prose import page_digest, sentences_digest
-from foveal.core.reduction.digest.tables import table_digest
 
 DigestReader: TypeAlias = Callable[[TextLines], Iterable[str] | None]
 """Returns the digest of a text of its kind; None if the text is of another kind."""
