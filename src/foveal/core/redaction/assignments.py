@@ -31,7 +31,9 @@ _VALUE_BELOW: Final = VALUE_BELOW.encode()
 _VALUE_LEAD: Final = VALUE_LEAD.encode()
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])*\s]{0,9}+(?:[:=>,|]|%3[ad])|" + _VALUE_BELOW + rb")"
 _BEFORE_VALUE: Final = (
-    rb"(?=" + _VALUE_LEAD + rb"[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
+    rb"(?="
+    + _VALUE_LEAD
+    + rb"[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
     rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
 )
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
@@ -55,7 +57,7 @@ _NAMES: Final = re.compile(
     + _AFTER_NAME
     + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
     + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
-    + rb"(?P<password>)(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
+    + rb"(?P<password>)(?=[0-9\"'`\\\])*\s:=>%,(])(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
     + _VALUE_BELOW
     + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\s{2,40}\||\([enu]?&?['\"])"
     + rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
@@ -63,9 +65,13 @@ _NAMES: Final = re.compile(
     + rb"|[:=\"'](?<=psk.)(?P<psk>)"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
-_SECRET_NAMES: Final = re.compile(rb"secret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)
+_SECRET_NAMES: Final = re.compile(
+    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE
+)
 _PASS_NAMES: Final = re.compile(
-    rb"pass(?:phrase|(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|" + _VALUE_BELOW + rb")"
+    rb"pass(?:phrase|(?![a-z_.])(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"
+    + _VALUE_BELOW
+    + rb")"
 )
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"

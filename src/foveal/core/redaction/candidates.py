@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from foveal.core.redaction.assignments import KEY_WORDS, WORDS_BEFORE_BLANK
+from foveal.core.redaction.command_lines import CURL_FLAGS
 from foveal.core.redaction.key_formats import ALPHABETS, FIELD, KEY_FORMATS
 from foveal.core.redaction.long_tokens import SERVICE_NAMES
 from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS
@@ -105,9 +106,7 @@ _LEAD: Final = (
     rf"""(?:\*{{1,2}}|__|</[A-Za-z0-9_]+>)?[{_SPACE}]{{0,3}}(?:(?:&[A-Za-z0-9_-]+|!![A-Za-z0-9_]+) ){{0,2}}"""
     rf"""(?:[|>][0-9+-]{{0,2}}[ \t]*\n[ \t]+)?(?i:[bru]{{1,2}}|[enl@$]|u&)?"""
 )
-_AFTER_NAME: Final = (
-    rf"""s?[0-9]?(?:_id)?(?:["'`\\\])*{_SPACE}]{{0,9}}(?:[:=>,|]|%3[ad])|{_VALUE_BELOW})"""
-)
+_AFTER_NAME: Final = rf"""s?[0-9]?(?:_id)?(?:["'`\\\])*{_SPACE}]{{0,9}}(?:[:=>,|]|%3[ad])|{_VALUE_BELOW})"""
 _LETTER: Final = "[a-z_+/.~-]"
 _KEY_VALUE: Final = (
     rf"""{_AFTER_NAME}{_LEAD}[=>{_SPACE}"'`\\]{{0,10}}(?:{_LETTER}{{8,}}[0-9]|[a-z+/]{{24}}|["'][^{_SPACE}"'`\\]{{32}}|"""
@@ -189,7 +188,7 @@ def _command_line_alternatives() -> list[str]:
     return [
         rf"--[a-z-]*(?:pass(?:word|wd|phrase)?|pwd)(?:[ =]{{1,2}}{_OPTION_PASSWORD}|{_LISTED}[^-])",
         rf"""--[a-z-]*(?:key|token|secret)(?: {{1,2}}["']?|=["']?|{_LISTED})[A-Za-z0-9_+/.~-]{{16}}""",
-        rf"""(?:curl|wget|http|xh|aria2c){_TO_OPTION}-(?:(?:[sSkLfviIgGNOJRqZ46#]*[uU]|-user|-proxy-user)"""
+        rf"""(?:curl|wget|http|xh|aria2c){_TO_OPTION}-(?:(?:{CURL_FLAGS}*[uU]|-user|-proxy-user)"""
         rf"""(?:[ =]{{0,2}}["']?|{_LISTED})[^\s\x0b:"'/=$@]+:|(?:b|-cookie)(?:[ =]{{0,2}}["']?|{_LISTED}){_COOKIE})""",
         rf"(?:mysql|mariadb|mycli|sshpass|login|mongo|redis-cli){_TO_OPTION}-[pPa]"
         rf"(?:[ =]{{0,2}}{_OPTION_PASSWORD}|{_LISTED}[^-])",

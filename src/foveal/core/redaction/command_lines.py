@@ -18,33 +18,41 @@ from foveal.core.redaction.secret_values import (
 
 MAX_COMMAND_LINE_CHARS: Final = 400
 """Characters before an option in which its command is searched."""
+CURL_FLAGS: Final = "[sSkLfviIgGNOJRqZ46#]"
+"""A pattern of the options without a value that can stand before `u` in one word: `curl -su ada:…`."""
 _LISTED: Final = r"\\{0,7}[\"'],\s{0,40}(?=\\{0,7}[\"'])"
 """What stands between an option and its value in a list of arguments: `["--password", "…"]`."""
 _LISTED_VALUE: Final = re.compile(_LISTED)
-_LISTED_BYTES: Final = _LISTED.encode()
-_SHORT_OPTION: Final = rb"|(?P<short>[pPa])(?=[^\s-]| ['\"]?[^\s'\"-])"
+_SHORT_OPTIONS: Final = "pPa"
+_LONG_SECRETS: Final = (
+    r"(?:(?P<password>(?<=pass)|(?<=password)|(?<=passwd)|(?<=passphrase)|(?<=pwd))"
+    r"|(?P<key>(?<=key)|(?<=token)|(?<=secret)))"
+)
+_COOKIE_START: Final = r"[\s\x1c-\x1f\"'`\\]{0,4}[A-Za-z0-9_.%!#$&*+^|~-]{1,64}="
 
 
-def _option_pattern(short: bytes) -> re.Pattern[bytes]:
-    """Return a pattern of the options whose value may be secret, with `short` ones or without.
+def _option_pattern(letters: str) -> re.Pattern[bytes]:
+    """Return a pattern of the options whose value may be secret, with these short ones for passwords.
 
     The first alternative that matches is final: an option is of one kind, whatever its value is. Of a value, the
     pattern asks what the checks ask first, since most options have no such value."""
-    return re.compile(
-        rb"-(?=[uUpPab-]|[sSkLfviIgGNOJRqZ46#]{1,8}[uU])(?<![A-Za-z0-9_-]-)"
-        rb"(?>(?P<login>[sSkLfviIgGNOJRqZ46#]{0,8}[uU]|-user|-proxy-user)(?=[ ='\"\\]|[a-z])"
-        + short
-        + rb"|(?P<cookie>b|-cookie)(?=[ ='\"\\])|-(?=[a-z-]{3,32}+(?<=[densty])[ =\"'\\])[a-z-]{0,24}?"
-        rb"(?:(?P<password>pass(?:word|wd|phrase)?|pwd)|(?P<key>key|token|secret))"
-        rb"(?=[ =]|" + _LISTED_BYTES + rb"))"
-        rb"(?(login)(?=(?:" + _LISTED_BYTES + rb"\\{0,7}|[ =]{0,2})[\"']?[^\s:\"'/=$@]{1,64}:))"
-        rb"(?(cookie)(?=(?:" + _LISTED_BYTES + rb"|[ =]{0,2})[\"']?[\s\x1c-\x1f\"'`\\]{0,4}[A-Za-z0-9_.%!#$&*+^|~-]{1,64}=))"
-        rb"(?(key)(?=(?:" + _LISTED_BYTES + rb"\\{0,7}| {1,2}|=)[\"']?[A-Za-z0-9_+/.~-]{16}))"
+    short = rf"|(?P<short>[{letters}])(?=[^\s-]| ['\"]?[^\s'\"-])" if letters else ""
+    value = rf"(?: {{1,2}}[\"']?|=[\"']?|{_LISTED}\\{{0,7}}[\"'])"
+    near_value = rf"(?:[ =]{{0,2}}+[\"']?|{_LISTED}\\{{0,7}}[\"'])"
+    pattern = (
+        rf"-(?<![A-Za-z0-9_-]-)(?=[uUb{letters}-]|{CURL_FLAGS}++[uU])"
+        rf"(?>(?P<login>[uU]|-user|-proxy-user|{CURL_FLAGS}{{1,8}}[uU])(?=[ ='\"\\]|[a-z])"
+        rf"{short}|(?P<cookie>b|-cookie)(?=[ ='\"\\])"
+        rf"|-[a-z-]{{3,32}}+(?<=[densty])(?=[ =\"'\\]){_LONG_SECRETS}(?=[ =]|{_LISTED}))"
+        rf"(?(login)(?={near_value}[^\s:\"'/=$@]{{1,64}}:))"
+        rf"(?(cookie)(?={near_value}{_COOKIE_START}))"
+        rf"(?(key)(?={value}[A-Za-z0-9_+/.~-]{{16}}))"
     )
+    return re.compile(pattern.encode())
 
 
-_OPTION: Final = _option_pattern(_SHORT_OPTION)
-_LONG_OPTION: Final = _option_pattern(b"")
+_OPTION: Final = _option_pattern(_SHORT_OPTIONS)
+_LONG_OPTION: Final = _option_pattern("")
 _SHORT_OPTION_COMMANDS: Final = ("mysql", "mariadb", "mycli", "sshpass", "login", "mongo", "redis-cli")
 """Words of which each command with a short option for a password has one."""
 _MAX_SHORT_OPTIONS: Final = 50
@@ -70,7 +78,9 @@ COMMAND_NAMES: Final = (
     r"curl|wget|https?(?= )|xh|aria2c|my(?:sql\w*|cli)|mariadb|sshpass|docker|podman|mongo\w*|redis-cli"
 )
 """A pattern that matches the name of a command whose options can be secret, or the first word of it."""
-_OPTION_VALUE: Final = re.compile(rf"(?:{_LISTED}\\{{0,7}}|[ ]{{1,2}}|=)[\"']?(?P<value>[A-Za-z0-9_+/.~-]{{16,}}+={{0,2}})")
+_OPTION_VALUE: Final = re.compile(
+    rf"(?:{_LISTED}\\{{0,7}}|[ ]{{1,2}}|=)[\"']?(?P<value>[A-Za-z0-9_+/.~-]{{16,}}+={{0,2}})"
+)
 
 
 def find_options(text: str, ascii_text: bytes) -> Iterator[Secret]:

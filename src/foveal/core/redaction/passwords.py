@@ -24,14 +24,15 @@ MAX_NAME_CHARS: Final = 48
 """Characters of a name before its value that are read."""
 _NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_.-]*+")
 VALUE_BELOW: Final = (
-    r"[\"'\\]{0,8}(?:,\s{0,40}|\s{1,40})(?:[\"'\\]{0,8}[Tt]ype[\"'\\]{0,8}:\s?[\"'\\]{0,8}\w{1,20}[\"'\\]{0,8},\s{0,40})?"
-    r"[\"'\\]{0,8}(?:[Pp]arameter|[Oo]ption)?[Vv]alue[\"'\\]{0,8}\s?[:=]"
+    r"[\"'\\]{0,8}+(?:,\s{0,40}+|\s{1,40}+)[\"'\\]{0,8}+"
+    r"(?:[Tt]ype[\"'\\]{0,8}+:\s?[\"'\\]{0,8}\w{1,20}[\"'\\]{0,8},\s{0,40}+[\"'\\]{0,8}+)?"
+    r"(?:[Pp]arameter|[Oo]ption)?[Vv]alue[\"'\\]{0,8}\s?[:=]"
 )
 """A pattern of what stands between a name and its value in two fields, as variables of containers have them."""
 VALUE_LEAD: Final = (
-    r"(?:(?:\*{1,2}|__|</\w{1,8}>)(?=\s))?\s{0,3}+(?:(?<=\s)(?:&[A-Za-z0-9_-]{1,16}|!!\w{1,16}) ){0,2}"
-    r"(?:(?<=\s)[|>][0-9+-]{0,2}[ \t]{0,8}\n[ \t]{1,32})?"
-    r"(?:(?:[BbRrUu]{1,2}|[ENLenl@]|[Uu]&|\$(?='))(?=\\{0,7}[\"']))?"
+    r"(?:\s{0,3}+(?:(?:\*{1,2}|__|</\w{1,8}>)(?=\s)|(?<=\s)(?:&[A-Za-z0-9_-]{1,16}|!!\w{1,16}) "
+    r"|(?<=\s)[|>][0-9+-]{0,2}[ \t]{0,8}\n[ \t]{1,32}"
+    r"|(?:[BbRrUu]{1,2}|[ENLenl@]|[Uu]&|\$(?='))(?=\\{0,7}[\"']))){0,3}+\s{0,3}+"
 )
 """A pattern of what may precede a value: the end of bold text, an anchor, a tag or a block of YAML, and the letter
 of a string in code, SQL or a shell (`b"…"`, `N'…'`, `$'…'`)."""
@@ -40,7 +41,9 @@ _SIGN: Final = re.compile(
     rf"|(?P<spoken>\s(?:ist?|lautet)(?:\s?[:=]|(?=\s))))(?P<lead>{VALUE_LEAD})(?P<quote>\\{{0,7}}[\"'`])?"
 )
 _QUOTED: Final = {
-    quote: re.compile(rf"(?:[^{quote}\n\\]|(?<=[^{quote}]){quote}{quote}(?=\w)){{4,128}}+(?=\\{{0,7}}{quote})")
+    quote: re.compile(
+        rf"(?:[^{quote}\n\\]|(?<=[^{quote}]){quote}{quote}(?=\w)){{4,128}}+(?=\\{{0,7}}{quote})"
+    )
     for quote in "\"'`"
 }
 _ESCAPED: Final = {
@@ -116,7 +119,7 @@ def _is_verdict(name: str, sign: re.Match[str]) -> bool:
 
 def _is_said(sign: re.Match[str], password: str) -> bool:
     """Return whether the value stands in quotes, after "is", or after a colon and a blank, and may be one."""
-    is_after_blank = sign["sign"].endswith(":") and sign["lead"].lstrip("*_")[:1] == " "
+    is_after_blank = sign["sign"].endswith(":") and " " in sign["lead"] and sign["lead"][0] not in "\r\n"
     clear = sign["quote"] or sign["spoken"] or is_after_blank or _is_below(sign)
     return bool(clear) and looks_like_spoken_password(password)
 
@@ -169,7 +172,9 @@ _NETRC_GOES_ON: Final = re.compile(r"[ \t]*(?:[\n\r\"'`\\]|\Z|\s(?:machine|accou
 MAX_NETRC_CHARS: Final = 260
 """Characters of an entry of `.netrc` before its password."""
 _QUOTE: Final = re.compile(r"(?:\s{1,4}|\()(?:[ENen]|[Uu]&)?(?P<quote>['\"])")
-_STATEMENT: Final = re.compile(r"(?:WITH|ENCRYPTED|SET|(?:USER|ROLE|LOGIN|FOR)\s[^\s]{1,64}(?:\s=)?)\s{1,4}\Z")
+_STATEMENT: Final = re.compile(
+    r"(?:WITH|ENCRYPTED|SET|(?:USER|ROLE|LOGIN|FOR)\s[^\s]{1,64}(?:\s=)?)\s{1,4}\Z"
+)
 MAX_STATEMENT_CHARS: Final = 80
 """Characters of a statement of SQL before `PASSWORD` that are read."""
 _BLANKS: Final = re.compile(r"\s{1,8}")

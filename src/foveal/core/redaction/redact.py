@@ -221,7 +221,9 @@ def scrub_json(text: str) -> str:
         done = _redact_literal(literal, under=under)
         if done is not literal or "\\" in done or group == "key":
             return done
-        inside = [hit for hit in hits[bisect_left(ends, start) : bisect_right(ends, end - 1)] if hit.start > start]
+        inside = [
+            hit for hit in hits[bisect_left(ends, start) : bisect_right(ends, end - 1)] if hit.start > start
+        ]
         return _replace_secrets(done, inside, shift=start) if inside else done
 
     def scrubbed(match: re.Match[str]) -> str:

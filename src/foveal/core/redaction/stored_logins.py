@@ -28,9 +28,7 @@ _PGPASS: Final = re.compile(
     r":(?P<password>(?:[^\s:\"'`<>()\\]|\\[:\\]|[\"'`<>()](?=\w)){4,128}+)(?=[\s\"'`\\]|\Z)"
 )
 """A line of `.pgpass` after its host: port, database, user and password."""
-_HOST: Final = re.compile(
-    r"(?:\A|[\s\"'`])(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9_.*/-]|\\[:\\]){1,64}+)\Z"
-)
+_HOST: Final = re.compile(r"(?:\A|[\s\"'`])(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9_.*/-]|\\[:\\]){1,64}+)\Z")
 _IDENTIFIED: Final = re.compile(
     r"(?i)identified\s{1,4}(?:with\s{1,4}['\"`]?\w{1,40}['\"`]?\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?"
     r"(?:[NE]?(?P<quote>['\"])|(?!(?:values|random|password)\b)(?=[^\s]))"

@@ -31,7 +31,7 @@ _INTRODUCTION: Final = re.compile(
       | (?: api | access | private | signing | master | account ) \s \Z
       | ; \s{0,4} \Z | [a-z]=[^\s,;()]{1,64} \s \Z
       | (?: create | alter ) \s+ (?: (?:user|role) \s .{0,80} )? \Z
-      | (?-i: \b (?: WITH | ENCRYPTED | SET | (?:USER|ROLE|LOGIN|FOR) \s+ (?: \S{1,64} (?:\s=)? )? ) \s{1,4} ) \Z
+      | (?-i: \b (?: ENV | WITH | ENCRYPTED | SET | (?:USER|ROLE|LOGIN|FOR) \s+ (?: \S{1,64} (?:\s=)? )? ) \s{1,4} ) \Z
       | -[\w-]{1,40} (?: \s{1,2} | ["'\\]{1,8}, \s* ) \Z
     """,
     re.DOTALL,
@@ -41,7 +41,7 @@ _SERVICE: Final = re.compile(f"(?i)(?:{SERVICE_NAMES})[^\\n]{{0,80}}\\Z")
 _COMMAND: Final = re.compile(rf"(?<![A-Za-z0-9_])(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
 _COMMAND_CHARS: Final = 480
 _MANIFEST: Final = re.compile(
-    r"""(?ix) kind["']?:\s?["']?secret(?![a-z]) | apiversion["']?:\s?["']?v1(?![a-z0-9])
+    r"""(?ix) kind["']?:\s?["']?secret(?![a-z]) | apiversion["']?:\s?["']? (?: v1(?![a-z0-9]) | v?\Z )
       | kind["']?: \s? ["']? (?:s(?:e(?:c(?:r(?:et?)?)?)?)?)? \Z"""
 )
 """A Kubernetes secret, in which every later value counts."""
