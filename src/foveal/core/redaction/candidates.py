@@ -117,7 +117,8 @@ _KEY_VALUE: Final = (
 _PASSWORD: Final = rf"""(?:\\{{0,7}}["'`][^$<{{\[*%(\n\\]|[^{_SPACE}"'`\\$<{{\[*%(][^{_SPACE}"'`\\]{{3}})"""
 """The beginning of a password that is no placeholder."""
 _PASSWORD_VALUE: Final = (
-    rf"""[0-9]?["'`\\\])*]{{0,9}}(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>| +\||[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?"""
+    rf"""[0-9]?["'`\\\])*]{{0,9}}(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>| +\|"""
+    rf"""|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?"""
     rf"""|{_VALUE_BELOW}){_LEAD}{_PASSWORD}"""
 )
 _LISTED: Final = rf"""\\*["'],[{_SPACE}]*\\*["']"""
@@ -189,7 +190,8 @@ def _command_line_alternatives() -> list[str]:
         rf"--[a-z-]*(?:pass(?:word|wd|phrase)?|pwd)(?:[ =]{{1,2}}{_OPTION_PASSWORD}|{_LISTED}[^-])",
         rf"""--[a-z-]*(?:key|token|secret)(?: {{1,2}}["']?|=["']?|{_LISTED})[A-Za-z0-9_+/.~-]{{16}}""",
         rf"""(?:curl|wget|http|xh|aria2c){_TO_OPTION}-(?:(?:{CURL_FLAGS}*[uU]|-user|-proxy-user)"""
-        rf"""(?:[ =]{{0,2}}["']?|{_LISTED})[^\s\x0b:"'/=$@]+:|(?:b|-cookie)(?:[ =]{{0,2}}["']?|{_LISTED}){_COOKIE})""",
+        rf"""(?:[ =]{{0,2}}["']?|{_LISTED})[^\s\x0b:"'/=$@]+:"""
+        rf"""|(?:b|-cookie)(?:[ =]{{0,2}}["']?|{_LISTED}){_COOKIE})""",
         rf"(?:mysql|mariadb|mycli|sshpass|login|mongo|redis-cli){_TO_OPTION}-[pPa]"
         rf"(?:[ =]{{0,2}}{_OPTION_PASSWORD}|{_LISTED}[^-])",
         r"""/\\*/[^\s\x0b/?#@:,"'`<>\\]*:[^\s\x0b/?,"'`<>\\${\[*%(][^\s\x0b/?,"'`<>\\]*@""",

@@ -31,7 +31,8 @@ _INTRODUCTION: Final = re.compile(
       | (?: api | access | private | signing | master | account ) \s \Z
       | ; \s{0,4} \Z | [a-z]=[^\s,;()]{1,64} \s \Z
       | (?: create | alter ) \s+ (?: (?:user|role) \s .{0,80} )? \Z
-      | (?-i: \b (?: ENV | WITH | ENCRYPTED | SET | (?:USER|ROLE|LOGIN|FOR) \s+ (?: \S{1,64} (?:\s=)? )? ) \s{1,4} ) \Z
+      | (?-i: \b (?: ENV | WITH | ENCRYPTED | SET
+          | (?:USER|ROLE|LOGIN|FOR) \s+ (?: \S{1,64} (?:\s=)? )? ) \s{1,4} ) \Z
       | -[\w-]{1,40} (?: \s{1,2} | ["'\\]{1,8}, \s* ) \Z
     """,
     re.DOTALL,
