@@ -211,7 +211,7 @@ HARMLESS = {
     "messages": "PASSWORD 'must be set'; PASSWORD \"may not be empty\"; Password 'is too short: 8 Characters'",
     "words of .netrc": "machine learning login page password reset flow; default login page password reset it",
     "prose with IDENTIFIED BY": "IDENTIFIED BY THE USER; identified by CVE-2024-12x; IDENTIFIED BY RANDOM PASSWORD",
-    "options of a parser": 'add_argument("--password", "-p", help="a1"); option("--password", "Password of user 1")',
+    "options of a parser": 'add_argument("--password", "-p", help="a1"); option("--password", "Password of ada 1")',
     "ports of ssh": "sshpass -e ssh -p 2222 ada@db; sshpass -f file ssh -p2222 ada@db",
     "references of YAML": "password: !Ref DbPassword\npassword: !GetAtt a.b\npassword: *pw\npassword: !secret db_1",
     "a text in YAML": "password: |\n  The one that you set\npassword: >-\n  Words\ntoken: |\n  a text of words\n",
