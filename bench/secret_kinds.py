@@ -72,6 +72,11 @@ _KEY_PLACES: Final = (
     'SECRET_KEY = "{}"\n',
     "X-Api-Key: {}\n",
     "tool login --api-key {} --verbose\n",
+    '["tool", "--api-key", "{}"]',
+    "api_key: |\n  {}\n",
+    "- **API key:** `{}`\n",
+    "API_KEY = b'{}'\n",
+    '{{"Key":"API_KEY","Value":"{}"}}',
 )
 _PASSWORD_PLACES: Final = (
     "DB_PASSWORD={}\n",
@@ -97,6 +102,19 @@ _PASSWORD_PLACES: Final = (
     '{{"url": "https:\\/\\/ada:{}@example.org\\/x"}}',
     "\x1b[36mpassword\x1b[0m=\x1b[33m{}\x1b[0m\n",
     "密码password={}，请保密",
+    '["tool", "--password", "{}", "-q"]',
+    "[::1]:5432:*:ada:{}\n",
+    "password: |\n  {}\n",
+    "password: &pw {}\n",
+    "password: !!str {}\n",
+    "CREATE LOGIN ada WITH PASSWORD = N'{}';",
+    "CREATE USER ada IDENTIFIED BY {};",
+    "DB_PASSWORD=$'{}'\n",
+    "sshpass -p{} ssh ada@db\n",
+    "curl -su ada:{} https://example.org/api\n",
+    "**Password:** `{}`\n",
+    "{{'password': b'{}'}}",
+    '{{"Key":"DB_PASSWORD","Value":"{}"}}',
 )
 
 

@@ -309,6 +309,28 @@ def test_a_json_string_is_judged_with_its_key() -> None:
     }
 
 
+def test_a_json_string_is_judged_with_the_strings_before_it() -> None:
+    secret = "Zq7vT9xLm2Rk"
+    arguments = {
+        "argv": ["tool", "--password", secret, "--user", "ada"],
+        "request": ["curl", "-u", f"bob:{secret}"],
+        "tags": [{"Key": "DB_PASSWORD", "Value": secret}],
+        "note": "a\nb",
+    }
+    call = Call(id="a", name="run", arguments=json.dumps(arguments))
+    scrubbed = redact_fact(ModelSaid(content=(call,)))
+    assert isinstance(scrubbed, ModelSaid)
+    (part,) = scrubbed.content
+    assert isinstance(part, Call)
+    gone = "[foveal: redacted password …]"
+    assert json.loads(part.arguments) == {
+        "argv": ["tool", "--password", gone, "--user", "ada"],
+        "request": ["curl", "-u", f"bob:{gone}"],
+        "tags": [{"Key": "DB_PASSWORD", "Value": gone}],
+        "note": "a\nb",
+    }
+
+
 def test_a_secret_with_json_escapes_is_found() -> None:
     hidden = '{"a": "https:\\/\\/ada:hunter22@example.org", "b": "' + KEY.replace("-", "\\u002d") + '"}'
     assert json.loads(scrub_json(hidden)) == {

@@ -214,7 +214,9 @@ HOSTILE = ("sk_live_", "AKIA", "key=", "key: a1", "token:'", "secret = ", "cooki
            "Bearer ", "datadog: a1", "private key", "-----BEGIN PRIVATE KEY-----", "auth: YTpi", "a.", "/a", "Q~",
            "hooks/", "password='", "a1" * 10 + "/", "login a password ", "identified by '", ":5432:a:b:", "psk=",
            "kind: Secret\ndata:\n  a: b\n", "data:\n", "password\n  value: ", "密码", "密码是a", "\x1b[0m", "\\/",
-           "a@", "pass:")  # fmt: skip
+           "a@", "pass:", "password: &a ", "password: |\n  ", "password **", "password     |", '"--password", ',
+           "password, type: a, ", "create user a identified by a1 ", "-su a", "PASSWORD 'a''", "password='a\\'",
+           ":5432:\\:", "machine a.b login a password ", "token: b'")  # fmt: skip
 
 
 def seconds(text: str) -> float:

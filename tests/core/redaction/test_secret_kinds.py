@@ -16,6 +16,7 @@ from support.made_secrets import made
 PER_KIND = 50
 """Enough for every place of a kind. `python -m bench redaction` measures 2,000."""
 SIMPLE = "hunter2"
+STRONG = "Zq7vT9xLm2Rk"
 PASSWORD = "Tr0ub4dor-3"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -80,6 +81,27 @@ FILES = {
     "HCL": ('variable "x" {{\n  password = "{}"\n}}\n', SIMPLE),
     "TOML": ('[db]\npassword = "{}"\n', SIMPLE),
     "SMTP": ("smtp_pass: {}\n", PASSWORD),
+    ".pgpass with IPv6": ("[::1]:5432:*:postgres:{}\n", "mackerel"),
+    ".pgpass with an escaped host": ("fe80\\:\\:1:5432:*:postgres:{}\n", "mackerel"),
+    ".pgpass with an escaped colon": ("localhost:5432:*:postgres:{}\n", "Zq7\\:" + STRONG),
+    ".pgpass in a command": ('echo "db:5432:app:ada:{}" > ~/.pgpass', "mackerel"),
+    ".netrc in a command": ('echo "machine web login ada password {}" > ~/.netrc', "mackerel"),
+    "YAML block": ("db:\n  password: |\n    {}\n  port: 1\n", STRONG),
+    "YAML folded block": ("password: >-\n  {}", STRONG),
+    "YAML block with a key": ("api_key: |-\n  {}\n", made(32)),
+    "YAML anchor": ("password: &pw {}\n", STRONG),
+    "YAML tag": ("password: !!str {}\n", STRONG),
+    "YAML tag and quotes": ('password: !!str "{}"\n', SIMPLE),
+    "YAML anchor of a token": ("token: &t {}\n", made(32)),
+    "tag of AWS": ('{{"Key":"DB_PASSWORD","Value":"{}"}}', "mackerel"),
+    "parameter of AWS": ('{{"Name": "/app/db_password", "Type": "SecureString", "Value": "{}"}}', SIMPLE),
+    "parameter of a stack": ('{{"ParameterKey":"DbPassword","ParameterValue":"{}"}}', SIMPLE),
+    "token of AWS": ('{{"Key":"API_TOKEN","Value":"{}"}}', made(32)),
+    "escaped": ('{{\\"Key\\":\\"DB_PASSWORD\\",\\"Value\\":\\"{}\\"}}', "mackerel"),
+    "XML attributes": ('<add key="DbPassword" value="{}"/>', SIMPLE),
+    "bytes of Python": ("{{'password': b'{}'}}", STRONG),
+    "key of Python as bytes": ('API_KEY = b"{}"\n', made(32)),
+    "string of C#": ('password = @"{}";', STRONG),
 }
 STATEMENTS = {
     "CREATE USER of PostgreSQL": ("CREATE USER ada WITH PASSWORD '{}';", "mackerel"),
@@ -88,6 +110,28 @@ STATEMENTS = {
     "CREATE USER with a plugin": ("CREATE USER ada IDENTIFIED WITH sha256_password BY '{}';", "mackerel"),
     "CREATE USER of Oracle": ('CREATE USER ada IDENTIFIED BY "{}"', "mackerel"),
     "SET PASSWORD": ("SET PASSWORD FOR ada = PASSWORD('{}');", "mackerel"),
+    "CREATE LOGIN": ("CREATE LOGIN ada WITH PASSWORD = N'{}';", "mackerel"),
+    "PASSWORD of SQL Server": ("PASSWORD = N'{}'", STRONG),
+    "PASSWORD of PostgreSQL": ("ALTER ROLE ada PASSWORD E'{}'", "mackerel"),
+    "PASSWORD with a doubled quote": ("PASSWORD '{}'", "it''s" + STRONG),
+    "PASSWORD with an escaped quote": ("ALTER USER ada PASSWORD '{}'", "it\\'s" + STRONG),
+    "PASSWORD with blanks": ("CREATE USER ada WITH PASSWORD '{}';", "correct horse battery staple"),
+    "IDENTIFIED BY with a doubled quote": ("IDENTIFIED BY '{}'", "it''s" + STRONG),
+    "IDENTIFIED BY without quotes": ("IDENTIFIED BY {}", STRONG),
+    "ALTER USER of Oracle": ("alter user ada identified by {};", "mackerel"),
+    "shell with escapes": ("DB_PASSWORD=$'{}'", "mackerel"),
+    "option with escapes": ("tool --password=$'{}' -q", "mackerel"),
+    "sshpass, attached": ("sshpass -p{} ssh -p 2222 ada@db", "mackerel"),
+    "sshpass, attached in quotes": ("sshpass -v -p'{}' ssh -p2222 ada@db", "mackerel"),
+    "curl with joined options": ("curl -su bob:{} https://example.org", STRONG),
+    "curl with joined options in quotes": ('curl -fsSLu "bob:{}" https://example.org', STRONG),
+    "list of arguments": ('["--password", "{}"]', STRONG),
+    "list of arguments of Python": ("run(['tool', '--db-password', '{}', '-q'])", SIMPLE),
+    "list over lines": ('[\n  "--password",\n  "{}"\n]', STRONG),
+    "list in JSON in JSON": ('{{\\"args\\":[\\"--password\\",\\"{}\\"]}}', STRONG),
+    "list with a token": ('["--token", "{}"]', made(32)),
+    "list of curl": ('["curl", "-u", "bob:{}", "https://example.org"]', STRONG),
+    "list of sshpass": ('["sshpass", "-p", "{}", "ssh", "-p", "2222"]', "mackerel"),
     "gpg": ("gpg --batch --passphrase {} -c file", "mackerel"),
     "openssl": ("openssl rsa -passin pass:{} -in key.pem", "mackerel"),
     "openssl, output": ("openssl pkcs12 -passout pass:{} -in key.pem", "mackerel"),
@@ -97,6 +141,12 @@ TEXTS = {
     "JSON with an escaped address": ('{{"url": "https:\\/\\/ada:{}@example.org\\/x"}}', SIMPLE),
     "colours around the name": ("\x1b[36mpassword\x1b[0m=\x1b[33m{}\x1b[0m\n", PASSWORD),
     "colours in YAML": ("\x1b[94mapi_key\x1b[39;49;00m:\x1b[37m \x1b[39;49;00m{}\x1b[0m\n", made(32)),
+    "bold": ("- **Password:** `{}`\n", STRONG),
+    "bold without code": ("**Password:** {}", SIMPLE),
+    "bold before the colon": ("**Password**: `{}`", SIMPLE),
+    "bold key": ("**API key:** `{}`", made(32)),
+    "bold in HTML": ("<b>Password:</b> {}", SIMPLE),
+    "table": ("| Password     | `{}` |", STRONG),
     "German": ("Mein Passwort ist {}", SIMPLE),
     "Chinese": ("我的密码是{}，谢谢", SIMPLE),
     "Chinese with a colon": ("密码：{}", SIMPLE),
@@ -155,6 +205,19 @@ HARMLESS = {
     "an example": 'create_engine("postgresql://scott:tiger@localhost/test")',
     "a login": "login required password needed; account settings password field",
     "a macro": "#define sk_X509V3_EXT_METHOD_new_reserve(cmp, n) sk_X509_POLICY_NODE_set_cmp_func(sk, cmp)",
+    "a type": "export type Password = string;\ntype Passwd = number | null;\nlet password = String;",
+    "C++": "char *password = nullptr; std::optional<std::string> password = nullopt;\nDB_PASSWORD=nullptr;",
+    "a statement": "password = inputs;\n",
+    "messages": "PASSWORD 'must be set'; PASSWORD \"may not be empty\"; Password 'is too short: 8 Characters'",
+    "words of .netrc": "machine learning login page password reset flow; default login page password reset it",
+    "prose with IDENTIFIED BY": "IDENTIFIED BY THE USER; identified by CVE-2024-12x; IDENTIFIED BY RANDOM PASSWORD",
+    "options of a parser": 'add_argument("--password", "-p", help="a1"); option("--password", "Password of ada 1")',
+    "ports of ssh": "sshpass -e ssh -p 2222 ada@db; sshpass -f file ssh -p2222 ada@db",
+    "references of YAML": "password: !Ref DbPassword\npassword: !GetAtt a.b\npassword: *pw\npassword: !secret db_1",
+    "a text in YAML": "password: |\n  The one that you set\npassword: >-\n  Words\ntoken: |\n  a text of words\n",
+    "bold words": "**Password:** required\n**Password**: `string`\n**API key:** the key of your account",
+    "a table": "| Password | string | the password of the user |\n| API key | `str` | required |",
+    "empty values": '{"Key":"DB_PASSWORD","Value":""} password = b\'\'; ["--password", ""] PASSWORD \'\'',
     "HTML": "{ psk: &#x3C;Buffer|TypedArray|DataView>, [passphrase: &lt;string2&gt;] ://&lt;user&gt;:&lt;pw&gt;@h",
     "tests": "--- PASS: TestE2E_RewindMultipleFiles (21.3s)\nPASS: a1b2c3d4\npassword='hashed_password_123'",
     "Chinese": "密码是必需的。密码: 不能为空 password？是的",
@@ -171,6 +234,12 @@ def streamed(text: str, size: int) -> str:
     redactor = StreamRedactor()
     shown = [redactor.feed(text[at : at + size]) for at in range(0, len(text), size)]
     return "".join([*shown, redactor.close()])
+
+
+@pytest.mark.parametrize(("place", "secret"), ALL.values(), ids=ALL)
+def test_a_secret_in_a_stream_is_masked_however_it_is_split(place: str, secret: str) -> None:
+    text = f"ada said: {place.format(secret)} and more\n"
+    assert [streamed(text, size) for size in range(1, 40, 3)] == [scrub(text)] * 13
 
 
 @given(

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
-from foveal.core.redaction.passwords import judge_password, name_start
+from foveal.core.redaction.passwords import VALUE_BELOW, VALUE_LEAD, judge_password, name_start
 from foveal.core.redaction.secret_values import (
     Secret,
     has_digit,
@@ -27,11 +27,13 @@ from foveal.core.redaction.secret_values import (
 )
 from foveal.core.redaction.stored_logins import judge_manifest
 
-_VALUE_BELOW: Final = rb"[\"']?,?\s{1,40}[\"']?value[\"']?\s?:"
-"""A name and its value in two fields, as the variables of a Kubernetes container have them."""
-_AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])\s]{0,9}+(?:[:=>,]|%3[ad])|" + _VALUE_BELOW + rb")"
+_VALUE_BELOW: Final = VALUE_BELOW.encode()
+_VALUE_LEAD: Final = VALUE_LEAD.encode()
+_AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])*\s]{0,9}+(?:[:=>,|]|%3[ad])|" + _VALUE_BELOW + rb")"
 _BEFORE_VALUE: Final = (
-    rb"(?=[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
+    rb"(?="
+    + _VALUE_LEAD
+    + rb"[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
     rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
 )
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
@@ -55,16 +57,22 @@ _NAMES: Final = re.compile(
     + _AFTER_NAME
     + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
     + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
-    + rb"(?P<password>)(?=[0-9]?[\"'`\\\])]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
+    + rb"(?P<password>)(?=[0-9\"'`\\\])*\s:=>%,(])"
+    + rb"(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
     + _VALUE_BELOW
-    + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\(['\"])(?![0-9]?[\"'`\\\])]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?[$<{\[*%(])"
+    + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\s{2,40}\||\([enu]?&?['\"])"
+    + rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
     + rb"|ind[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>)"
     + rb"|[:=\"'](?<=psk.)(?P<psk>)"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
-_SECRET_NAMES: Final = re.compile(rb"secret(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE)
+_SECRET_NAMES: Final = re.compile(
+    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE
+)
 _PASS_NAMES: Final = re.compile(
-    rb"pass(?:phrase|(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|" + _VALUE_BELOW + rb")"
+    rb"pass(?:phrase|(?![a-z_.])(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"
+    + _VALUE_BELOW
+    + rb")"
 )
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
@@ -87,8 +95,12 @@ def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:
 
 # ── Keys, tokens and secrets ───────────────────────────────────────────────────────────────────────────
 
-_VALUE: Final = re.compile(r"[=>\s\"'`\\]{0,10}+(?P<value>[A-Za-z0-9_+/.~-]{8,}+={0,2})(?![(\[{])")
-_QUOTED_VALUE: Final = re.compile(r"[=>\s\\]{0,6}+(?P<quote>[\"'])(?P<value>[^\s\"'`\\]{32,128})(?P=quote)")
+_VALUE: Final = re.compile(
+    VALUE_LEAD + r"[=>\s\"'`\\]{0,10}+(?P<value>[A-Za-z0-9_+/.~-]{8,}+={0,2})(?![(\[{])"
+)
+_QUOTED_VALUE: Final = re.compile(
+    VALUE_LEAD + r"[=>\s\\]{0,6}+(?P<quote>[\"'])(?P<value>[^\s\"'`\\]{32,128})(?P=quote)"
+)
 WORDS_BEFORE_BLANK: Final = "api|access|secret|private|signing|auth|master|account|bot|refresh"
 """A pattern that matches a word that makes a following `key` the name of a secret, with a blank between them."""
 _NAME_WITH_BLANK: Final = re.compile(rf"(?i)(?:{WORDS_BEFORE_BLANK})\s\Z")

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from foveal.core.redaction.assignments import KEY_WORDS, WORDS_BEFORE_BLANK
+from foveal.core.redaction.command_lines import CURL_FLAGS
 from foveal.core.redaction.key_formats import ALPHABETS, FIELD, KEY_FORMATS
 from foveal.core.redaction.long_tokens import SERVICE_NAMES
 from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS
@@ -97,11 +98,18 @@ _SPACE: Final = r"\s\x0b\x1c-\x1f"
 _EDGE: Final = r"(?:\A|[^A-Za-z0-9]|\\[nrtbf]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|[\[;][0-9]{1,2}m)"
 _RUN: Final = "[A-Za-z0-9_~+-]{20}"
 _MARKS: Final = r"""["'`\\ \t:=>?,|\])]+"""
-_VALUE_BELOW: Final = rf"""["']?,?[{_SPACE}]+["']?value["']?[{_SPACE}]?:"""
-_AFTER_NAME: Final = rf"""s?[0-9]?(?:_id)?(?:["'`\\\]){_SPACE}]{{0,9}}(?:[:=>,]|%3[ad])|{_VALUE_BELOW})"""
+_VALUE_BELOW: Final = (
+    rf"""["'\\]*(?:,[{_SPACE}]*|[{_SPACE}]+)(?i:["'\\]*type["'\\]*:[{_SPACE}]?["'\\]*[a-z0-9_]+["'\\]*,[{_SPACE}]*)?"""
+    rf"""["'\\]*(?i:(?:parameter|option)?value)["'\\]*[{_SPACE}]?[:=]"""
+)
+_LEAD: Final = (
+    rf"""(?:\*{{1,2}}|__|</[A-Za-z0-9_]+>)?[{_SPACE}]{{0,3}}(?:(?:&[A-Za-z0-9_-]+|!![A-Za-z0-9_]+) ){{0,2}}"""
+    rf"""(?:[|>][0-9+-]{{0,2}}[ \t]*\n[ \t]+)?(?i:[bru]{{1,2}}|[enl@$]|u&)?"""
+)
+_AFTER_NAME: Final = rf"""s?[0-9]?(?:_id)?(?:["'`\\\])*{_SPACE}]{{0,9}}(?:[:=>,|]|%3[ad])|{_VALUE_BELOW})"""
 _LETTER: Final = "[a-z_+/.~-]"
 _KEY_VALUE: Final = (
-    rf"""{_AFTER_NAME}[=>{_SPACE}"'`\\]{{0,10}}(?:{_LETTER}{{8,}}[0-9]|[a-z+/]{{24}}|["'][^{_SPACE}"'`\\]{{32}}|"""
+    rf"""{_AFTER_NAME}{_LEAD}[=>{_SPACE}"'`\\]{{0,10}}(?:{_LETTER}{{8,}}[0-9]|[a-z+/]{{24}}|["'][^{_SPACE}"'`\\]{{32}}|"""
     + "|".join(f"{_LETTER}{{{at}}}[0-9][a-z0-9_+/.~-]{{{7 - at}}}" for at in range(8))
     + ")"
 )
@@ -109,10 +117,12 @@ _KEY_VALUE: Final = (
 _PASSWORD: Final = rf"""(?:\\{{0,7}}["'`][^$<{{\[*%(\n\\]|[^{_SPACE}"'`\\$<{{\[*%(][^{_SPACE}"'`\\]{{3}})"""
 """The beginning of a password that is no placeholder."""
 _PASSWORD_VALUE: Final = (
-    rf"""[0-9]?["'`\\\])]{{0,9}}(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?"""
-    rf"""|{_VALUE_BELOW})[{_SPACE}]{{0,3}}{_PASSWORD}"""
+    rf"""[0-9]?["'`\\\])*]{{0,9}}(?:[{_SPACE}]{{0,2}}(?::=|=>|[:=]|%3[ad])|>| +\|"""
+    rf"""|[{_SPACE}](?:ist?|lautet)(?:[{_SPACE}]?[:=])?"""
+    rf"""|{_VALUE_BELOW}){_LEAD}{_PASSWORD}"""
 )
-_OPTION_PASSWORD: Final = rf"""(?:["'][^$<{{\[*%(\n\\-]|[^{_SPACE}"'\\$<{{\[*%(-])"""
+_LISTED: Final = rf"""\\*["'],[{_SPACE}]*\\*["']"""
+_OPTION_PASSWORD: Final = rf"""(?:\$?["'][^$<{{\[*%(\n\\-]|[^{_SPACE}"'\\$<{{\[*%(-])"""
 _COOKIE: Final = rf"""[{_SPACE}"'`\\]{{0,4}}[A-Za-z0-9_.%!#$&*+^|~-]+="""
 _TO_OPTION: Final = r"(?:[^\n]|\\\n)*[^A-Za-z0-9_-]"
 """The rest of a command line up to an option."""
@@ -160,12 +170,14 @@ def _named_alternatives() -> list[str]:
         rf"(?i:(?:(?:passw|kennw|pw)(?:or)?[dt]|[_.-]pass|passphrase|psk){_PASSWORD_VALUE})",
         rf"pass{_PASSWORD_VALUE}",
         rf"""(?i:pass)(?:["'`\\]+[{_SPACE}]{{0,2}}[:=]|[{_SPACE}]{{0,2}}=|{_VALUE_BELOW}|:[{_SPACE}]{{0,3}}["'`])""",
-        rf"""(?i:(?:passw|kennw|pw)(?:or)?[dt])(?:[{_SPACE}]{{1,4}}|\()["'][^$<{{\[*%(\n\\]""",
+        rf"""(?i:(?:passw|kennw|pw)(?:or)?[dt])(?:[{_SPACE}]{{1,4}}|\()(?i:[en]|u&)?["'][^$<{{\[*%(\n\\]""",
         rf"(?i:login|account)[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+password[{_SPACE}]",
         r"ENV [A-Z0-9_]*(?:PASSW|KENNW|PW)(?:OR)?[DT] ",
-        rf"(?i:identified[{_SPACE}]+(?:with[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+)?(?:by|as)[{_SPACE}]+(?:password[{_SPACE}]+)?[\"'])",
+        rf"(?i:identified[{_SPACE}]+(?:with[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+)?(?:by|as)[{_SPACE}]+(?:password[{_SPACE}]+)?[ne]?[\"'])",
+        rf"IDENTIFIED[{_SPACE}]+(?i:with[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+)?(?i:by|as)[{_SPACE}]",
+        rf"(?i:(?:create|alter)[{_SPACE}]+(?:user|role)[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+identified[{_SPACE}])",
         rf"(?i:kind[\"']?:[{_SPACE}]?[\"']?secret)",
-        r":(?:5432|\*):[^:\s\x0b]+:[^:\s\x0b]+:[^:\s\x0b]{4}",
+        r":(?:5432|\*)(?::(?:[^:\s\x0b\\]|\\[:\\])+){2}:(?:[^:\s\x0b\\]|\\[:\\]){4}",
         rf"""(?i:uthorization["'`\\\]]{{0,4}}(?:[{_SPACE}]?[:=,]|%3[ad])[{_SPACE}]{{0,3}}(?:\\{{0,3}}["'`])?(?:%20)?"""
         rf"""(?:[a-z0-9-]{{3,16}}(?:[{_SPACE}]{{1,2}}|%20|\+))?[A-Za-z0-9._~+/-]{{8}})""",
         r"(?i:private(?:[ +]|%20)key(?:(?:[ +]|%20)block)?)--",
@@ -175,11 +187,13 @@ def _named_alternatives() -> list[str]:
 def _command_line_alternatives() -> list[str]:
     """Return what `command_lines` looks for."""
     return [
-        rf"--[a-z-]*(?:pass(?:word|wd|phrase)?|pwd)[ =]{{1,2}}{_OPTION_PASSWORD}",
-        r"""--[a-z-]*(?:key|token|secret)(?: {1,2}|=)["']?[A-Za-z0-9_+/.~-]{16}""",
-        rf"""(?:curl|wget|http|xh|aria2c){_TO_OPTION}-(?:(?:[uU]|-user|-proxy-user)[ =]{{0,2}}["']?"""
-        rf"""[^\s\x0b:"'/=$@]+:|(?:b|-cookie)[ =]{{0,2}}["']?{_COOKIE})""",
-        rf"(?:mysql|mariadb|mycli|sshpass| login|mongo|redis-cli){_TO_OPTION}-[pPa][ =]{{0,2}}{_OPTION_PASSWORD}",
+        rf"--[a-z-]*(?:pass(?:word|wd|phrase)?|pwd)(?:[ =]{{1,2}}{_OPTION_PASSWORD}|{_LISTED}[^-])",
+        rf"""--[a-z-]*(?:key|token|secret)(?: {{1,2}}["']?|=["']?|{_LISTED})[A-Za-z0-9_+/.~-]{{16}}""",
+        rf"""(?:curl|wget|http|xh|aria2c){_TO_OPTION}-(?:(?:{CURL_FLAGS}*[uU]|-user|-proxy-user)"""
+        rf"""(?:[ =]{{0,2}}["']?|{_LISTED})[^\s\x0b:"'/=$@]+:"""
+        rf"""|(?:b|-cookie)(?:[ =]{{0,2}}["']?|{_LISTED}){_COOKIE})""",
+        rf"(?:mysql|mariadb|mycli|sshpass|login|mongo|redis-cli){_TO_OPTION}-[pPa]"
+        rf"(?:[ =]{{0,2}}{_OPTION_PASSWORD}|{_LISTED}[^-])",
         r"""/\\*/[^\s\x0b/?#@:,"'`<>\\]*:[^\s\x0b/?,"'`<>\\${\[*%(][^\s\x0b/?,"'`<>\\]*@""",
         r"%2[Ff]%2[Ff][A-Za-z0-9_.~+%-]*%3[Aa][A-Za-z0-9_.~+%-]+%40",
     ]

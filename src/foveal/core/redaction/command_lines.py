@@ -8,36 +8,56 @@ from typing import Final
 
 from foveal.core.redaction.assignments import find_cookies
 from foveal.core.redaction.passwords import password_at
-from foveal.core.redaction.secret_values import Secret, has_scattered_digits, is_placeholder, looks_random
+from foveal.core.redaction.secret_values import (
+    Secret,
+    has_scattered_digits,
+    is_placeholder,
+    looks_like_spoken_password,
+    looks_random,
+)
 
 MAX_COMMAND_LINE_CHARS: Final = 400
 """Characters before an option in which its command is searched."""
-_SHORT_OPTION: Final = rb"|(?P<short>[pPa])(?=[^\s-]| ['\"]?[^\s'\"-])"
+CURL_FLAGS: Final = "[sSkLfviIgGNOJRqZ46#]"
+"""A pattern of the options without a value that can stand before `u` in one word: `curl -su ada:…`."""
+_LISTED: Final = r"\\{0,7}[\"'],\s{0,40}(?=\\{0,7}[\"'])"
+"""What stands between an option and its value in a list of arguments: `["--password", "…"]`."""
+_LISTED_VALUE: Final = re.compile(_LISTED)
+_SHORT_OPTIONS: Final = "pPa"
+_LONG_SECRETS: Final = (
+    r"(?:(?P<password>(?<=pass)|(?<=password)|(?<=passwd)|(?<=passphrase)|(?<=pwd))"
+    r"|(?P<key>(?<=key)|(?<=token)|(?<=secret)))"
+)
+_COOKIE_START: Final = r"[\s\x1c-\x1f\"'`\\]{0,4}[A-Za-z0-9_.%!#$&*+^|~-]{1,64}="
 
 
-def _option_pattern(short: bytes) -> re.Pattern[bytes]:
-    """Return a pattern of the options whose value may be secret, with `short` ones or without.
+def _option_pattern(letters: str) -> re.Pattern[bytes]:
+    """Return a pattern of the options whose value may be secret, with these short ones for passwords.
 
     The first alternative that matches is final: an option is of one kind, whatever its value is. Of a value, the
     pattern asks what the checks ask first, since most options have no such value."""
-    return re.compile(
-        rb"-(?=[uUpPab-])(?<![A-Za-z0-9_-]-)(?>(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
-        + short
-        + rb"|(?P<cookie>b|-cookie)(?=[ ='\"])|-(?=[a-z-]{3,32}+(?<=[densty])[ =])[a-z-]{0,24}?"
-        rb"(?:(?P<password>pass(?:word|wd|phrase)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
-        rb"(?(login)(?=[ =]{0,2}[\"']?[^\s:\"'/=$@]{1,64}:))"
-        rb"(?(cookie)(?=[ =]{0,2}[\"']?[\s\x1c-\x1f\"'`\\]{0,4}[A-Za-z0-9_.%!#$&*+^|~-]{1,64}=))"
-        rb"(?(key)(?=(?: {1,2}|=)[\"']?[A-Za-z0-9_+/.~-]{16}))"
+    short = rf"|(?P<short>[{letters}])(?=[^\s-]| ['\"]?[^\s'\"-])" if letters else ""
+    value = rf"(?: {{1,2}}[\"']?|=[\"']?|{_LISTED}\\{{0,7}}[\"'])"
+    near_value = rf"(?:[ =]{{0,2}}+[\"']?|{_LISTED}\\{{0,7}}[\"'])"
+    pattern = (
+        rf"-(?<![A-Za-z0-9_-]-)(?=[uUb{letters}-]|{CURL_FLAGS}++[uU])"
+        rf"(?>(?P<login>[uU]|-user|-proxy-user|{CURL_FLAGS}{{1,8}}[uU])(?=[ ='\"\\]|[a-z])"
+        rf"{short}|(?P<cookie>b|-cookie)(?=[ ='\"\\])"
+        rf"|-[a-z-]{{3,32}}+(?<=[densty])(?=[ =\"'\\]){_LONG_SECRETS}(?=[ =]|{_LISTED}))"
+        rf"(?(login)(?={near_value}[^\s:\"'/=$@]{{1,64}}:))"
+        rf"(?(cookie)(?={near_value}{_COOKIE_START}))"
+        rf"(?(key)(?={value}[A-Za-z0-9_+/.~-]{{16}}))"
     )
+    return re.compile(pattern.encode())
 
 
-_OPTION: Final = _option_pattern(_SHORT_OPTION)
-_LONG_OPTION: Final = _option_pattern(b"")
-_SHORT_OPTION_COMMANDS: Final = ("mysql", "mariadb", "mycli", "sshpass", " login", "mongo", "redis-cli")
+_OPTION: Final = _option_pattern(_SHORT_OPTIONS)
+_LONG_OPTION: Final = _option_pattern("")
+_SHORT_OPTION_COMMANDS: Final = ("mysql", "mariadb", "mycli", "sshpass", "login", "mongo", "redis-cli")
 """Words of which each command with a short option for a password has one."""
 _MAX_SHORT_OPTIONS: Final = 50
 """With more short options than these, the whole text is searched for their commands."""
-_START: Final = re.compile(r"[ =]{0,2}(?P<quote>[\"'])?")
+_START: Final = re.compile(rf"(?:{_LISTED}|[ =]{{0,2}}(?:\$(?='))?)(?P<quote>\\{{0,7}}[\"'])?")
 _WORD_START: Final = r"(?<![^\s;|&$(\"'`/?])"
 """The beginning of a command; `?` stands for a letter that is not ASCII."""
 _HTTP_COMMAND: Final = re.compile(_WORD_START + r"(?:curl|wget|https?(?= )|xh|aria2c)\b")
@@ -47,14 +67,20 @@ _ATTACHED_PASSWORD: Final = re.compile(
     _WORD_START + r"(?:mysql(?:dump|admin|show|import|check)?|mariadb|mycli)\b"
 )
 _SEPARATE_PASSWORD: Final = re.compile(
-    _WORD_START + r"(?:sshpass|(?:docker|podman) login|mongo(?:sh|dump|restore)?)\b"
+    _WORD_START + r"(?:(?:docker|podman)[\s\"',\\]{1,6}login|mongo(?:sh|dump|restore)?)\b"
 )
+_SSHPASS: Final = re.compile(
+    _WORD_START + r"sshpass(?:[\s\"',\\]{1,8}-(?:v|P[ ]?[^\s]{1,40})){0,3}[\s\"',\\]{1,8}\Z"
+)
+"""This command has its options before the command that it runs, which can have a `-p` too."""
 _REDIS: Final = re.compile(_WORD_START + r"redis-cli\b")
 COMMAND_NAMES: Final = (
     r"curl|wget|https?(?= )|xh|aria2c|my(?:sql\w*|cli)|mariadb|sshpass|docker|podman|mongo\w*|redis-cli"
 )
 """A pattern that matches the name of a command whose options can be secret, or the first word of it."""
-_OPTION_VALUE: Final = re.compile(r"(?:[ ]{1,2}|=)[\"']?(?P<value>[A-Za-z0-9_+/.~-]{16,}+={0,2})")
+_OPTION_VALUE: Final = re.compile(
+    rf"(?:{_LISTED}\\{{0,7}}|[ ]{{1,2}}|=)[\"']?(?P<value>[A-Za-z0-9_+/.~-]{{16,}}+={{0,2}})"
+)
 
 
 def find_options(text: str, ascii_text: bytes) -> Iterator[Secret]:
@@ -105,21 +131,32 @@ def _key_option(text: str, at: int) -> Iterator[Secret]:
 
 
 def _password_option(text: str, at: int) -> Iterator[Secret]:
-    """Find `--password …`; a plain word counts after `=` or before another option, since sentences name options."""
+    """Find `--password …`; a plain word counts after `=` or before another option, since sentences name options.
+    In a list, a plain word or a text can describe the option, so the value must look like a password."""
     for secret in _password(text, at):
-        is_word = text[secret.start : secret.end].isalpha() and text.startswith(" ", at)
-        if not is_word or text.startswith(" -", secret.end):
+        value = text[secret.start : secret.end]
+        if _is_listed(text, at):
+            proven = " " not in value and looks_like_spoken_password(value)
+        else:
+            proven = not (value.isalpha() and text.startswith(" ", at)) or text.startswith(" -", secret.end)
+        if proven:
             yield secret
+
+
+def _is_listed(text: str, at: int) -> bool:
+    """Return whether an option that ends here is an item of a list."""
+    return text.startswith(('"', "'", "\\"), at) and _LISTED_VALUE.match(text, at) is not None
 
 
 def _short_option(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
     command = _command_before(text, hit.start())
     if not any(map(command.__contains__, _SHORT_OPTION_COMMANDS)):
         return
-    attached = not text.startswith(" ", hit.end())
+    attached = not text.startswith(" ", hit.end()) and not _is_listed(text, hit.end())
     letter = text[hit.end() - 1]
     if (
         (letter == "p" and attached and _ATTACHED_PASSWORD.search(command))
+        or (letter == "p" and _SSHPASS.search(command))
         or (letter in "pP" and not attached and _SEPARATE_PASSWORD.search(command))
         or (letter == "a" and not attached and _REDIS.search(command))
     ):

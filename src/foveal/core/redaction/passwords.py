@@ -17,16 +17,39 @@ from foveal.core.redaction.secret_values import (
     is_placeholder,
     looks_like_password,
     looks_like_spoken_password,
+    looks_random,
 )
 
 MAX_NAME_CHARS: Final = 48
 """Characters of a name before its value that are read."""
 _NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_.-]*+")
-_SIGN: Final = re.compile(
-    r"[0-9]?[\"'`\\\])]{0,9}(?P<sign>[\"']?,?\s{1,40}[\"']?value[\"']?\s?:|\s{0,2}(?::=|=>|[:=]|%3[AaDd])|>"
-    r"|(?P<spoken>\s(?:ist?|lautet)(?:\s?[:=]|(?=\s))))\s{0,3}+(?P<quote>\\{0,7}[\"'`])?"
+VALUE_BELOW: Final = (
+    r"[\"'\\]{0,8}+(?:,\s{0,40}+|\s{1,40}+)[\"'\\]{0,8}+"
+    r"(?:[Tt]ype[\"'\\]{0,8}+:\s?[\"'\\]{0,8}\w{1,20}[\"'\\]{0,8},\s{0,40}+[\"'\\]{0,8}+)?"
+    r"(?:[Pp]arameter|[Oo]ption)?[Vv]alue[\"'\\]{0,8}\s?[:=]"
 )
-_QUOTED: Final = {quote: re.compile(rf"[^{quote}\n\\]{{4,128}}+(?=\\{{0,7}}{quote})") for quote in "\"'`"}
+"""A pattern of what stands between a name and its value in two fields, as variables of containers have them."""
+VALUE_LEAD: Final = (
+    r"(?:\s{0,3}+(?:(?:\*{1,2}|__|</\w{1,8}>)(?=\s)|(?<=\s)(?:&[A-Za-z0-9_-]{1,16}|!!\w{1,16}) "
+    r"|(?<=\s)[|>][0-9+-]{0,2}[ \t]{0,8}\n[ \t]{1,32}"
+    r"|(?:[BbRrUu]{1,2}|[ENLenl@]|[Uu]&|\$(?='))(?=\\{0,7}[\"']))){0,3}+\s{0,3}+"
+)
+"""A pattern of what may precede a value: the end of bold text, an anchor, a tag or a block of YAML, and the letter
+of a string in code, SQL or a shell (`b"…"`, `N'…'`, `$'…'`)."""
+_SIGN: Final = re.compile(
+    rf"[0-9]?[\"'`\\\])*]{{0,9}}(?P<sign>{VALUE_BELOW}|\s{{0,2}}(?::=|=>|[:=]|%3[AaDd])|>|[ ]{{1,40}}\|(?=\s)"
+    rf"|(?P<spoken>\s(?:ist?|lautet)(?:\s?[:=]|(?=\s))))(?P<lead>{VALUE_LEAD})(?P<quote>\\{{0,7}}[\"'`])?"
+)
+_QUOTED: Final = {
+    quote: re.compile(
+        rf"(?:[^{quote}\n\\]|(?<=[^{quote}]){quote}{quote}(?=\w)){{4,128}}+(?=\\{{0,7}}{quote})"
+    )
+    for quote in "\"'`"
+}
+_ESCAPED: Final = {
+    quote: re.compile(rf"(?:[^{quote}\n\\]|\\[\\{quote}]){{4,128}}+(?={quote})") for quote in "\"'`"
+}
+"""The same with the quote or a backslash after a backslash, in a string that is not inside another."""
 _UNQUOTED: Final = re.compile(
     r"(?:[^\s\"'`\\<>&;,)\]}%]"
     r"|[&;,](?=[^\s\"'`\\<>&;,)\]}])(?!(?:amp;)?[A-Za-z_][\w.-]{0,40}\s?[=:])"
@@ -34,7 +57,7 @@ _UNQUOTED: Final = re.compile(
 )
 _LAST_SIGNS: Final = ".:"
 _PAIR_BEFORE: Final = re.compile(r"(?:;\s?|[A-Za-z]=[^\s,;()]{1,64} )\Z")
-_PAIR_AFTER: Final = re.compile(r";|\s[A-Za-z_]{2,20}=[^\s,]")
+_PAIR_AFTER: Final = re.compile(r";\s?[A-Za-z][\w. ]{1,40}=|\s[A-Za-z_]{2,20}=[^\s,]")
 _SETTING_NAME: Final = re.compile(r"(?i)(?:\A|_)psk\Z|wpa_passphrase|ansible_\w+_pass(?:word)?\Z")
 """Names that only files of settings have: every value counts."""
 _LINE_BEFORE: Final = re.compile(r"(?:\A|[\n\r])\s{0,16}(?:export |set |ENV )?\Z")
@@ -54,6 +77,8 @@ def judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
 def password_at(text: str, at: int, *, quote: str = "") -> tuple[int, int] | None:
     """Return where the password that begins here starts and ends: up to its quote, or as far as a word goes."""
     hit = _QUOTED[quote[-1]].match(text, at) if quote else None
+    if hit is None and len(quote) == 1:
+        hit = _ESCAPED[quote].match(text, at)
     if hit is None:
         hit = _UNQUOTED.match(text, at)
     if hit is None:
@@ -94,8 +119,13 @@ def _is_verdict(name: str, sign: re.Match[str]) -> bool:
 
 def _is_said(sign: re.Match[str], password: str) -> bool:
     """Return whether the value stands in quotes, after "is", or after a colon and a blank, and may be one."""
-    clear = sign["quote"] or sign["spoken"] or sign.group().endswith(": ") or "value" in sign["sign"]
+    is_after_blank = sign["sign"].endswith(":") and " " in sign["lead"] and sign["lead"][0] not in "\r\n"
+    clear = sign["quote"] or sign["spoken"] or is_after_blank or _is_below(sign)
     return bool(clear) and looks_like_spoken_password(password)
+
+
+def _is_below(sign: re.Match[str]) -> bool:
+    return "alue" in sign["sign"]
 
 
 def _is_setting(text: str, start: int, end: int, *, name: str, sign: re.Match[str]) -> bool:
@@ -103,7 +133,9 @@ def _is_setting(text: str, start: int, end: int, *, name: str, sign: re.Match[st
     attached = sign["sign"].strip() in ("=", ":") and not sign.group()[-1:].isspace()
     if _SETTING_NAME.search(name) and attached:
         return True
-    if name.isupper() and ((sign["sign"] == "=" and attached) or "value" in sign["sign"]):
+    if name.isupper() and ((sign["sign"] == "=" and attached) or _is_below(sign)):
+        return True
+    if name == "PASSWORD" and sign["quote"] and _is_statement(text, start):
         return True
     if not sign["sign"].endswith((":", ">")) and _in_connection(text, start, end):
         return True
@@ -133,11 +165,18 @@ def _is_line(text: str, start: int, end: int) -> bool:
 # ── After a blank ──────────────────────────────────────────────────────────────────────────────────────
 
 _NETRC: Final = re.compile(
-    r"(?P<machine>machine\s{1,8}[^\s]{1,128}\s{1,8}|default\s{1,8})?(?:login|account)\s{1,8}[^\s]{1,64}\s{1,8}\Z"
+    r"(?P<machine>machine\s{1,8}(?P<host>[^\s]{1,128})\s{1,8}|default\s{1,8})?"
+    r"(?:login|account)\s{1,8}[^\s]{1,64}\s{1,8}\Z"
 )
+_NETRC_GOES_ON: Final = re.compile(r"[ \t]*(?:[\n\r\"'`\\]|\Z|\s(?:machine|account|default|macdef)\s)")
 MAX_NETRC_CHARS: Final = 260
 """Characters of an entry of `.netrc` before its password."""
-_QUOTE: Final = re.compile(r"(?:\s{1,4}|\()(?P<quote>['\"])")
+_QUOTE: Final = re.compile(r"(?:\s{1,4}|\()(?:[ENen]|[Uu]&)?(?P<quote>['\"])")
+_STATEMENT: Final = re.compile(
+    r"(?:WITH|ENCRYPTED|SET|(?:USER|ROLE|LOGIN|FOR)\s[^\s]{1,64}(?:\s=)?)\s{1,4}\Z"
+)
+MAX_STATEMENT_CHARS: Final = 80
+"""Characters of a statement of SQL before `PASSWORD` that are read."""
 _BLANKS: Final = re.compile(r"\s{1,8}")
 _DOCKERFILE: Final = re.compile(r"(?:\A|\n)[ \t]{0,8}ENV \Z")
 
@@ -148,19 +187,37 @@ def _after_blank(text: str, start: int, end: int) -> tuple[int, int] | None:
     quote = _QUOTE.match(text, end)
     if quote:
         span = password_at(text, quote.end(), quote=quote["quote"])
-        clear = name == "PASSWORD" or (span and looks_like_password(text[slice(*span)]))
+        clear = span and _is_quoted_password(text, start, name, text[slice(*span)])
     else:
         blanks = _BLANKS.match(text, end)
         span = password_at(text, blanks.end()) if blanks else None
-        password = text[slice(*span)] if span else ""
-        clear = _is_netrc(text, start, password) if name == "password" else _is_dockerfile(text, start, name)
+        is_netrc = name == "password" and span is not None and _is_netrc(text, start, span)
+        clear = is_netrc or _is_dockerfile(text, start, name)
     return span if clear and span and not is_placeholder(text[slice(*span)]) else None
 
 
-def _is_netrc(text: str, start: int, password: str) -> bool:
-    """Return whether an entry of `.netrc` stands before the password; without its machine it may be prose."""
+def _is_quoted_password(text: str, start: int, name: str, value: str) -> bool:
+    """Return whether a string after the name is a password; with blanks it may be a message to the user."""
+    if " " in value:
+        return looks_random(value) or (name == "PASSWORD" and _is_statement(text, start))
+    return name == "PASSWORD" or looks_like_password(value)
+
+
+def _is_statement(text: str, start: int) -> bool:
+    """Return whether words of SQL stand before `PASSWORD`."""
+    return _STATEMENT.search(text, max(0, start - MAX_STATEMENT_CHARS), start) is not None
+
+
+def _is_netrc(text: str, start: int, span: tuple[int, int]) -> bool:
+    """Return whether an entry of `.netrc` stands before the password. Prose can have its words, so a simple
+    password needs a host with a dot, or ends the entry."""
     entry = _NETRC.search(text, max(0, start - MAX_NETRC_CHARS), start)
-    return entry is not None and (entry["machine"] is not None or looks_like_spoken_password(password))
+    if entry is None:
+        return False
+    if looks_like_spoken_password(text[slice(*span)]):
+        return True
+    has_dot = "." in (entry["host"] or "")
+    return bool(entry["machine"]) and (has_dot or _NETRC_GOES_ON.match(text, span[1]) is not None)
 
 
 def _is_dockerfile(text: str, start: int, name: str) -> bool:

@@ -202,26 +202,35 @@ _ESCAPED: Final = re.compile(r"\\/|\\u00[2-7]")
 
 def scrub_json(text: str) -> str:
     """Return a JSON text without the secrets in its strings, at any depth. The key of a string counts as its
-    name.
+    name; a name in another string (`["--password", "…"]`) counts as it does in any text.
 
     The text is not parsed as a whole, so unchanged parts stay as they were and depth is unlimited."""
-    if not _may_have_secret(text):
+    hits = find_secrets(text)
+    if not hits and not _ESCAPED.search(text):
         return text
+    ends = [hit.end for hit in hits]
     keys = list(find_private_keys(text, text.encode("ascii", "replace").lower()))
     starts = [key.start for key in keys]
 
-    def literal(match: re.Match[str], group: str, *, under: str = "") -> str:
+    def redacted(match: re.Match[str], group: str, *, under: str = "") -> str:
         start, end = match.span(group)
         at = bisect_left(starts, end) - 1  # a private key given as a list of lines spans several strings
         if at >= 0 and keys[at].end > start and not start < keys[at].start <= keys[at].end < end:
             return f'"{_placeholder("", keys[at])}"'
-        return _redact_literal(match[group], under=under)
+        literal = match[group]
+        done = _redact_literal(literal, under=under)
+        if done is not literal or "\\" in done or group == "key":
+            return done
+        inside = [
+            hit for hit in hits[bisect_left(ends, start) : bisect_right(ends, end - 1)] if hit.start > start
+        ]
+        return _replace_secrets(done, inside, shift=start) if inside else done
 
     def scrubbed(match: re.Match[str]) -> str:
         if match["alone"] is not None:
-            return literal(match, "alone")
-        value = literal(match, "value", under=match["key"][1:-1]) if match["value"] is not None else ""
-        return literal(match, "key") + match["colon"] + value
+            return redacted(match, "alone")
+        value = redacted(match, "value", under=match["key"][1:-1]) if match["value"] is not None else ""
+        return redacted(match, "key") + match["colon"] + value
 
     done = _STRINGS.sub(scrubbed, text)
     return text if done == text else done

@@ -30,6 +30,8 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 _PLACEHOLDER_SIGNS: Final = tuple("$<{[*%(")
 _PLACEHOLDER: Final = re.compile(
     r"(?i)(.)\1*|\W*|none|null|true|false|changeme|change[_-]me|example|undefined|redacted\w*|x{3,}.*"
+    r"|nil|nullptr|nullopt|string|number|boolean|integer|object|unknown|never"
+    r"|!(?:ref|getatt|sub|join|select|importvalue|findinmap|if|env\w*|secret|vault|include)"
     r"|(?:my|your|the|some|db|user|test)?[_-]?(?:pass|passwd|password|passphrase|pwd|pw|secret|token)|testing|hashed\w*"
     r"|.*(?:example|placeholder).*|anonymous\W*|user@\w+|&(?:lt|#x?3c|#60);.*"
 )

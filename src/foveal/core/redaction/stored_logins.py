@@ -16,6 +16,7 @@ from foveal.core.redaction.secret_values import (
     is_code,
     is_hexadecimal,
     is_placeholder,
+    looks_like_password,
     looks_like_spoken_password,
     looks_random,
 )
@@ -23,13 +24,18 @@ from foveal.core.redaction.secret_values import (
 MAX_MANIFEST_CHARS: Final = 4_000
 """Characters of a Kubernetes secret around its `kind` that are read."""
 _PGPASS: Final = re.compile(
-    r":[0-9*]{1,5}:[^:\s]{1,64}:[^:\s]{1,64}:(?P<password>[^\s:\"'`<>()]{4,128})(?=\s|\Z)"
+    r":[0-9*]{1,5}(?::(?:[^:\s\\]|\\[:\\]){1,64}+){2}"
+    r":(?P<password>(?:[^\s:\"'`<>()\\]|\\[:\\]|[\"'`<>()](?=\w)){4,128}+)(?=[\s\"'`\\]|\Z)"
 )
 """A line of `.pgpass` after its host: port, database, user and password."""
-_HOST: Final = re.compile(r"(?:\A|[\s\"'`])[A-Za-z0-9_.*-]{1,64}\Z")
+_HOST: Final = re.compile(r"(?:\A|[\s\"'`])(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9_.*/-]|\\[:\\]){1,64}+)\Z")
 _IDENTIFIED: Final = re.compile(
-    r"(?i)identified\s{1,4}(?:with\s{1,4}['\"`]?\w{1,40}['\"`]?\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?(?P<quote>['\"])"
+    r"(?i)identified\s{1,4}(?:with\s{1,4}['\"`]?\w{1,40}['\"`]?\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?"
+    r"(?:[NE]?(?P<quote>['\"])|(?!(?:values|random|password)\b)(?=[^\s]))"
 )
+_ACCOUNT: Final = re.compile(r"(?i)(?:create|alter)\s{1,4}(?:user|role)\s{1,4}[^\s]{1,64}\s{1,4}\Z")
+MAX_ACCOUNT_CHARS: Final = 100
+"""Characters of a statement before `IDENTIFIED` that are read."""
 _DOCUMENT_END: Final = re.compile(r"\n---|\bkind[\"']?:")
 _DATA: Final = re.compile(r"\b(?:data|stringData)[\"']?:[ \t]*(?=[\n{])")
 _ENTRY: Final = re.compile(
@@ -113,10 +119,15 @@ def end_in_sentence(text: str, start: int, end: int) -> int:
 def _identified(text: str, at: int) -> Iterator[Secret]:
     """Find the password of a statement of SQL; in small letters the words are prose as well."""
     clause = _IDENTIFIED.match(text, at)
-    span = password_at(text, clause.end(), quote=clause["quote"]) if clause else None
+    span = password_at(text, clause.end(), quote=clause["quote"] or "") if clause else None
     if span and clause:
         password = text[slice(*span)]
-        is_statement = clause.group().startswith("IDENTIFIED") or looks_like_spoken_password(password)
+        is_capital = clause.group().startswith("IDENTIFIED")
+        if clause["quote"]:
+            is_statement = is_capital or looks_like_spoken_password(password)
+        else:
+            before = _ACCOUNT.search(text, max(0, at - MAX_ACCOUNT_CHARS), at)
+            is_statement = before is not None or (is_capital and looks_like_password(password))
         if is_statement and not is_placeholder(password):
             yield Secret(*span, "password", tail=False)
 

@@ -22,13 +22,18 @@ MAX_CUTS_TRIED: Final = 64
 """Places that are tried in one call, from the last."""
 _INTRODUCTION: Final = re.compile(
     r"""(?ix) (?: key | token | secret | cookie | authoriz | bearer | auth ) [^\n]{0,24} \s* \Z
+      | (?: key | token | secret ) [^\n]{0,8} \s* ["'\\]* (?: type .{0,40} )? \w{0,9}value .{0,8} \Z
+      | (?: key | token | secret ) .{0,8} type .{0,40} \Z
       | (?: passw | pwd | pwor | kennw | passphrase | identified ) .{0,260} \Z
       | (?<![a-z0-9]) (?: pass | psk ) [^a-z] .{0,260} \Z
       | (?: machine \s+ \S{0,128} | default ) (?: \s+ (?: (?:login|account) .{0,80} )? )? \Z | machine \s* \Z
       | (?: login | account ) \s+ \S{0,64} \s* \Z
       | (?: api | access | private | signing | master | account ) \s \Z
       | ; \s{0,4} \Z | [a-z]=[^\s,;()]{1,64} \s \Z
-      | -[\w-]{1,40} \s{1,2} \Z
+      | (?: create | alter ) \s+ (?: (?:user|role) \s .{0,80} )? \Z
+      | (?-i: \b (?: ENV | WITH | ENCRYPTED | SET
+          | (?:USER|ROLE|LOGIN|FOR) \s+ (?: \S{1,64} (?:\s=)? )? ) \s{1,4} ) \Z
+      | -[\w-]{1,40} (?: \s{1,2} | ["'\\]{1,8}, \s* ) \Z
     """,
     re.DOTALL,
 )
@@ -37,7 +42,7 @@ _SERVICE: Final = re.compile(f"(?i)(?:{SERVICE_NAMES})[^\\n]{{0,80}}\\Z")
 _COMMAND: Final = re.compile(rf"(?<![A-Za-z0-9_])(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
 _COMMAND_CHARS: Final = 480
 _MANIFEST: Final = re.compile(
-    r"""(?ix) kind["']?:\s?["']?secret(?![a-z]) | apiversion["']?:\s?["']?v1(?![a-z0-9])
+    r"""(?ix) kind["']?:\s?["']?secret(?![a-z]) | apiversion["']?:\s?["']? (?: v1(?![a-z0-9]) | v?\Z )
       | kind["']?: \s? ["']? (?:s(?:e(?:c(?:r(?:et?)?)?)?)?)? \Z"""
 )
 """A Kubernetes secret, in which every later value counts."""
