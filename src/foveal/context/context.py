@@ -65,16 +65,14 @@ from foveal.core.engine.given_history import GivenHistory
 from foveal.core.engine.history_diff import HistoryChange
 from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.core.engine.operations import (
+    Given,
+    OperationName,
     check_agreement,
     compaction_handle,
-    drop_fact,
-    expand_facts,
+    decide,
     newest_reduction,
-    pin_fact,
     plan_manual_compaction,
     seq_of,
-    supersede_fact,
-    undo_fact,
 )
 from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, event_status, report
@@ -880,9 +878,7 @@ class Context:
             ctx.undo(pin)
             ```
         """
-        with self._lock:
-            target = None if event is None else self._event(event).seq
-            return self._record(pin_fact(self._engine, text, target, log=self._engine.log)).handle
+        return self._perform("pin", event, text=text)[0].handle
 
     def supersede(self, name: str | int, *, by: str | int) -> str:
         """Say that a message of the user no longer holds, because of a later one.
@@ -914,9 +910,7 @@ class Context:
             assert ctx.fit()[0]["content"] == "Never push to main.\\n[foveal: replaced by e2]"
             ```
         """
-        with self._lock:
-            target, later = self._event(name), self._event(by)
-            return self._record(supersede_fact(self._engine, self._engine.log, target, later)).handle
+        return self._perform("supersede", name, by)[0].handle
 
     def drop(self, name: str | int) -> str:
         """Hide the step of an event, or a summary, until `undo`.
@@ -945,10 +939,7 @@ class Context:
             assert "Hello, reader." not in str(ctx.fit())
             ```
         """
-        with self._lock:
-            event = self._record(drop_fact(self._engine, self._event(name).seq))
-            self._history.release_hidden([event])
-            return event.handle
+        return self._perform("drop", name)[0].handle
 
     def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the state of the application; it is never sent to the model.
@@ -1057,10 +1048,9 @@ class Context:
             assert ctx.drop("e2") == ctx.undo()
             ```
         """
-        with self._lock:
-            fact = undo_fact(self._engine, self._engine.log, None if name is None else self._event(name))
-            self._record(fact)
-            return handle(fact.target)
+        (undone,) = self._perform("undo", name)
+        assert isinstance(undone.fact, Reverted)
+        return handle(undone.fact.target)
 
     def expand(self, name: str | int) -> str:
         """Show a reduced range or step in full until the user's next message.
@@ -1089,10 +1079,7 @@ class Context:
             assert "Hello, reader." in str(ctx.fit())
             ```
         """
-        with self._lock:
-            facts = expand_facts(self._engine, self._engine.log, self._event(name).seq)
-            events = [self._record(fact) for fact in facts]
-            return events[0].handle
+        return self._perform("expand", name)[0].handle
 
     def use(self, model: str | Model, *, window: int | None = None) -> None:
         """Continue with another model.
@@ -1148,6 +1135,15 @@ class Context:
             self._call_limits[call_id] = limits
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
+
+    def _perform(self, operation: OperationName, *names: str | int | None, text: str = "") -> list[Event]:
+        """Record what an operation decides about the events with these handles."""
+        with self._lock:
+            named = [None if name is None else self._event(name) for name in names]
+            facts = decide(operation, self._engine, self._engine.log, Given(text, *named))
+            events = [self._record(fact) for fact in facts]
+            self._history.release_hidden(events)
+            return events
 
     def _record(self, fact: AnyFact) -> Event:
         limits = self._call_limits.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
