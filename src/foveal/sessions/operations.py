@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import msgspec
-
 from foveal.core.engine.operations import OPERATIONS, OperationRequest
+from foveal.core.engine.report import Report
 from foveal.core.log.events import REDUCTIONS, Event, handle
 from foveal.sessions.session import Session
 
@@ -29,16 +28,15 @@ async def perform(session: Session, asked: OperationRequest) -> Performed:
     return Performed(handle(session.last) if operation.name == "undo" else named, named)
 
 
-class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A compaction with its sizes."""
+class SessionCompaction(NamedTuple):
+    """A compaction, and the reports before and after it."""
 
     event: Event
-    tokens_before: int
-    """Tokens of a request before the compaction."""
-    tokens_after: int
-    """Tokens of a request after it, with the tools that read what was summarised."""
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...]
     """All reductions that were made, oldest first; `event` is the newest."""
+    before: Report
+    after: Report
+    """With the tools that read what was summarised, if the caller has offered them."""
 
 
 async def compact_measured(
@@ -48,16 +46,11 @@ async def compact_measured(
     agreed: bool = False,
     then: Callable[[], Awaitable[None]] | None = None,
 ) -> SessionCompaction:
-    """Summarise old turns now, or with `agreed` do what the report's question asks. `then` runs before the size
-    after it is taken. Raises `NotCompacted`."""
-    before, first = (await session.report()).used, session.last + 1
+    """Summarise old turns now, or with `agreed` do what the report's question asks; `then` runs before the second
+    report. Raises `NotCompacted`."""
+    before, first = await session.report(), session.last + 1
     name = await (session.agree() if agreed else session.compact(focus))
     if then is not None:
         await then()
     made = [event for event in await session.events(first=first) if isinstance(event.fact, REDUCTIONS)]
-    return SessionCompaction(
-        event=await session.event(name),
-        tokens_before=before,
-        tokens_after=(await session.report()).used,
-        events=tuple(made),
-    )
+    return SessionCompaction(await session.event(name), tuple(made), before, await session.report())

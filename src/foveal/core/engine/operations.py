@@ -262,7 +262,8 @@ def _supersede_facts(engine: Engine, log: Sequence[Event], given: Given) -> list
     message `by`. Raises `UnknownHandle` for other events, `BadSetting` for a message that is not later, and
     `ContextOverflow` when there is no room for the line that says so."""
     target, by = given.event, given.by
-    assert target is not None and by is not None
+    assert target is not None
+    assert by is not None
     if by.seq <= target.seq:
         raise BadSetting("by", by.handle, f"a message of the user after {target.handle}")
     effective = {event.seq for event in effective_events(log)}

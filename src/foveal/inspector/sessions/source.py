@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from foveal.core.engine.operations import OperationRequest
 from foveal.core.log.events import Event
 from foveal.errors import FovealError
 
@@ -21,8 +22,6 @@ MAX_PART_EVENTS: Final = 500
 """Events that one call of `SessionReader.read` returns."""
 MAX_ROW_SHARES: Final = 60
 """Requests of which a row has the window use."""
-
-ActionName: TypeAlias = Literal["undo", "expand", "pin", "supersede", "drop", "compact"]
 
 
 class SessionMissing(FovealError, LookupError):
@@ -129,19 +128,10 @@ class LogEnd(NamedTuple):
 
 
 class SessionAction(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    OperationRequest, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"operation": "action"}
 ):
-    """A change of what the next request shows."""
+    """A change of what the next request shows. In JSON, the operation is called `action`."""
 
-    action: ActionName
-    event: str = ""
-    """The handle of an event. `undo` without one takes back the newest reduction or supersession."""
-    text: str = ""
-    """For `pin`: a rule for every request, instead of an event."""
-    by: str = ""
-    """For `supersede`: the handle of the later message."""
-    focus: str = ""
-    """For `compact`: what to keep above all."""
     writer: str = ""
     """For `compact`: the name of the `OfferedWriter`; "" for the default one."""
 

@@ -17,21 +17,14 @@ from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, ro
 from foveal.agent.terminal.user_interface import NO, Choice, Question
 from foveal.config.project.output_file import open_output
 from foveal.core import wire
-from foveal.core.log.events import (
-    REDUCTIONS,
-    Compacted,
-    Dropped,
-    Event,
-    Masked,
-    kind,
-    parse_handle,
-)
+from foveal.core.engine.operations import Operation
+from foveal.core.log.events import Compacted, Dropped, Event, Masked, kind, parse_handle
 from foveal.core.log.ranges import is_within
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
-from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
+from foveal.sessions.operations import compact_measured, perform
 from foveal.sessions.stored_sessions import EXPORT_DIALECTS, SessionExport
 
 MAX_EXPANDED_LINES: Final = 200
@@ -57,15 +50,11 @@ async def compact(state: ChatState, argument: str) -> list[Row]:
 
 async def run_compaction(state: ChatState, focus: str = "", *, agreed: bool = False) -> list[Row]:
     """Summarise old turns, or reduce as the user has agreed to; return the sizes before and after."""
-    session, before = state.session, await state.session.report()
-    first = session.last + 1
     state.ui.show_progress("compacting")
     try:
-        event = await session.event(await (session.agree() if agreed else session.compact(focus)))
+        event, made, before, after = await compact_measured(state.session, focus, agreed=agreed)
     finally:
         state.ui.show_progress("")
-    after = await session.report()
-    made = [event for event in await session.events(first=first) if isinstance(event.fact, REDUCTIONS)]
     summary = event.fact.summary if isinstance(event.fact, Compacted) else ""
     sizes = (
         f"{before.used:,} → {after.used:,} tokens "
@@ -122,33 +111,11 @@ async def _event_named(state: ChatState, name: str) -> Event:
     return found[0]
 
 
-async def pin(state: ChatState, argument: str) -> list[Row]:
-    if not argument:
-        raise FovealError(
-            "/pin needs a text, the rule to keep in every request; or a handle, to keep that event as it is now"
-        )
-    seq = parse_handle(argument) if argument.startswith(("e", "#e")) else None
-    handle = await (state.session.pin(event=argument) if seq is not None else state.session.pin(argument))
-    what = f"{argument} as it is now" if seq is not None else f"“{one_line(argument, width=60)}”"
-    return [note(f"pinned {what}, in every request from now on · /undo {handle}", "good")]
-
-
-async def supersede(state: ChatState, argument: str) -> list[Row]:
-    names = [word.removeprefix("#") for word in argument.split()]
-    if len(names) != 2:
-        raise FovealError(
-            "/supersede needs two handles: your message that no longer holds, and your later one that replaces it"
-        )
-    old, new = names
-    handle = await state.session.supersede(old, by=new)
-    return [note(f"{old} is replaced by {new}, and the model sees that beside it · /undo {handle}", "good")]
-
-
-async def drop(state: ChatState, argument: str) -> list[Row]:
-    if not argument:
-        raise FovealError("/drop needs a handle: the message or the summary to hide from the model")
-    handle = await state.session.drop(argument)
-    return [note(f"{argument.removeprefix('#')} is not shown to the model any more · /undo {handle}", "good")]
+async def operate(state: ChatState, argument: str, *, operation: Operation) -> list[Row]:
+    """Carry out an operation of the table that needs no more than its arguments."""
+    asked = operation.read_line(argument)
+    done = await perform(state.session, asked)
+    return [note(f"{operation.sentences(asked).line} · /undo {done.recorded}", "good")]
 
 
 # ── The session ──────────────────────────────────────────────────────────────────────────────────────────
