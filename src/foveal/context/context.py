@@ -27,11 +27,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.context.lock import ContextLock, run_in_thread
 from foveal.context.prompt_file import prompt_text
-from foveal.context.saved_events import append_missing
-from foveal.context.summariser_problems import SummariserProblems
-from foveal.context.task_requests import note_request, own_request
+from foveal.context.threads import ContextLock, note_request, own_request, run_in_thread
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
@@ -115,12 +112,16 @@ from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events, left_behind
 from foveal.core.view.request_writer import RequestWriter
+from foveal.core.wire.safe_print import one_line
 from foveal.core.wire.typed_messages import Beside, MessageT
 from foveal.errors import (
     BadSetting,
+    Conflict,
     ContextOverflow,
     MalformedMessage,
     SettingsChanged,
+    SummariserFailed,
+    UnknownSession,
     UsageMissing,
 )
 from foveal.ports import Store
@@ -198,7 +199,7 @@ class Context:
         self._wire = wire.wire_for(dialect or dialect_of(log))
         self._dialect: Dialect = dialect
         """The dialect once it is certain; "" until then."""
-        self._summariser_problems = SummariserProblems()
+        self._has_warned_of_summariser = False
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
         self._left_behind: frozenset[int] | None = None
@@ -347,7 +348,7 @@ class Context:
         check_store(store, session)
         with self._lock:
             log = tuple(self._engine.log)
-        await append_missing(store, session, log)
+        await _append_missing(store, session, log)
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -1251,9 +1252,32 @@ class Context:
             wait=self._wait,
         )
         outcome = run_dialogue(run)
-        self._summariser_problems.add(run.errors)
+        if run.errors and not self._has_warned_of_summariser:
+            self._has_warned_of_summariser = True
+            problem = SummariserFailed(one_line(f"{type(run.errors[0]).__name__}: {run.errors[0]}"))
+            warnings.warn(problem, stacklevel=1)
         return outcome
 
     def _event(self, name: str | int) -> Event:
         log = self._engine.log
         return log[seq_of(name, count=len(log))]
+
+
+async def _append_missing(store: Store, session: str, log: Sequence[Event]) -> None:
+    """Append the events that a session does not have yet; raises `Conflict` if it has others than the log."""
+    try:
+        end = (await store.end(session)).next_seq
+    except UnknownSession:
+        end = 0
+    if end > len(log):
+        problem = (
+            f"it has {end:,} events, and this context {len(log):,}: another program has continued it; load it"
+        )
+        raise Conflict(session, given=len(log), next_seq=end, problem=problem)
+    # Times are compared too, so that two conversations that end with the same words are told apart.
+    for seq in {0, end - 1} if end else ():
+        if await store.read(session, first=seq, last=seq) != [log[seq]]:
+            problem = f"event {seq:,} in the store is not that of this context: save it with another id"
+            raise Conflict(session, given=len(log), next_seq=end, problem=problem)
+    if end < len(log):
+        await store.append(session, log[end:])

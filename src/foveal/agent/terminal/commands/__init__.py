@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from foveal.agent.terminal.chat_state import ChatState
-from foveal.agent.terminal.commands import initialise, permissions, read, rewinding, switching, write
+from foveal.agent.terminal.commands import permissions, read, rewinding, switching, write
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.agent.terminal.user_interface import LeaveChat
 from foveal.core.engine.operations import OPERATIONS, Operation
@@ -127,7 +127,7 @@ SLASH_COMMANDS: Final = (
         "/init",
         "[WISHES]",
         "let the agent write an AGENTS.md for this project",
-        initialise.init,
+        write.init,
         is_queued=True,
     ),
     SlashCommand(

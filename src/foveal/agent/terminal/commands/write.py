@@ -6,6 +6,7 @@ Each returns rows that say what it did and how to undo it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from foveal.agent.terminal.output.context_card import acts_text, window_source
 from foveal.agent.terminal.output.live_area import usage_row
 from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, text_rows
 from foveal.agent.terminal.user_interface import NO, Choice, Question
+from foveal.agent.terminal.user_message import UserMessage
 from foveal.config.project.output_file import open_output
 from foveal.core import wire
 from foveal.core.engine.operations import Operation
@@ -27,6 +29,7 @@ from foveal.errors import FovealError, UnknownHandle
 from foveal.sessions.operations import compact_measured, perform
 from foveal.sessions.stored_sessions import EXPORT_DIALECTS, SessionExport
 
+INSTRUCTIONS_NAME: Final = "AGENTS.md"
 MAX_EXPANDED_LINES: Final = 200
 """Lines of a text that `/expand` prints at once."""
 
@@ -173,3 +176,21 @@ async def export(state: ChatState, argument: str) -> list[Row]:
         async for data in exported.parts():
             file.write(data)
     return [note(f"{exported.size} written to {path}", "good")]
+
+
+async def init(state: ChatState, argument: str) -> list[Row]:
+    """Let the agent write an AGENTS.md: send the prepared request; ask first if the file exists."""
+    if state.toolbox.get("write") is None:
+        raise FovealError("/init needs the tools read and write; /tools on offers tools to the model")
+    path = state.options.folder / INSTRUCTIONS_NAME
+    if path.exists():
+        question = Question(
+            text=f"{INSTRUCTIONS_NAME} exists. Let the agent rewrite it?",
+            unattended_advice=f"Move {INSTRUCTIONS_NAME} away to have a new one written.",
+        )
+        if await state.ui.ask(question) != "y":
+            return [note(f"{INSTRUCTIONS_NAME} stays as it is")]
+    text = resources.files("foveal.agent.terminal").joinpath("init.md").read_text("utf-8").strip()
+    wish = f"{text}\n\nThe user adds: {argument}" if argument else text
+    state.send_message(UserMessage(content=wish, shown=wish))
+    return [note(f"the agent reads the project and writes {INSTRUCTIONS_NAME}; you are asked before it does")]
