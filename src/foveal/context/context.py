@@ -62,7 +62,7 @@ from foveal.core.engine.given_history import GivenHistory
 from foveal.core.engine.history_diff import HistoryChange
 from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.core.engine.operations import (
-    Given,
+    OperationArguments,
     OperationName,
     check_agreement,
     compaction_handle,
@@ -1141,7 +1141,7 @@ class Context:
         """Record what an operation decides about the events with these handles."""
         with self._lock:
             named = [None if name is None else self._event(name) for name in names]
-            facts = decide(operation, self._engine, self._engine.log, Given(text, *named))
+            facts = decide(operation, self._engine, self._engine.log, OperationArguments(text, *named))
             events = [self._record(fact) for fact in facts]
             self._history.release_hidden(events)
             return events

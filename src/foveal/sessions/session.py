@@ -37,7 +37,7 @@ from foveal.core.engine.context_arguments import (
 )
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.operations import OPERATIONS, Given, OperationName, decide, seq_of
+from foveal.core.engine.operations import OPERATIONS, OperationArguments, OperationName, decide, seq_of
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.settings import (
     EngineSettings,
@@ -923,7 +923,7 @@ class Session:
         """Store what an operation decides about the events with these handles."""
         async with self._lock:
             named = [None if name is None else await self._writer.event(name) for name in names]
-            engine, given = await self._writer.refresh(), Given(text, *named)
+            engine, given = await self._writer.refresh(), OperationArguments(text, *named)
             log = await self._writer.whole_log() if OPERATIONS[operation].reads_log(engine, given) else ()
             facts = await offload(partial(decide, operation, engine, log, given), events=len(log))
             return await self._commit_changes(facts)

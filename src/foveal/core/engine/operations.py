@@ -59,7 +59,7 @@ from foveal.errors import (
 )
 
 
-class Given(NamedTuple):
+class OperationArguments(NamedTuple):
     """The arguments of an operation, with the events that its handles name."""
 
     text: str = ""
@@ -205,7 +205,7 @@ def unknown_handle(name: str | int, *, count: int) -> UnknownHandle:
     return UnknownHandle(f"no event has the handle {shown_value(name)}; {known}")
 
 
-def _pin_facts(engine: Engine, log: Sequence[Event], given: Given) -> list[AnyFact]:
+def _pin_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the fact that keeps a rule, or the step of an event, in every request: as it is now, or as it was said
     if it is hidden or expanded. Raises `ContextOverflow` when there is no room for it."""
     text, target = given.text, None if given.event is None else given.event.seq
@@ -257,7 +257,7 @@ def room_for_expansion(engine: Engine, log: Sequence[Event], seq: int, *, pins: 
     return _room_for(engine, log, facts, seq) if facts else []
 
 
-def _supersede_facts(engine: Engine, log: Sequence[Event], given: Given) -> list[AnyFact]:
+def _supersede_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the fact that a message of the user, or the rule that it pins, no longer holds because of the later
     message `by`. Raises `UnknownHandle` for other events, `BadSetting` for a message that is not later, and
     `ContextOverflow` when there is no room for the line that says so."""
@@ -291,7 +291,7 @@ def _supersede_refusal(event: Event, *, is_target: bool, is_effective: bool) -> 
     return ""
 
 
-def _drop_facts(engine: Engine, log: Sequence[Event], given: Given) -> list[AnyFact]:
+def _drop_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the fact that hides the step of an event, or a summary with all that it stands for, until it is taken
     back. Raises `UnknownHandle` for what is not shown, and `NotDropped` for what every request contains."""
     assert given.event is not None
@@ -333,7 +333,7 @@ def _drop_refusal(view: View, step: Step, name: str) -> str:
     return ""
 
 
-def _undo_facts(engine: Engine, log: Sequence[Event], given: Given) -> list[AnyFact]:
+def _undo_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the fact that takes back a reduction, an expansion, a pin, a supersession or a rewind; without an
     event, the newest reduction, supersession or rewind.
 
@@ -353,7 +353,7 @@ def _undo_facts(engine: Engine, log: Sequence[Event], given: Given) -> list[AnyF
     return [fact]
 
 
-def _expand_facts(engine: Engine, log: Sequence[Event], given: Given) -> list[AnyFact]:
+def _expand_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the facts, at least one, that show a reduction's range or the step of an event in full until the
     user's next message. Raises `ContextOverflow` when there is no room for it."""
     assert given.event is not None
@@ -414,7 +414,7 @@ def compaction_handle(outcome: Event) -> str:
 
 OperationName: TypeAlias = Literal["undo", "expand", "pin", "supersede", "drop", "compact"]
 ArgumentName: TypeAlias = Literal["event", "by", "text", "focus"]
-Decide: TypeAlias = Callable[[Engine, Sequence[Event], Given], list[AnyFact]]
+Decide: TypeAlias = Callable[[Engine, Sequence[Event], OperationArguments], list[AnyFact]]
 
 
 class OperationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -466,7 +466,7 @@ class Operation(NamedTuple):
     """The same for a text instead of an event."""
     decide: Decide | None = None
     """Returns what to record. None for a summary, which a model or the ledger writes."""
-    reads_log: Callable[[Engine, Given], bool] = lambda engine, given: True
+    reads_log: Callable[[Engine, OperationArguments], bool] = lambda engine, given: True
     """Whether `decide` reads the log, which a `Session` loads only then."""
     hides: bool = False
     """Whether the model may need the recall tools afterwards."""
@@ -611,7 +611,9 @@ OPERATIONS: Final = {operation.name: operation for operation in _TABLE}
 """All operations, in the order in which the help lists them."""
 
 
-def decide(name: OperationName, engine: Engine, log: Sequence[Event], given: Given) -> list[AnyFact]:
+def decide(
+    name: OperationName, engine: Engine, log: Sequence[Event], given: OperationArguments
+) -> list[AnyFact]:
     """Return what an operation records, at least one fact; raises the error if it cannot be carried out. `log` is
     the whole log, if the operation `reads_log`."""
     chosen = OPERATIONS[name].decide
