@@ -186,6 +186,12 @@ async def test_what_cannot_be_done_is_refused_and_records_nothing(tmp_path: Path
     assert await events_of(path, end) == []
 
 
+def test_an_action_is_read_from_json() -> None:
+    given = b'{"action": "supersede", "event": "e1", "by": "e3"}'
+    expected = SessionAction(operation="supersede", event="e1", by="e3")
+    assert msgspec.json.decode(given, type=SessionAction) == expected
+
+
 def test_an_action_with_unknown_fields_is_not_read() -> None:
     for given in (b'{"action": "erase"}', b'{"action": "undo", "session": "x"}', b"{}"):
         with pytest.raises(msgspec.ValidationError):

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from foveal.core.engine.operations import OperationRequest
+from foveal.core.engine.operations import OperationName, OperationRequest
 from foveal.core.log.events import Event
 from foveal.errors import FovealError
 
@@ -127,11 +127,10 @@ class LogEnd(NamedTuple):
     messages while it grows: read the log from the first event again."""
 
 
-class SessionAction(
-    OperationRequest, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"operation": "action"}
-):
-    """A change of what the next request shows. In JSON, the operation is called `action`."""
+class SessionAction(OperationRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of what the next request shows."""
 
+    operation: OperationName = msgspec.field(name="action")
     writer: str = ""
     """For `compact`: the name of the `OfferedWriter`; "" for the default one."""
 
