@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from foveal.core.engine.operations import OperationName
 from foveal.core.log import (
     Compacted,
     Dropped,
@@ -29,7 +30,7 @@ from foveal.errors import NotDropped, UnknownHandle
 from foveal.inspector.sessions.actions import StoreActor
 from foveal.inspector.sessions.collection import SessionCollection
 from foveal.inspector.sessions.reader import ArchivedSession
-from foveal.inspector.sessions.source import ActionName, ActionResult, NotWritable, SessionAction
+from foveal.inspector.sessions.source import ActionResult, NotWritable, SessionAction
 from foveal.recall.archive import SqliteSource, StoreSource, TranscriptSource
 from foveal.sessions import Session
 from foveal.stores import open_store
@@ -48,8 +49,8 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     return wrapped
 
 
-async def act(reader: ArchivedSession, name: ActionName, event: str = "", **how: str) -> ActionResult:
-    return await reader.act(SessionAction(action=name, event=event, **how))
+async def act(reader: ArchivedSession, name: OperationName, event: str = "", **how: str) -> ActionResult:
+    return await reader.act(SessionAction(operation=name, event=event, **how))
 
 
 async def events_of(path: Path, first: int = 0) -> list[Event]:
@@ -183,6 +184,12 @@ async def test_what_cannot_be_done_is_refused_and_records_nothing(tmp_path: Path
         with pytest.raises(UnknownHandle):
             await act(reader, name, event)  # type: ignore[arg-type]
     assert await events_of(path, end) == []
+
+
+def test_an_action_is_read_from_json() -> None:
+    given = b'{"action": "supersede", "event": "e1", "by": "e3"}'
+    expected = SessionAction(operation="supersede", event="e1", by="e3")
+    assert msgspec.json.decode(given, type=SessionAction) == expected
 
 
 def test_an_action_with_unknown_fields_is_not_read() -> None:

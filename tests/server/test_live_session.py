@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from foveal.agent.events import ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
 from foveal.config import Config, load
+from foveal.core.engine.operations import OPERATIONS, OperationRequest
 from foveal.core.log import Compacted, Erased, Event, Instructed, ModelSaid, Noted, UserSaid, text_of
 from foveal.core.tokens.counter import _load_counter
 from foveal.errors import (
@@ -53,6 +55,8 @@ from support.paths import SUPPORT
 from support.provided import provided
 from support.service_process import KILL_POINTS, script
 from support.warm_start import WarmProcess
+
+UNDO = OperationRequest(operation="undo")
 
 
 def configured(tmp_path: Path, **flags: Any) -> Config:
@@ -282,7 +286,8 @@ async def test_a_busy_session_refuses_compact_append_and_undo(tmp_path: Path) ->
     async with opened(tmp_path, provider=provider) as service:
         live = await service.tenant("default").create("demo")
         turn = await live.submit("Begin.")
-        for steer in (live.compact, live.undo, lambda: live.append(Noted(text="x")), lambda: live.pin("x")):
+        operations = [partial(live.perform, OperationRequest(operation=name)) for name in OPERATIONS]
+        for steer in (live.compact, lambda: live.append(Noted(text="x")), *operations):
             with pytest.raises(Busy, match="demo"):
                 await steer()
         provider.gate.set()
@@ -301,10 +306,10 @@ async def test_a_compaction_reports_tokens_and_can_be_undone(tmp_path: Path) -> 
             await (await live.submit(f"Question {n}?")).outcome()
         done = await live.compact()
         assert isinstance(done.event.fact, Compacted)
-        assert done.tokens_after < done.tokens_before
-        assert (await live.undo()).seq == done.event.seq
+        assert done.after.used < done.before.used
+        assert (await live.perform(UNDO)).named == done.event.handle
         # Within a token: the offer of the recall tools, taken back by the undo, makes the number an estimate again.
-        assert abs((await live.report()).used - done.tokens_before) <= 1
+        assert abs((await live.report()).used - done.before.used) <= 1
 
 
 @run
@@ -347,7 +352,7 @@ async def test_recall_tools_are_offered_after_the_first_reduction_and_stay(
         await live.compact()
         await (await live.submit("What was it?")).outcome()
         assert [tool["name"] for tool in provider.requests[-1].tools] == ["recall_search", "recall_read"]
-        await live.undo()
+        await live.perform(UNDO)
         await (await live.submit("And now?")).outcome()
         assert len(provider.requests[-1].tools) == 2
     async with opened(tmp_path, provider=provider) as service:

@@ -10,10 +10,9 @@ from typing import Final, NamedTuple
 
 from foveal.inspector.app import Inspector, LoginRules
 from foveal.inspector.browser_logins import BrowserLogins
-from foveal.inspector.sessions.actions import perform, undo_result
+from foveal.inspector.sessions.actions import action_result
 from foveal.inspector.sessions.collection import SessionCollection
 from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction, SessionSource
-from foveal.inspector.timeline.event_sentences import event_sentence
 from foveal.recall.archive import ArchiveSource, StoreSource
 from foveal.server import Service, Tenant
 from foveal.server.auth_tokens import AuthTokens
@@ -38,15 +37,7 @@ class LiveActor:
 
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
         live = await self._tenant.session(session)
-        match action.action:
-            # These two also change which tools the agent offers.
-            case "undo":
-                undone = await live.undo(action.event.strip() or None)
-                return undo_result(live.session, undone)
-            case "compact":
-                event = (await live.compact(action.focus)).event
-                return ActionResult(event=event.handle, text=event_sentence(event.fact))
-        return await live.change(lambda: perform(live.session, action), what=f"{action.action} something")
+        return await action_result(live.session, action, await live.perform(action))
 
 
 class _OpenTenant(NamedTuple):

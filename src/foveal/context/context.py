@@ -27,11 +27,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.context.lock import ContextLock, run_in_thread
 from foveal.context.prompt_file import prompt_text
-from foveal.context.saved_events import append_missing
-from foveal.context.summariser_problems import SummariserProblems
-from foveal.context.task_requests import note_request, own_request
+from foveal.context.threads import ContextLock, note_request, own_request, run_in_thread
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
@@ -65,16 +62,14 @@ from foveal.core.engine.given_history import GivenHistory
 from foveal.core.engine.history_diff import HistoryChange
 from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.core.engine.operations import (
+    OperationArguments,
+    OperationName,
     check_agreement,
     compaction_handle,
-    drop_fact,
-    expand_facts,
+    decide,
     newest_reduction,
-    pin_fact,
     plan_manual_compaction,
     seq_of,
-    supersede_fact,
-    undo_fact,
 )
 from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, event_status, report
@@ -117,12 +112,16 @@ from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events, left_behind
 from foveal.core.view.request_writer import RequestWriter
+from foveal.core.wire.safe_print import one_line
 from foveal.core.wire.typed_messages import Beside, MessageT
 from foveal.errors import (
     BadSetting,
+    Conflict,
     ContextOverflow,
     MalformedMessage,
     SettingsChanged,
+    SummariserFailed,
+    UnknownSession,
     UsageMissing,
 )
 from foveal.ports import Store
@@ -200,7 +199,7 @@ class Context:
         self._wire = wire.wire_for(dialect or dialect_of(log))
         self._dialect: Dialect = dialect
         """The dialect once it is certain; "" until then."""
-        self._summariser_problems = SummariserProblems()
+        self._has_warned_of_summariser = False
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
         self._left_behind: frozenset[int] | None = None
@@ -349,7 +348,7 @@ class Context:
         check_store(store, session)
         with self._lock:
             log = tuple(self._engine.log)
-        await append_missing(store, session, log)
+        await _append_missing(store, session, log)
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -881,9 +880,7 @@ class Context:
             ctx.undo(pin)
             ```
         """
-        with self._lock:
-            target = None if event is None else self._event(event).seq
-            return self._record(pin_fact(self._engine, text, target, log=self._engine.log)).handle
+        return self._perform("pin", event, text=text)[0].handle
 
     def supersede(self, name: str | int, *, by: str | int) -> str:
         """Say that a message of the user no longer holds, because of a later one.
@@ -915,9 +912,7 @@ class Context:
             assert ctx.fit()[0]["content"] == "Never push to main.\\n[foveal: replaced by e2]"
             ```
         """
-        with self._lock:
-            target, later = self._event(name), self._event(by)
-            return self._record(supersede_fact(self._engine, self._engine.log, target, later)).handle
+        return self._perform("supersede", name, by)[0].handle
 
     def drop(self, name: str | int) -> str:
         """Hide the step of an event, or a summary, until `undo`.
@@ -946,10 +941,7 @@ class Context:
             assert "Hello, reader." not in str(ctx.fit())
             ```
         """
-        with self._lock:
-            event = self._record(drop_fact(self._engine, self._event(name).seq))
-            self._history.release_hidden([event])
-            return event.handle
+        return self._perform("drop", name)[0].handle
 
     def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the state of the application; it is never sent to the model.
@@ -1058,10 +1050,9 @@ class Context:
             assert ctx.drop("e2") == ctx.undo()
             ```
         """
-        with self._lock:
-            fact = undo_fact(self._engine, self._engine.log, None if name is None else self._event(name))
-            self._record(fact)
-            return handle(fact.target)
+        (undone,) = self._perform("undo", name)
+        assert isinstance(undone.fact, Reverted)
+        return handle(undone.fact.target)
 
     def expand(self, name: str | int) -> str:
         """Show a reduced range or step in full until the user's next message.
@@ -1090,10 +1081,7 @@ class Context:
             assert "Hello, reader." in str(ctx.fit())
             ```
         """
-        with self._lock:
-            facts = expand_facts(self._engine, self._engine.log, self._event(name).seq)
-            events = [self._record(fact) for fact in facts]
-            return events[0].handle
+        return self._perform("expand", name)[0].handle
 
     def use(self, model: str | Model, *, window: int | None = None) -> None:
         """Continue with another model.
@@ -1149,6 +1137,15 @@ class Context:
             self._call_limits[call_id] = limits
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
+
+    def _perform(self, operation: OperationName, *names: str | int | None, text: str = "") -> list[Event]:
+        """Record what an operation decides about the events with these handles."""
+        with self._lock:
+            named = [None if name is None else self._event(name) for name in names]
+            facts = decide(operation, self._engine, self._engine.log, OperationArguments(text, *named))
+            events = [self._record(fact) for fact in facts]
+            self._history.release_hidden(events)
+            return events
 
     def _record(self, fact: AnyFact) -> Event:
         self._lock.check_change()
@@ -1258,9 +1255,32 @@ class Context:
         )
         with self._lock.asking():
             outcome = run_dialogue(run)
-        self._summariser_problems.add(run.errors)
+        if run.errors and not self._has_warned_of_summariser:
+            self._has_warned_of_summariser = True
+            problem = SummariserFailed(one_line(f"{type(run.errors[0]).__name__}: {run.errors[0]}"))
+            warnings.warn(problem, stacklevel=1)
         return outcome
 
     def _event(self, name: str | int) -> Event:
         log = self._engine.log
         return log[seq_of(name, count=len(log))]
+
+
+async def _append_missing(store: Store, session: str, log: Sequence[Event]) -> None:
+    """Append the events that a session does not have yet; raises `Conflict` if it has others than the log."""
+    try:
+        end = (await store.end(session)).next_seq
+    except UnknownSession:
+        end = 0
+    if end > len(log):
+        problem = (
+            f"it has {end:,} events, and this context {len(log):,}: another program has continued it; load it"
+        )
+        raise Conflict(session, given=len(log), next_seq=end, problem=problem)
+    # Times are compared too, so that two conversations that end with the same words are told apart.
+    for seq in {0, end - 1} if end else ():
+        if await store.read(session, first=seq, last=seq) != [log[seq]]:
+            problem = f"event {seq:,} in the store is not that of this context: save it with another id"
+            raise Conflict(session, given=len(log), next_seq=end, problem=problem)
+    if end < len(log):
+        await store.append(session, log[end:])

@@ -136,7 +136,7 @@ class InspectorApi:
     async def act(self, call: InspectCall) -> Response:
         reader = await self._reader(call, read_query(call.request, InspectQuery))
         action = await read_body(call.request, SessionAction)
-        if action.action != "compact":
+        if action.operation != "compact":
             return _json(await reader.act(action))
         session = call.tenant, reader.about.key
         return _json(

@@ -48,7 +48,7 @@ class ConfiguredActor:
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
         from foveal.inspector.sessions.actions import StoreActor  # loads the engine
 
-        provider = await _chosen_provider(action.writer) if action.action == "compact" else None
+        provider = await _chosen_provider(action.writer) if action.operation == "compact" else None
         if provider is None:
             return await StoreActor(**self._settings).act(source, session, action)
         from foveal.providers.summariser import summariser_for

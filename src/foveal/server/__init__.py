@@ -13,7 +13,7 @@ from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.chat_records import ChatMessage, ChatPlace, Chats, chat_session_id, find_place
 from foveal.server.databases import Database, SqliteDatabase
 from foveal.server.inbox import Inbox
-from foveal.server.live_session import LiveSession, SessionCompaction
+from foveal.server.live_session import LiveSession
 from foveal.server.pairing import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
 from foveal.server.rate_limit import RateLimiter
 from foveal.server.runtime import (
@@ -52,7 +52,6 @@ __all__ = [
     "RateLimiter",
     "Service",
     "ServiceEvent",
-    "SessionCompaction",
     "SessionLocks",
     "SqliteDatabase",
     "Storage",

@@ -4,8 +4,8 @@
    whichever process received them, and whether or not the caller waits.
 2. A message is written to the log together with a note of its turn, so that it is never recorded or answered twice:
    a turn that was interrupted by a crash continues where it was.
-3. `append`, `compact`, `undo`, `drop`, `take_out`, `pin` and `supersede` raise `Busy` while a turn runs or waits.
-   With `waits`, those that have this argument run between that turn and the next one instead.
+3. `append`, `perform`, `compact` and `take_out` raise `Busy` while a turn runs or waits. With `waits`, those that
+   have this argument run between that turn and the next one instead.
 """
 
 from __future__ import annotations
@@ -14,25 +14,16 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-import msgspec
+from msgspec.structs import replace
 
 from foveal.agent.loop import Agent
-from foveal.core.engine.operations import newest_to_undo
+from foveal.core.engine.operations import OPERATIONS, OperationRequest, newest_to_undo
 from foveal.core.engine.report import Report
-from foveal.core.log.events import (
-    REDUCTIONS,
-    AnyFact,
-    Content,
-    Dialect,
-    Event,
-    ModelSaid,
-    Noted,
-    Rewound,
-    UserSaid,
-)
+from foveal.core.log.events import AnyFact, Content, Dialect, Event, ModelSaid, Noted, Rewound, UserSaid
 from foveal.core.models.cost import UsageTotals
 from foveal.core.redaction.redact import scrub
 from foveal.errors import Busy, FovealError, LeaseLost, StoreError
@@ -49,6 +40,7 @@ from foveal.server.turns import (
     postponed_outcome,
     session_deleted_outcome,
 )
+from foveal.sessions.operations import Performed, SessionCompaction, compact_measured, perform
 from foveal.sessions.session import Session
 
 MAX_ENDED_TURNS: Final = 64
@@ -57,16 +49,6 @@ MAX_UNSTORED_ANSWERS: Final = 3
 """Answers to a message that a process could not store, after which its turn fails: each has its price."""
 TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
 T = TypeVar("T")
-
-
-class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    event: Event
-    tokens_before: int
-    """Tokens of a request before the compaction."""
-    tokens_after: int
-    """Tokens of a request after it, with the tools that read what was summarised."""
-    events: tuple[Event, ...] = ()
-    """All reductions that were made, oldest first; `event` is the newest."""
 
 
 class LiveSession:
@@ -347,50 +329,32 @@ class LiveSession:
         async with self._runtime.locks.lock(self.tenant, self.id):
             await self.session.append(Noted(text=text, topic=topic))
 
+    async def perform(
+        self, asked: OperationRequest, *, waits: bool = False, reduces_again: bool = False
+    ) -> Performed:
+        """Carry out an operation. With `reduces_again`, an undo without a handle takes back the newest reduction
+        also if the next request must be reduced again then."""
+        operation = OPERATIONS[asked.operation]
+
+        async def work() -> Performed:
+            given = asked
+            if reduces_again and operation.name == "undo" and not asked.event:
+                given = replace(asked, event=newest_to_undo(await self.session.events()).handle)
+            done = await perform(self.session, given)
+            if operation.name == "undo":
+                await self._agent.withdraw_recall_tools()
+            elif operation.hides:
+                await self._agent.equip()
+            return done
+
+        return await self.change(work, what=operation.phrase, waits=waits)
+
     async def compact(
         self, focus: str = "", *, agreed: bool = False, waits: bool = False
     ) -> SessionCompaction:
         """Summarise old turns now, or with `agreed` do what the report's question asks; raises `NotCompacted`."""
-
-        async def compact() -> SessionCompaction:
-            before, first = (await self.session.report()).used, (await self.session.end()).next_seq
-            handle = await (self.session.agree() if agreed else self.session.compact(focus))
-            await self._agent.equip()
-            made = [e for e in await self.session.events(first=first) if isinstance(e.fact, REDUCTIONS)]
-            return SessionCompaction(
-                event=await self.session.event(handle),
-                tokens_before=before,
-                tokens_after=(await self.session.report()).used,
-                events=tuple(made),
-            )
-
-        return await self.change(compact, what="compact it", waits=waits)
-
-    async def undo(
-        self, name: str | None = None, *, waits: bool = False, reduces_again: bool = False
-    ) -> Event:
-        """Take back a reduction, a pin, a supersession or a rewind; the newest one but pins if none is named. With
-        `reduces_again` also the newest one if the next request must be reduced again then."""
-
-        async def undo() -> Event:
-            target = name
-            if target is None and reduces_again:
-                target = newest_to_undo(await self.session.events()).handle
-            undone = await self.session.event(await self.session.undo(target))
-            await self._agent.withdraw_recall_tools()
-            return undone
-
-        return await self.change(undo, what="undo something", waits=waits)
-
-    async def drop(self, name: str) -> str:
-        """Hide the step of an event, or a summary, until it is taken back; return the handle of what records it."""
-
-        async def drop() -> str:
-            handle = await self.session.drop(name)
-            await self._agent.equip()
-            return handle
-
-        return await self.change(drop, what="drop something", waits=False)
+        work = partial(compact_measured, self.session, focus, agreed=agreed, then=self._agent.equip)
+        return await self.change(work, what=OPERATIONS["compact"].phrase, waits=waits)
 
     async def take_out(self, name: str, *, waits: bool = False) -> bool:
         """Rewind to before a user message if nothing was said after it; return whether that was so."""
@@ -438,17 +402,6 @@ class LiveSession:
             if not result.done():
                 result.set_exception(Busy(f"session {self.id!r} has not made the change: try again"))
         self._between_turns.clear()
-
-    async def pin(self, text: str = "", *, event: str | None = None) -> str:
-        self._check_idle("pin something")
-        return await self.session.pin(text, event=event)
-
-    async def supersede(self, name: str, *, by: str) -> str:
-        """Say that a message of the user no longer holds because of a later one; return the handle of what records
-        it."""
-        return await self.change(
-            lambda: self.session.supersede(name, by=by), what="supersede something", waits=False
-        )
 
     async def prepare(self) -> Event | None:
         """Write the summary that will be needed soon; turns may run meanwhile."""

@@ -37,15 +37,7 @@ from foveal.core.engine.context_arguments import (
 )
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.operations import (
-    drop_fact,
-    expand_facts,
-    is_whole_pin,
-    pin_fact,
-    seq_of,
-    supersede_fact,
-    undo_fact,
-)
+from foveal.core.engine.operations import OPERATIONS, OperationArguments, OperationName, decide, seq_of
 from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.settings import (
     EngineSettings,
@@ -65,6 +57,7 @@ from foveal.core.log.events import (
     Equipped,
     Event,
     ModelSaid,
+    Reverted,
     Rewound,
     SnapshotTaken,
     UserSaid,
@@ -477,7 +470,7 @@ class Session:
         async with self._lock:
             engine = await self._writer.refresh()
             fact = None if engine.policy.ladder == "off" else mask_refused_media(engine.view)
-            return None if fact is None else await self._commit_change(fact)
+            return None if fact is None else (await self._commit_changes([fact]))[0]
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -754,13 +747,7 @@ class Session:
             UnknownHandle: No event has this handle, or the event is no message.
             ContextOverflow: There is no room for the whole step.
         """
-        async with self._lock:
-            target = None if event is None else (await self._writer.event(event)).seq
-            engine = await self._writer.refresh()
-            needs_log = target is not None and is_whole_pin(engine, target)
-            log = await self._writer.whole_log() if needs_log else ()
-            fact = await offload(partial(pin_fact, engine, text, target, log=log), events=len(log))
-            return (await self._commit_change(fact)).handle
+        return (await self._perform("pin", event, text=text))[0].handle
 
     async def supersede(self, name: str | int, *, by: str | int) -> str:
         """Say that a message of the user no longer holds, because of a later one.
@@ -781,12 +768,7 @@ class Session:
             BadSetting: `by` is not later than the message.
             ContextOverflow: There is no room for the line.
         """
-        async with self._lock:
-            target, later = await self._writer.event(name), await self._writer.event(by)
-            engine = await self._writer.refresh()
-            log = await self._writer.whole_log()
-            work = partial(supersede_fact, engine, log, target, later)
-            return (await self._commit_change(await offload(work, events=len(log)))).handle
+        return (await self._perform("supersede", name, by))[0].handle
 
     async def drop(self, name: str | int) -> str:
         """Hide the step of an event, or a summary, until `undo`.
@@ -804,10 +786,7 @@ class Session:
             NotDropped: Every request contains the event: an instruction, a pinned step, the latest user
                 message, an open call.
         """
-        async with self._lock:
-            target = (await self._writer.event(name)).seq
-            fact = drop_fact(await self._writer.refresh(), target)
-            return (await self._commit_change(fact)).handle
+        return (await self._perform("drop", name))[0].handle
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the state of the application; it is never sent to the model.
@@ -882,13 +861,9 @@ class Session:
             UnknownHandle: No event has this handle, or there is nothing to take back.
             ContextOverflow: There is no room for what it hides.
         """
-        async with self._lock:
-            engine = await self._writer.refresh()
-            target = None if name is None else await self._writer.event(name)
-            log = await self._writer.whole_log()
-            fact = await offload(partial(undo_fact, engine, log, target), events=len(log))
-            await self._commit_change(fact)
-            return handle(fact.target)
+        (undone,) = await self._perform("undo", name)
+        assert isinstance(undone.fact, Reverted)
+        return handle(undone.fact.target)
 
     async def expand(self, name: str | int) -> str:
         """Show a reduced range or step in full until the user's next message.
@@ -906,11 +881,7 @@ class Session:
             UnknownHandle: No event has this handle, or there is nothing to expand.
             ContextOverflow: There is no room for what is shown.
         """
-        async with self._lock:
-            engine = await self._writer.refresh()
-            log, seq = await self._writer.whole_log(), (await self._writer.event(name)).seq
-            facts = await offload(partial(expand_facts, engine, log, seq), events=len(log))
-            return (await self._commit(facts))[0].handle
+        return (await self._perform("expand", name))[0].handle
 
     async def prepare(self) -> Event | None:
         """Write the summary that will be needed soon.
@@ -955,7 +926,18 @@ class Session:
         """
         async with self._lock:
             count = (await self._writer.refresh()).next_seq
-            await self._commit_change(Rewound(to=seq_of(to, count=count)))
+            await self._commit_changes([Rewound(to=seq_of(to, count=count))])
+
+    async def _perform(
+        self, operation: OperationName, *names: str | int | None, text: str = ""
+    ) -> tuple[Event, ...]:
+        """Store what an operation decides about the events with these handles."""
+        async with self._lock:
+            named = [None if name is None else await self._writer.event(name) for name in names]
+            engine, given = await self._writer.refresh(), OperationArguments(text, *named)
+            log = await self._writer.whole_log() if OPERATIONS[operation].reads_log(engine, given) else ()
+            facts = await offload(partial(decide, operation, engine, log, given), events=len(log))
+            return await self._commit_changes(facts)
 
     async def _commit(self, facts: Sequence[AnyFact]) -> tuple[Event, ...]:
         """Store facts, after those of a new session that are not stored yet; return the events of `facts`."""
@@ -964,13 +946,13 @@ class Session:
         self._unstored = ()
         return events[begin:]
 
-    async def _commit_change(self, fact: AnyFact) -> Event:
-        """Store a fact that may change the range of a summary that is being written; such a summary is discarded,
+    async def _commit_changes(self, facts: Sequence[AnyFact]) -> tuple[Event, ...]:
+        """Store facts that may change the range of a summary that is being written; such a summary is discarded,
         which is recorded once it is written. The lock is held."""
-        (event,) = await self._commit([fact])
+        events = await self._commit(facts)
         if self._background.is_outdated((await self._writer.load()).view):
             self._discarding = asyncio.create_task(self._manual.record_outdated())
-        return event
+        return events
 
     # ── The session as a whole ───────────────────────────────────────────────────────────────────────
 

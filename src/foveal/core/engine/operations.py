@@ -1,13 +1,18 @@
-"""Rules of `pin`, `supersede`, `drop`, `undo`, `expand`, `compact` and `agree`, shared by `Context` and `Session`.
+"""Operations on what is shown: the rules of each, and the table that all products offer them from.
 
-Each function is pure: it returns what to record, or raises the error. `Context` and `Session` look up events by
-their handles, record the facts, and return a handle.
+1. `OPERATIONS` has one entry per operation: its arguments, its texts, and the function that decides what to record.
+   Chat, API, inspector and bots take names, arguments and texts from it.
+2. An operation is a method of the same name of `Context` and of `Session`. These look up events by their handles,
+   ask `decide`, record the facts, and return a handle.
+3. The functions are pure: each returns what to record, or raises the error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.plan import NoPlan, Plan
@@ -41,8 +46,26 @@ from foveal.core.policies.ladder.drop import hide_steps
 from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
+from foveal.core.wire.safe_print import one_line
 from foveal.core.wire.utf8_text import replace_surrogates
-from foveal.errors import BadSetting, ContextOverflow, NotCompacted, NotDropped, UnknownHandle, shown_value
+from foveal.errors import (
+    BadSetting,
+    ContextOverflow,
+    FovealError,
+    NotCompacted,
+    NotDropped,
+    UnknownHandle,
+    shown_value,
+)
+
+
+class OperationArguments(NamedTuple):
+    """The arguments of an operation, with the events that its handles name."""
+
+    text: str = ""
+    event: Event | None = None
+    by: Event | None = None
+
 
 # ── Helpers of undo and expand ─────────────────────────────────────────────────────────────────────────
 
@@ -165,7 +188,7 @@ def _undo_overflow(problem: ContextOverflow, target: Event, *, is_named: bool) -
     )
 
 
-# ── Operations ─────────────────────────────────────────────────────────────────────────────────────────
+# ── What each operation records ────────────────────────────────────────────────────────────────────────
 
 
 def seq_of(name: str | int, *, count: int) -> int:
@@ -182,26 +205,25 @@ def unknown_handle(name: str | int, *, count: int) -> UnknownHandle:
     return UnknownHandle(f"no event has the handle {shown_value(name)}; {known}")
 
 
-def pin_fact(engine: Engine, text: str, target: int | None, *, log: Sequence[Event] = ()) -> Pinned:
-    """Return the fact that keeps a rule, or the step of event `target`, in every request: as it is now, or as it
-    was said if it is hidden or expanded. `log` is the whole log, which only such a step needs (`is_whole_pin`).
-    Raises `ContextOverflow` when there is no room for it."""
-    view = engine.view
+def _pin_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
+    """Return the fact that keeps a rule, or the step of an event, in every request: as it is now, or as it was said
+    if it is hidden or expanded. Raises `ContextOverflow` when there is no room for it."""
+    text, target = given.text, None if given.event is None else given.event.seq
     if not isinstance(text, str):
         raise BadSetting("text", text, "a text; the handle of an event is the argument `event`")
     if target is None and not text.strip():
         raise BadSetting("text", text, "a text that is not empty, or the argument `event` beside it")
-    tokens, available = view.meter.counter.count(text), engine.budget().available
+    tokens, available = engine.view.meter.counter.count(text), engine.budget().available
     if tokens > available:
         raise BadSetting("text", text, f"a text that fits: it has {tokens:,} tokens, a request {available:,}")
-    if target is not None and is_whole_pin(engine, target):
+    if target is not None and _is_whole_pin(engine, target):
         pin = _whole_pin(engine, text, log, target)
         _room_for(engine, log, [pin], target)
-        return pin
-    return Pinned(text=replace_surrogates(text), target=target)
+        return [pin]
+    return [Pinned(text=replace_surrogates(text), target=target)]
 
 
-def is_whole_pin(engine: Engine, target: int) -> bool:
+def _is_whole_pin(engine: Engine, target: int) -> bool:
     """Return whether a pin of an event must bring back what was said: it is hidden, or only shown for this turn."""
     found = engine.view.find(target)
     return found is None or any(event.seq == found[0].pin_seq for event in engine.view.expansions)
@@ -226,19 +248,22 @@ def _room_for(engine: Engine, log: Sequence[Event], facts: Sequence[AnyFact], se
 
 def room_for_expansion(engine: Engine, log: Sequence[Event], seq: int, *, pins: bool) -> list[Event]:
     """Return the reductions of other messages with which the next request would have room if event `seq` were
-    expanded, or pinned while it is hidden. `log` is the whole log. Nothing is recorded. Raises as `expand_facts`
-    and `pin_fact` do."""
+    expanded, or pinned while it is hidden. `log` is the whole log. Nothing is recorded. Raises as `expand` and
+    `pin` do."""
     if pins:
-        facts: list[AnyFact] = [_whole_pin(engine, "", log, seq)] if is_whole_pin(engine, seq) else []
+        facts: list[AnyFact] = [_whole_pin(engine, "", log, seq)] if _is_whole_pin(engine, seq) else []
     else:
         facts = [*_expansion(log, seq)]
     return _room_for(engine, log, facts, seq) if facts else []
 
 
-def supersede_fact(engine: Engine, log: Sequence[Event], target: Event, by: Event) -> Superseded:
-    """Return the fact that the message `target` of the user, or the rule that it pins, no longer holds because of
-    the later message `by`. `log` is the whole log. Raises `UnknownHandle` for other events, `BadSetting` for a
-    message that is not later, and `ContextOverflow` when there is no room for the line that says so."""
+def _supersede_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
+    """Return the fact that a message of the user, or the rule that it pins, no longer holds because of the later
+    message `by`. Raises `UnknownHandle` for other events, `BadSetting` for a message that is not later, and
+    `ContextOverflow` when there is no room for the line that says so."""
+    target, by = given.event, given.by
+    assert target is not None
+    assert by is not None
     if by.seq <= target.seq:
         raise BadSetting("by", by.handle, f"a message of the user after {target.handle}")
     effective = {event.seq for event in effective_events(log)}
@@ -249,7 +274,7 @@ def supersede_fact(engine: Engine, log: Sequence[Event], target: Event, by: Even
     fact = Superseded(target=target.seq, by=by.seq)
     if engine.view.find(target.seq) is not None:
         engine.check_fits(log, [fact])
-    return fact
+    return [fact]
 
 
 def _supersede_refusal(event: Event, *, is_target: bool, is_effective: bool) -> str:
@@ -266,13 +291,14 @@ def _supersede_refusal(event: Event, *, is_target: bool, is_effective: bool) -> 
     return ""
 
 
-def drop_fact(engine: Engine, target: int) -> Dropped:
-    """Return the fact that hides the step of event `target`, or a summary with all that it stands for, until it is
-    taken back. Raises `UnknownHandle` for what is not shown, and `NotDropped` for what every request contains."""
-    view, name = engine.view, handle(target)
-    found = view.find(target)
+def _drop_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
+    """Return the fact that hides the step of an event, or a summary with all that it stands for, until it is taken
+    back. Raises `UnknownHandle` for what is not shown, and `NotDropped` for what every request contains."""
+    assert given.event is not None
+    view, name, seq = engine.view, given.event.handle, given.event.seq
+    found = view.find(seq)
     if found is None:
-        if any(shown.seq == target for shown in view.asides.values()):
+        if any(shown.seq == seq for shown in view.asides.values()):
             raise NotDropped(f"{name} is an instruction, which every request contains: change its source")
         raise UnknownHandle(f"{name} is not shown, so it cannot be dropped; see why({name!r})")
     step = found[0]
@@ -281,9 +307,9 @@ def drop_fact(engine: Engine, target: int) -> Dropped:
         raise NotDropped(refusal)
     fact = hide_steps(view, {step.seq}, reason="hand", rule="dropped on request")
     if step.kind == "summary":
-        return fact
+        return [fact]
     late = seqs_outside((shown.seq for shown in step.shown_messages()), fact.ranges)
-    return replace(fact, ranges=(*fact.ranges, *((seq, seq) for seq in late)))
+    return [replace(fact, ranges=(*fact.ranges, *((seq, seq) for seq in late)))]
 
 
 def _drop_refusal(view: View, step: Step, name: str) -> str:
@@ -307,31 +333,33 @@ def _drop_refusal(view: View, step: Step, name: str) -> str:
     return ""
 
 
-def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Reverted:
-    """Return the fact that takes back a reduction, an expansion, a pin, a supersession or a rewind; without
-    `target`, the newest reduction, supersession or rewind. `log` is the whole log.
+def _undo_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
+    """Return the fact that takes back a reduction, an expansion, a pin, a supersession or a rewind; without an
+    event, the newest reduction, supersession or rewind.
 
     Raises `UnknownHandle` when there is nothing to take back, and `ContextOverflow` when the request would not
-    fit: without `target` as it would be then, with `target` only if the policy could not reduce it otherwise."""
-    chosen = newest_to_undo(log) if target is None else target
+    fit: without an event as it would be then, with one only if the policy could not reduce it otherwise."""
+    is_named = given.event is not None
+    chosen = given.event or newest_to_undo(log)
     _check_undo(chosen, log)
     fact = Reverted(target=chosen.seq)
     if not isinstance(
         chosen.fact, Pinned | Superseded | Expanded
     ):  # to take back one of these only makes room
         try:
-            engine.check_fits(log, [fact], reduces=target is not None)
+            engine.check_fits(log, [fact], reduces=is_named)
         except ContextOverflow as problem:
-            raise _undo_overflow(problem, chosen, is_named=target is not None) from None
-    return fact
+            raise _undo_overflow(problem, chosen, is_named=is_named) from None
+    return [fact]
 
 
-def expand_facts(engine: Engine, log: Sequence[Event], seq: int) -> list[Expanded]:
+def _expand_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the facts, at least one, that show a reduction's range or the step of an event in full until the
-    user's next message. `log` is the whole log. Raises `ContextOverflow` when there is no room for it."""
-    facts = _expansion(log, seq)
-    _room_for(engine, log, facts, seq)
-    return facts
+    user's next message. Raises `ContextOverflow` when there is no room for it."""
+    assert given.event is not None
+    facts = _expansion(log, given.event.seq)
+    _room_for(engine, log, facts, given.event.seq)
+    return [*facts]
 
 
 def _expansion(log: Sequence[Event], seq: int) -> list[Expanded]:
@@ -380,3 +408,214 @@ def compaction_handle(outcome: Event) -> str:
     if isinstance(outcome.fact, CompactionFailed):
         raise NotCompacted(outcome.fact.problem)
     return outcome.handle
+
+
+# ── The table ──────────────────────────────────────────────────────────────────────────────────────────
+
+OperationName: TypeAlias = Literal["undo", "expand", "pin", "supersede", "drop", "compact"]
+ArgumentName: TypeAlias = Literal["event", "by", "text", "focus"]
+Decide: TypeAlias = Callable[[Engine, Sequence[Event], OperationArguments], list[AnyFact]]
+
+
+class OperationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operation with its arguments, as a user or a client writes them."""
+
+    operation: OperationName
+    event: str = ""
+    """The handle of an event. `undo` without one takes back the newest reduction or supersession."""
+    text: str = ""
+    """For `pin`: a rule for every request, instead of an event."""
+    by: str = ""
+    """For `supersede`: the handle of the later message."""
+    focus: str = ""
+    """For `compact`: what to keep above all."""
+
+
+class Argument(NamedTuple):
+    """An argument of an operation."""
+
+    name: ArgumentName
+    """Its field in `OperationRequest`."""
+    parameter: str
+    """Its name in the methods of `Context` and `Session`."""
+    is_required: bool = False
+
+    @property
+    def is_handle(self) -> bool:
+        return self.name in ("event", "by")
+
+
+class Sentences(NamedTuple):
+    """What an operation has done, for people. In braces stand the arguments; `recorded`, the handle of the event
+    that records it; `named`, the handle that the method returned; and `about`, a sentence about that event."""
+
+    page: str
+    line: str = ""
+    """In a terminal, in front of how to undo it."""
+
+
+class Operation(NamedTuple):
+    """An entry of the table."""
+
+    name: OperationName
+    """Also that of the methods of `Context` and `Session`."""
+    arguments: tuple[Argument, ...]
+    """In the order in which they are typed."""
+    done: Sentences
+    done_with_text: Sentences | None = None
+    """The same for a text instead of an event."""
+    decide: Decide | None = None
+    """Returns what to record. None for a summary, which a model or the ledger writes."""
+    reads_log: Callable[[Engine, OperationArguments], bool] = lambda engine, given: True
+    """Whether `decide` reads the log, which a `Session` loads only then."""
+    hides: bool = False
+    """Whether the model may need the recall tools afterwards."""
+    usage: str = ""
+    """The arguments in the help of the chat."""
+    help: str = ""
+    """What it does, in the help of the chat; "" if the chat has a command of its own with this name."""
+    missing: str = ""
+    """The error for a line of the chat that lacks arguments; "" if none is needed."""
+    summary: str = ""
+    """What it does, in the documentation of the API; "" if the API does not offer it."""
+    phrase: str = ""
+    """What to do after the turn, in the error of a session that is answering."""
+
+    def read_line(self, line: str) -> OperationRequest:
+        """Return what the words after a command ask for; raises `FovealError` if some are missing. For an operation
+        that takes an event or a text, what can be a handle is one."""
+        handles = [argument.name for argument in self.arguments if argument.is_handle]
+        text = next((argument.name for argument in self.arguments if not argument.is_handle), None)
+        is_handle = line.startswith(("e", "#e")) and parse_handle(line) is not None
+        if text is not None and not (handles and is_handle):
+            fields, is_complete = {text: line}, bool(line)
+        else:
+            words = line.split() if len(handles) > 1 else [line]
+            fields = {name: word.removeprefix("#") for name, word in zip(handles, words, strict=False)}
+            is_complete = len(words) == len(handles) and all(words)
+        if self.missing and not is_complete:
+            raise FovealError(self.missing)
+        return OperationRequest(operation=self.name, **fields)
+
+    def method_arguments(self, asked: OperationRequest) -> dict[str, str]:
+        """Return the keyword arguments of the method: beside an event, no text. Raises `UnknownHandle` if the event
+        is missing."""
+        found = {}
+        for argument in self.arguments:
+            value: str = getattr(asked, argument.name)
+            value = value.strip() if argument.is_handle else "" if asked.event.strip() else value
+            if argument.is_required and argument.name == "event" and not value:
+                raise UnknownHandle(f"{self.name} needs the handle of an event, such as e12")
+            if value or argument.is_required:
+                found[argument.parameter] = value
+        return found
+
+    def sentences(self, asked: OperationRequest, **handles: str) -> Sentences:
+        """Return what was done, with the arguments and `handles` in the place of the braces."""
+        done = self.done if asked.event.strip() or self.done_with_text is None else self.done_with_text
+        values = {
+            "event": asked.event.strip(),
+            "by": asked.by.strip(),
+            "text": one_line(asked.text, width=60),
+            "recorded": "",
+            "named": "",
+            "about": "",
+            **handles,
+        }
+        return Sentences(*(sentence.format_map(values) for sentence in done))
+
+
+_EVENT: Final = Argument("event", "name", is_required=True)
+_TABLE: Final = (
+    Operation(
+        name="compact",
+        arguments=(Argument("focus", "focus"),),
+        done=Sentences("{about}"),
+        hides=True,
+        usage="[FOCUS]",
+        help="summarise old turns now; FOCUS is kept above all",
+        summary="Summarise old turns now, or answer the question of mode `confirm` with yes.",
+        phrase="compact it",
+    ),
+    Operation(
+        name="undo",
+        arguments=(Argument("event", "name"),),
+        done=Sentences("{named} is taken back: {about}"),
+        decide=_undo_facts,
+        usage="[HANDLE]",
+        help="undo the newest reduction, /supersede or rewind, or this one",
+        summary="Undo a reduction, a pin, a supersession or a rewind.",
+        phrase="undo something",
+    ),
+    Operation(
+        name="expand",
+        arguments=(_EVENT,),
+        done=Sentences("{event} is shown in full until the next user message"),
+        decide=_expand_facts,
+        phrase="expand something",
+    ),
+    Operation(
+        name="pin",
+        arguments=(Argument("event", "event"), Argument("text", "text")),
+        done=Sentences(
+            "{event} stays in every request",
+            "pinned {event} as it is now, in every request from now on",
+        ),
+        done_with_text=Sentences(
+            "the rule is in every request", "pinned “{text}”, in every request from now on"
+        ),
+        decide=_pin_facts,
+        reads_log=lambda engine, given: given.event is not None and _is_whole_pin(engine, given.event.seq),
+        usage="TEXT",
+        help="keep a rule, or the event of a handle, in every request",
+        missing=(
+            "/pin needs a text, the rule to keep in every request; or a handle, to keep that event as it is now"
+        ),
+        summary="Keep a rule in every request.",
+        phrase="pin something",
+    ),
+    Operation(
+        name="supersede",
+        arguments=(_EVENT, Argument("by", "by", is_required=True)),
+        done=Sentences(
+            "{event} is replaced by {by}; undo {recorded} takes that back",
+            "{event} is replaced by {by}, and the model sees that beside it",
+        ),
+        decide=_supersede_facts,
+        usage="HANDLE BY",
+        help="say that one of your messages no longer holds: the later message BY replaces it",
+        missing=(
+            "/supersede needs two handles: your message that no longer holds, and your later one that replaces it"
+        ),
+        summary="Say that a message of the user no longer holds, because of a later one.",
+        phrase="supersede something",
+    ),
+    Operation(
+        name="drop",
+        arguments=(_EVENT,),
+        done=Sentences(
+            "{event} is not shown any more; undo {recorded} brings it back",
+            "{event} is not shown to the model any more",
+        ),
+        decide=_drop_facts,
+        reads_log=lambda engine, given: False,
+        hides=True,
+        usage="HANDLE",
+        help="hide a message with its tool results, or a summary",
+        missing="/drop needs a handle: the message or the summary to hide from the model",
+        summary="Hide a message with its tool results, or a summary, from the model.",
+        phrase="drop something",
+    ),
+)
+OPERATIONS: Final = {operation.name: operation for operation in _TABLE}
+"""All operations, in the order in which the help lists them."""
+
+
+def decide(
+    name: OperationName, engine: Engine, log: Sequence[Event], given: OperationArguments
+) -> list[AnyFact]:
+    """Return what an operation records, at least one fact; raises the error if it cannot be carried out. `log` is
+    the whole log, if the operation `reads_log`."""
+    chosen = OPERATIONS[name].decide
+    assert chosen is not None, f"{name} is decided elsewhere"
+    return chosen(engine, log, given)

@@ -1,4 +1,4 @@
-"""Actions of the inspector: undo, expand, pin, supersede, drop and compact, through the operations of a `Session`.
+"""Actions of the inspector: the operations of `OPERATIONS` on a `Session`.
 
 1. An action records the same event as the same operation from a chat, the API or your own code.
 2. A store is opened for the action only, so that no reader holds a file that another process writes.
@@ -14,11 +14,11 @@ from typing import Protocol, Unpack, cast
 from msgspec.structs import replace
 
 from foveal.core.compaction.summariser import Summarise
+from foveal.core.engine.operations import OPERATIONS
 from foveal.core.engine.settings import SettingArguments, recorded_window
-from foveal.core.log.events import Event, Opened, handle
+from foveal.core.log.events import Opened
 from foveal.core.policies import Policy
 from foveal.core.policies.presets import PRESETS, PresetName
-from foveal.errors import UnknownHandle
 from foveal.inspector.sessions.source import (
     ActionResult,
     NotWritable,
@@ -30,6 +30,7 @@ from foveal.inspector.timeline.event_sentences import event_sentence
 from foveal.ports import Store
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
 from foveal.sessions.log_reader import last_opened
+from foveal.sessions.operations import Performed, perform
 from foveal.sessions.session import Session
 from foveal.stores import open_store
 
@@ -83,7 +84,7 @@ class StoreActor:
                 store, session, model=opened.model, summarise=self._summarise, **settings
             )
             try:
-                return await perform(live, action)
+                return await action_result(live, action, await perform(live, action))
             finally:
                 await live.close()
 
@@ -109,38 +110,8 @@ async def _opened_store(source: ArchiveSource) -> AsyncIterator[Store]:
             yield source.store
 
 
-async def perform(session: Session, action: SessionAction) -> ActionResult:
-    """Carry out an action on an open session; raises `FovealError` if it cannot be done."""
-    name = action.event.strip()
-    match action.action:
-        case "undo":
-            return undo_result(session, await session.event(await session.undo(name or None)))
-        case "expand":
-            recorded = await session.expand(_named(action))
-            text = f"{name} is shown in full until the next user message"
-        case "pin":
-            recorded = await (session.pin(event=name) if name else session.pin(action.text))
-            text = f"{name} stays in every request" if name else "the rule is in every request"
-        case "supersede":
-            recorded = await session.supersede(_named(action), by=action.by.strip())
-            text = f"{name} is replaced by {action.by.strip()}; undo {recorded} takes that back"
-        case "drop":
-            recorded = await session.drop(_named(action))
-            text = f"{name} is not shown any more; undo {recorded} brings it back"
-        case "compact":
-            recorded = await session.compact(action.focus)
-            text = event_sentence((await session.event(recorded)).fact)
-    return ActionResult(event=recorded, text=text)
-
-
-def undo_result(session: Session, undone: Event) -> ActionResult:
-    """Return the result of an undo, which is the newest event of the session."""
-    text = f"{undone.handle} is taken back: {event_sentence(undone.fact)}"
-    return ActionResult(event=handle(session.last), text=text)
-
-
-def _named(action: SessionAction) -> str:
-    name = action.event.strip()
-    if not name:
-        raise UnknownHandle(f"{action.action} needs the handle of an event, such as e12")
-    return name
+async def action_result(session: Session, action: SessionAction, done: Performed) -> ActionResult:
+    """Return what an action did."""
+    about = event_sentence((await session.event(done.named)).fact)
+    sentences = OPERATIONS[action.operation].sentences(action, **done._asdict(), about=about)
+    return ActionResult(event=done.recorded, text=sentences.page)

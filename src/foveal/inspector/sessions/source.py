@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from foveal.core.engine.operations import OperationName, OperationRequest
 from foveal.core.log.events import Event
 from foveal.errors import FovealError
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
@@ -23,8 +24,6 @@ MAX_PART_EVENTS: Final = 500
 """Events that one call of `SessionReader.read` returns."""
 MAX_ROW_SHARES: Final = 60
 """Requests of which a row has the window use."""
-
-ActionName: TypeAlias = Literal["undo", "expand", "pin", "supersede", "drop", "compact"]
 
 
 class SessionMissing(FovealError, LookupError):
@@ -130,20 +129,10 @@ class LogEnd(NamedTuple):
     messages while it grows: read the log from the first event again."""
 
 
-class SessionAction(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
+class SessionAction(OperationRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change of what the next request shows."""
 
-    action: ActionName
-    event: str = ""
-    """The handle of an event. `undo` without one takes back the newest reduction or supersession."""
-    text: str = ""
-    """For `pin`: a rule for every request, instead of an event."""
-    by: str = ""
-    """For `supersede`: the handle of the later message."""
-    focus: str = ""
-    """For `compact`: what to keep above all."""
+    operation: OperationName = msgspec.field(name="action")
     writer: str = ""
     """For `compact`: the name of the `OfferedWriter`; "" for the default one."""
 

@@ -11,13 +11,13 @@ from starlette.routing import Route
 
 from foveal.server import Service
 from foveal.server.api.openapi import openapi_document
-from foveal.server.api.operation import Operation, Worker, routes_for
+from foveal.server.api.operation import ApiOperation, Worker, routes_for
 from foveal.server.api.routes import SESSION_OPERATIONS
 from foveal.server.api.schedule_endpoints import SCHEDULE_OPERATIONS
 
 __all__ = ["openapi", "routes"]
 
-_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (*SESSION_OPERATIONS, *SCHEDULE_OPERATIONS)
+_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (*SESSION_OPERATIONS, *SCHEDULE_OPERATIONS)
 
 
 def routes(service: Service, worker: Worker | None) -> list[Route]:

@@ -18,7 +18,7 @@ from foveal.core.compaction import health
 from foveal.core.engine import report
 from foveal.core.wire.common import Json
 from foveal.server.api import schemas as api_schemas
-from foveal.server.api.operation import Operation, OperationResult
+from foveal.server.api.operation import ApiOperation, ApiResult
 from foveal.server.api.schemas import EmptyBody
 from foveal.web.http_errors import TITLES
 from foveal.web.request_body import JSON_TYPE
@@ -41,7 +41,7 @@ HEADER_NUMBER: Final[Json] = {"type": "string", "pattern": "^[0-9]{0,15}$"}
 """JSON schema of the request headers: all of them are numbers."""
 
 
-def openapi_document(operations: Sequence[Operation[Any, Any]]) -> Json:
+def openapi_document(operations: Sequence[ApiOperation[Any, Any]]) -> Json:
     """Return the document for these operations."""
     structs = _structs(operations)
     refs, schemas = msgspec.json.schema_components(structs, ref_template=SCHEMA_REF)
@@ -74,7 +74,7 @@ def openapi_document(operations: Sequence[Operation[Any, Any]]) -> Json:
     }
 
 
-def _structs(operations: Iterable[Operation[Any, Any]]) -> list[Any]:
+def _structs(operations: Iterable[ApiOperation[Any, Any]]) -> list[Any]:
     """Return the structs of all bodies and results, each once."""
     found: dict[Any, None] = {api_schemas.ApiProblem: None}
     for operation in operations:
@@ -134,7 +134,7 @@ def _add_field_docs(schemas: Mapping[str, Json], structs: Sequence[Any]) -> None
 
 
 def _operation(
-    operation: Operation[Any, Any], refs: Mapping[Any, Json], operations: Sequence[Operation[Any, Any]]
+    operation: ApiOperation[Any, Any], refs: Mapping[Any, Json], operations: Sequence[ApiOperation[Any, Any]]
 ) -> Json:
     parameters = [*_path_parameters(operation), *_query_parameters(operation), *_header_parameters(operation)]
     entry: Json = {
@@ -153,14 +153,14 @@ def _operation(
     return entry
 
 
-def _path_parameters(operation: Operation[Any, Any]) -> list[Json]:
+def _path_parameters(operation: ApiOperation[Any, Any]) -> list[Json]:
     return [
         {"name": name, "in": "path", "required": True, "schema": PATH_PARAMETERS[name]}
         for name in operation.path_params
     ]
 
 
-def _query_parameters(operation: Operation[Any, Any]) -> list[Json]:
+def _query_parameters(operation: ApiOperation[Any, Any]) -> list[Json]:
     struct = operation.query
     (_,), schemas = msgspec.json.schema_components([struct])
     schema = schemas[struct.__name__]
@@ -176,7 +176,7 @@ def _query_parameters(operation: Operation[Any, Any]) -> list[Json]:
     ]
 
 
-def _header_parameters(operation: Operation[Any, Any]) -> list[Json]:
+def _header_parameters(operation: ApiOperation[Any, Any]) -> list[Json]:
     return [
         {"name": name, "in": "header", "description": description, "schema": HEADER_NUMBER}
         for name, description in (operation.request_headers or {}).items()
@@ -187,7 +187,7 @@ def _header_parameters(operation: Operation[Any, Any]) -> list[Json]:
 
 
 def _responses(
-    operation: Operation[Any, Any], refs: Mapping[Any, Json], operations: Sequence[Operation[Any, Any]]
+    operation: ApiOperation[Any, Any], refs: Mapping[Any, Json], operations: Sequence[ApiOperation[Any, Any]]
 ) -> Json:
     responses: dict[str, Json] = {}
     for result in operation.results:  # results of one status differ in their media type
@@ -205,7 +205,7 @@ def _responses(
     return responses
 
 
-def _links(result: OperationResult, operations: Sequence[Operation[Any, Any]]) -> Json:
+def _links(result: ApiResult, operations: Sequence[ApiOperation[Any, Any]]) -> Json:
     """Return the operations whose path parameters a result contains."""
     links: Json = {}
     for operation in operations:
@@ -216,7 +216,7 @@ def _links(result: OperationResult, operations: Sequence[Operation[Any, Any]]) -
     return links
 
 
-def _schema(result: OperationResult, refs: Mapping[Any, Json]) -> Json | None:
+def _schema(result: ApiResult, refs: Mapping[Any, Json]) -> Json | None:
     if result.schema is not None:
         return dict(result.schema)
     return None if result.struct is None else refs[result.struct]

@@ -1,6 +1,6 @@
 """Operations of the API: reading a request, calling its handler, writing the response.
 
-1. An `Operation` is one row of a table. The routes and the OpenAPI document are both made from it.
+1. An `ApiOperation` is one row of a table. The routes and the OpenAPI document are both made from it.
 2. A body must be JSON and match its struct; so must the query string, with every parameter at most once. A handler
    sees only requests that were checked.
 3. The tenant comes from `guard` and from nowhere else.
@@ -70,7 +70,7 @@ COMMON_ERRORS: Final = (400, 401, 403, 408, 413, 415, 421, 429, 431, 500, 503)
 
 
 @dataclass(frozen=True)
-class OperationResult:
+class ApiResult:
     """One way in which an operation succeeds."""
 
     description: str
@@ -88,7 +88,7 @@ class OperationResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation(Generic[BodyT, QueryT]):
+class ApiOperation(Generic[BodyT, QueryT]):
     """One operation of the API. The structs of its body and query are read from the handler's annotation."""
 
     id: str
@@ -97,7 +97,7 @@ class Operation(Generic[BodyT, QueryT]):
     summary: str
     """One sentence."""
     handler: Callable[[ApiCall[BodyT, QueryT]], Awaitable[Response]]
-    results: tuple[OperationResult, ...]
+    results: tuple[ApiResult, ...]
     errors: tuple[int, ...] = ()
     """Statuses beside `COMMON_ERRORS`, and beside 404 if the path has a parameter."""
     request_headers: Mapping[str, str] | None = None
@@ -134,7 +134,7 @@ class Operation(Generic[BodyT, QueryT]):
 
 
 def routes_for(
-    operations: Sequence[Operation[Any, Any]], service: Service, worker: Worker | None
+    operations: Sequence[ApiOperation[Any, Any]], service: Service, worker: Worker | None
 ) -> list[Route]:
     """Return one route for each path; it handles all methods of the path."""
     paths = dict.fromkeys(operation.path for operation in operations)
@@ -148,7 +148,7 @@ class Endpoint:
     """ASGI application for all operations on one path."""
 
     def __init__(
-        self, service: Service, worker: Worker | None, operations: Sequence[Operation[Any, Any]]
+        self, service: Service, worker: Worker | None, operations: Sequence[ApiOperation[Any, Any]]
     ) -> None:
         self._service = service
         self._worker = worker
@@ -166,7 +166,7 @@ class Endpoint:
             raise _api_error(problem) from problem
         await response(scope, receive, send)
 
-    async def _call(self, request: Request, operation: Operation[Any, Any]) -> ApiCall[Any, Any]:
+    async def _call(self, request: Request, operation: ApiOperation[Any, Any]) -> ApiCall[Any, Any]:
         return ApiCall(
             service=self._service,
             worker=self._worker,

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from foveal.core.redaction.redact import scrub
-from foveal.server.api.operation import ApiCall, Operation, OperationResult
+from foveal.server.api.operation import ApiCall, ApiOperation, ApiResult
 from foveal.server.api.schemas import ApiBody, EmptyBody, Id, ShortText
 from foveal.server.jobs.schedule import (
     CRON_HELP,
@@ -194,24 +194,24 @@ async def _with_http_errors(work: Awaitable[T]) -> T:
 
 # ── The table ────────────────────────────────────────────────────────────────────────────────────────────
 
-_SCHEDULE: Final = OperationResult("The schedule.", ApiSchedule)
+_SCHEDULE: Final = ApiResult("The schedule.", ApiSchedule)
 
-SCHEDULE_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
-    Operation(
+SCHEDULE_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
+    ApiOperation(
         id="list_schedules",
         path=SCHEDULES_PATH,
         summary="List the schedules, by name.",
         handler=list_schedules,
-        results=(OperationResult("All schedules.", ApiSchedules),),
+        results=(ApiResult("All schedules.", ApiSchedules),),
     ),
-    Operation(
+    ApiOperation(
         id="create_schedule",
         method="POST",
         path=SCHEDULES_PATH,
         summary="Create a schedule: a prompt for a session at given times.",
         handler=create_schedule,
         results=(
-            OperationResult(
+            ApiResult(
                 "The schedule is stored.",
                 ApiSchedule,
                 status=201,
@@ -221,14 +221,14 @@ SCHEDULE_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         ),
         errors=(409, 422),
     ),
-    Operation(
+    ApiOperation(
         id="get_schedule",
         path=SCHEDULE_PATH,
         summary="Return a schedule.",
         handler=get_schedule,
         results=(_SCHEDULE,),
     ),
-    Operation(
+    ApiOperation(
         id="change_schedule",
         method="PATCH",
         path=SCHEDULE_PATH,
@@ -237,21 +237,21 @@ SCHEDULE_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         results=(_SCHEDULE,),
         errors=(409, 422),
     ),
-    Operation(
+    ApiOperation(
         id="delete_schedule",
         method="DELETE",
         path=SCHEDULE_PATH,
         summary="Delete a schedule; its messages stay in the session.",
         handler=delete_schedule,
-        results=(OperationResult("The schedule is deleted.", status=204),),
+        results=(ApiResult("The schedule is deleted.", status=204),),
         errors=(409,),
     ),
-    Operation(
+    ApiOperation(
         id="run_schedule",
         method="POST",
         path=f"{SCHEDULE_PATH}/run",
         summary="Run a schedule now, in the background; its times do not change.",
         handler=run_schedule,
-        results=(OperationResult("The run is stored and will start.", ApiScheduleRun, status=202),),
+        results=(ApiResult("The run is stored and will start.", ApiScheduleRun, status=202),),
     ),
 )

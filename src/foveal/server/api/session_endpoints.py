@@ -8,7 +8,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncGenerator, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from foveal import transcripts
 from foveal.core import wire
+from foveal.core.engine.operations import OperationRequest
 from foveal.core.log.events import AnyFact, Compacted, Dialect, UserSaid, kind, parse_handle
 from foveal.errors import ProviderError, UnknownHandle
 from foveal.ports import SessionInfo
@@ -327,8 +328,8 @@ async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
     return json_response(
         schemas.ApiCompaction(
             handle=done.event.handle,
-            before=done.tokens_before,
-            after=done.tokens_after,
+            before=done.before.used,
+            after=done.after.used,
             by=by,
             summary=summary,
         )
@@ -336,9 +337,9 @@ async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
 
 
 async def undo_reduction(call: ApiCall[UndoBody, EmptyBody]) -> Response:
-    session = await call.session()
+    session, asked = await call.session(), OperationRequest(operation="undo", event=call.body.handle or "")
     try:
-        event = await session.undo(call.body.handle)
+        event = await session.session.event((await session.perform(asked)).named)
     except UnknownHandle as problem:
         if call.body.handle is None:
             raise HttpError(409, str(problem), code="nothing_to_undo") from None
@@ -347,14 +348,19 @@ async def undo_reduction(call: ApiCall[UndoBody, EmptyBody]) -> Response:
 
 
 async def drop_event(call: ApiCall[DropBody, EmptyBody]) -> Response:
-    handle = await (await call.session()).drop(call.body.handle)
-    return json_response(schemas.ApiDropped(handle=handle))
+    asked = OperationRequest(operation="drop", event=call.body.handle)
+    return json_response(schemas.ApiDropped(handle=await _recorded(call, asked)))
 
 
 async def pin_rule(call: ApiCall[PinBody, EmptyBody]) -> Response:
-    return json_response(schemas.ApiPin(handle=await (await call.session()).pin(call.body.text)), status=201)
+    asked = OperationRequest(operation="pin", text=call.body.text)
+    return json_response(schemas.ApiPin(handle=await _recorded(call, asked)), status=201)
 
 
 async def supersede_message(call: ApiCall[SupersedeBody, EmptyBody]) -> Response:
-    handle = await (await call.session()).supersede(call.body.handle, by=call.body.by)
-    return json_response(schemas.ApiSuperseded(handle=handle))
+    asked = OperationRequest(operation="supersede", event=call.body.handle, by=call.body.by)
+    return json_response(schemas.ApiSuperseded(handle=await _recorded(call, asked)))
+
+
+async def _recorded(call: ApiCall[Any, EmptyBody], asked: OperationRequest) -> str:
+    return (await (await call.session()).perform(asked)).recorded

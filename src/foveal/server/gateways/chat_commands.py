@@ -11,6 +11,7 @@ from contextlib import aclosing, contextmanager
 from typing import cast
 from weakref import WeakValueDictionary
 
+from foveal.core.engine.operations import OPERATIONS
 from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle, UnknownSession
 from foveal.server.chat_records import ChatPlace, Chats, find_place
 from foveal.server.gateways import outgoing as channel
@@ -196,7 +197,7 @@ class ChatCommands:
             return ChannelMessage(text=texts.not_compacted(problem, await live.report()))
         self._composer.reset_warning(live.id)
         events = result.events or (result.event,)
-        text = texts.compacted(events, before=result.tokens_before, after=result.tokens_after)
+        text = texts.compacted(events, before=result.before.used, after=result.after.used)
         return ChannelMessage(text=text, footer=self._composer.footer(await live.report()))
 
     async def _compact_if_full(self, live: LiveSession) -> ChannelMessage:
@@ -216,7 +217,10 @@ class ChatCommands:
     async def _undo(self, live: LiveSession, handle: str) -> ChannelMessage:
         """Undo a reduction; if the window is too full then, the reply says so."""
         try:
-            event = await live.undo(handle or None, waits=True, reduces_again=True)
+            asked = OPERATIONS["undo"].read_line(handle)
+            event = await live.session.event(
+                (await live.perform(asked, waits=True, reduces_again=True)).named
+            )
         except UnknownHandle:
             return ChannelMessage(text=texts.nothing_to_undo(handle))
         except ContextOverflow as problem:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from foveal.agent.terminal.chat_state import ChatState
-from foveal.agent.terminal.commands import initialise, permissions, read, rewinding, switching, write
+from foveal.agent.terminal.commands import permissions, read, rewinding, switching, write
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.agent.terminal.user_interface import LeaveChat
+from foveal.core.engine.operations import OPERATIONS, Operation
 from foveal.errors import FovealError
 
 CommandFunction = Callable[[ChatState, str], Awaitable[list[Row]]]
 _COMMAND: Final = re.compile(r"/[a-z][a-z-]*")
-_METHOD: Final = re.compile(r"`(undo|expand|compact|drop|pin|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
+_METHOD: Final = re.compile(rf"`({'|'.join(OPERATIONS)}|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
 """A method of `Session` as error messages name it."""
 
 
@@ -48,48 +50,35 @@ async def _quit(state: ChatState, argument: str) -> list[Row]:
     raise LeaveChat
 
 
+def _operation(operation: Operation, run: CommandFunction | None = None) -> SlashCommand:
+    """Return the command of an operation; `run` if the chat does more than the operation."""
+    return SlashCommand(
+        f"/{operation.name}",
+        operation.usage,
+        operation.help,
+        run or partial(write.operate, operation=operation),
+        is_queued=True,
+    )
+
+
 SLASH_COMMANDS: Final = (
     SlashCommand("/context", "", "show what fills the window: grid, files, tools, thresholds", read.context),
     SlashCommand("/tokens", "", "show tokens of the latest and average turn, turns left, cost", read.tokens),
-    SlashCommand(
-        "/compact",
-        "[FOCUS]",
-        "summarise old turns now; FOCUS is kept above all",
-        write.compact,
-        is_queued=True,
-    ),
+    _operation(OPERATIONS["compact"], write.compact),
     SlashCommand(
         "/compaction-status",
         "",
         "show the mode, the writers and the summaries so far",
         read.compaction_status,
     ),
-    SlashCommand(
-        "/undo",
-        "[HANDLE]",
-        "undo the newest reduction, /supersede or rewind, or this one",
-        rewinding.undo,
-        is_queued=True,
-    ),
+    _operation(OPERATIONS["undo"], rewinding.undo),
     SlashCommand(
         "/expand", "HANDLE [LINE]", "print an event in full (“model”: show it to the model)", write.expand
     ),
     SlashCommand(
         "/why", "TEXT", "say whether a text was in the last request, and which rule hid it", read.why
     ),
-    SlashCommand(
-        "/pin", "TEXT", "keep a rule, or the event of a handle, in every request", write.pin, is_queued=True
-    ),
-    SlashCommand(
-        "/supersede",
-        "HANDLE BY",
-        "say that one of your messages no longer holds: the later message BY replaces it",
-        write.supersede,
-        is_queued=True,
-    ),
-    SlashCommand(
-        "/drop", "HANDLE", "hide a message with its tool results, or a summary", write.drop, is_queued=True
-    ),
+    *(_operation(each) for each in OPERATIONS.values() if each.name not in ("compact", "undo", "expand")),
     SlashCommand(
         "/instructions", "[PATH]", "list the AGENTS.md files in force with their tokens", read.instructions
     ),
@@ -138,7 +127,7 @@ SLASH_COMMANDS: Final = (
         "/init",
         "[WISHES]",
         "let the agent write an AGENTS.md for this project",
-        initialise.init,
+        write.init,
         is_queued=True,
     ),
     SlashCommand(

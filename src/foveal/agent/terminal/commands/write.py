@@ -6,6 +6,7 @@ Each returns rows that say what it did and how to undo it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -15,25 +16,20 @@ from foveal.agent.terminal.output.context_card import acts_text, window_source
 from foveal.agent.terminal.output.live_area import usage_row
 from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, text_rows
 from foveal.agent.terminal.user_interface import NO, Choice, Question
+from foveal.agent.terminal.user_message import UserMessage
 from foveal.config.project.safe_read import open_output
 from foveal.core import wire
-from foveal.core.log.events import (
-    REDUCTIONS,
-    Compacted,
-    Dropped,
-    Event,
-    Masked,
-    kind,
-    parse_handle,
-)
+from foveal.core.engine.operations import Operation
+from foveal.core.log.events import Compacted, Dropped, Event, Masked, kind, parse_handle
 from foveal.core.log.ranges import is_within
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
-from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
 from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.operations import compact_measured, perform
 
+INSTRUCTIONS_NAME: Final = "AGENTS.md"
 MAX_EXPANDED_LINES: Final = 200
 """Lines of a text that `/expand` prints at once."""
 
@@ -57,15 +53,11 @@ async def compact(state: ChatState, argument: str) -> list[Row]:
 
 async def run_compaction(state: ChatState, focus: str = "", *, agreed: bool = False) -> list[Row]:
     """Summarise old turns, or reduce as the user has agreed to; return the sizes before and after."""
-    session, before = state.session, await state.session.report()
-    first = session.last + 1
     state.ui.show_progress("compacting")
     try:
-        event = await session.event(await (session.agree() if agreed else session.compact(focus)))
+        event, made, before, after = await compact_measured(state.session, focus, agreed=agreed)
     finally:
         state.ui.show_progress("")
-    after = await session.report()
-    made = [event for event in await session.events(first=first) if isinstance(event.fact, REDUCTIONS)]
     summary = event.fact.summary if isinstance(event.fact, Compacted) else ""
     sizes = (
         f"{before.used:,} → {after.used:,} tokens "
@@ -122,33 +114,11 @@ async def _event_named(state: ChatState, name: str) -> Event:
     return found[0]
 
 
-async def pin(state: ChatState, argument: str) -> list[Row]:
-    if not argument:
-        raise FovealError(
-            "/pin needs a text, the rule to keep in every request; or a handle, to keep that event as it is now"
-        )
-    seq = parse_handle(argument) if argument.startswith(("e", "#e")) else None
-    handle = await (state.session.pin(event=argument) if seq is not None else state.session.pin(argument))
-    what = f"{argument} as it is now" if seq is not None else f"“{one_line(argument, width=60)}”"
-    return [note(f"pinned {what}, in every request from now on · /undo {handle}", "good")]
-
-
-async def supersede(state: ChatState, argument: str) -> list[Row]:
-    names = [word.removeprefix("#") for word in argument.split()]
-    if len(names) != 2:
-        raise FovealError(
-            "/supersede needs two handles: your message that no longer holds, and your later one that replaces it"
-        )
-    old, new = names
-    handle = await state.session.supersede(old, by=new)
-    return [note(f"{old} is replaced by {new}, and the model sees that beside it · /undo {handle}", "good")]
-
-
-async def drop(state: ChatState, argument: str) -> list[Row]:
-    if not argument:
-        raise FovealError("/drop needs a handle: the message or the summary to hide from the model")
-    handle = await state.session.drop(argument)
-    return [note(f"{argument.removeprefix('#')} is not shown to the model any more · /undo {handle}", "good")]
+async def operate(state: ChatState, argument: str, *, operation: Operation) -> list[Row]:
+    """Carry out an operation of the table that needs no more than its arguments."""
+    asked = operation.read_line(argument)
+    done = await perform(state.session, asked)
+    return [note(f"{operation.sentences(asked).line} · /undo {done.recorded}", "good")]
 
 
 # ── The session ──────────────────────────────────────────────────────────────────────────────────────────
@@ -206,3 +176,21 @@ async def export(state: ChatState, argument: str) -> list[Row]:
         async for data in exported.parts():
             file.write(data)
     return [note(f"{exported.size} written to {path}", "good")]
+
+
+async def init(state: ChatState, argument: str) -> list[Row]:
+    """Let the agent write an AGENTS.md: send the prepared request; ask first if the file exists."""
+    if state.toolbox.get("write") is None:
+        raise FovealError("/init needs the tools read and write; /tools on offers tools to the model")
+    path = state.options.folder / INSTRUCTIONS_NAME
+    if path.exists():
+        question = Question(
+            text=f"{INSTRUCTIONS_NAME} exists. Let the agent rewrite it?",
+            unattended_advice=f"Move {INSTRUCTIONS_NAME} away to have a new one written.",
+        )
+        if await state.ui.ask(question) != "y":
+            return [note(f"{INSTRUCTIONS_NAME} stays as it is")]
+    text = resources.files("foveal.agent.terminal").joinpath("init.md").read_text("utf-8").strip()
+    wish = f"{text}\n\nThe user adds: {argument}" if argument else text
+    state.send_message(UserMessage(content=wish, shown=wish))
+    return [note(f"the agent reads the project and writes {INSTRUCTIONS_NAME}; you are asked before it does")]

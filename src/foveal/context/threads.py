@@ -1,7 +1,10 @@
-"""The lock of a context, and waiting for async summarisers.
+"""Threads and tasks that share a context: its lock, async summarisers, and the newest request of each.
 
-`afit` works in a thread and holds the lock while a summary is written. An async summariser runs in the event loop
-of the caller; if the thread of that loop waited for the lock, both would wait for ever. It gets `Busy` instead.
+1. `afit` works in a thread and holds the lock while a summary is written. An async summariser runs in the event
+   loop of the caller; if the thread of that loop waited for the lock, both would wait for ever. It gets `Busy`
+   instead.
+2. Usage, or a refusal, counts for the request that the same thread or task has made, not for the one that another
+   has made since.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from threading import Lock, RLock, Thread, get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ReferenceType, ref
 
+from foveal.core.engine.sent_requests import SentRequests, SentSize
 from foveal.errors import Busy
 
 if TYPE_CHECKING:
@@ -133,3 +138,19 @@ async def run_in_thread(work: Callable[[Callable[[Awaitable[Any]], Any]], T]) ->
     except asyncio.CancelledError:
         waits.cancel()
         raise
+
+
+_newest: ContextVar[tuple[ReferenceType[SentRequests], SentSize] | None] = ContextVar(
+    "foveal_newest_request", default=None
+)
+
+
+def note_request(requests: SentRequests, sent: SentSize) -> None:
+    """Note the request that the current thread or task has made."""
+    _newest.set((ref(requests), sent))
+
+
+def own_request(requests: SentRequests) -> SentSize:
+    """Return the newest request of the current thread or task, or else of the context."""
+    noted = _newest.get()
+    return requests.last if noted is None or noted[0]() is not requests else noted[1]
