@@ -36,7 +36,7 @@ import command_reference
 
 PROGRAMS: Final = {
     "foveal", "make", "pip", "python", "python3", ".venv/bin/python", ".venv/bin/ruff", "git", "curl", "cd",
-    "chmod", "cp", "date", "export", "mkdir", "npm", "psql", "source", "sqlite3", "sudo", "umask",
+    "chmod", "cp", "date", "export", "mkdir", "npm", "psql", "rm", "source", "sqlite3", "sudo", "umask",
     "opentelemetry-instrument", "claude", "codex", "aider", "opencode",
 }  # fmt: skip
 """Programs that a reader of the documentation runs."""

@@ -648,9 +648,10 @@ class Session:
         return await self.store.pick(self.id, seqs)
 
     async def left_behind(self) -> frozenset[int]:
-        """Return the seqs of what is no part of the conversation any more, which recall neither finds nor reads.
+        """Return the seqs of what is no part of the conversation any more.
 
-        These are events that a rewind has taken back, and system texts that newer ones have replaced.
+        These are events that a rewind has taken back, and system texts that newer ones have replaced. Recall
+        neither finds nor reads them.
 
         Raises:
             UnknownSession: Nothing is stored yet.
