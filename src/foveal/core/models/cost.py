@@ -65,8 +65,12 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.unpriced + max(0, self.answers - self.calls)
 
     def with_answer(self) -> UsageTotals:
-        """Return the totals with one more answer of the model."""
-        return msgspec.structs.replace(self, answers=self.answers + 1)
+        """Return the totals with one more answer of the model. Until usage is reported, its cost is unknown."""
+        if self.calls:
+            return msgspec.structs.replace(self, answers=self.answers + 1)
+        return msgspec.structs.replace(
+            self, answers=self.answers + 1, spent=self.spent or None, saved=self.saved or None
+        )
 
     def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
         """Return the totals with the cost of a summary.
