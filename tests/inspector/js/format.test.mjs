@@ -43,3 +43,11 @@ test("characters that cannot be seen are made visible", () => {
   assert.equal(format.oneLine("a\u202eb\n\tc\u0000"), "a\ufffdb c\ufffd");
   assert.equal(format.visibleText("a\u200bb\n\tc\r\n"), "a\ufffdb\n\tc\n");
 });
+
+test("a saving below zero is what reductions have cost so far", () => {
+  assert.deepEqual([null, 0.5, -0.0013].map(format.savedText), [
+    "",
+    "saved about $0.50",
+    "about $0.0013 more than sending everything so far",
+  ]);
+});
