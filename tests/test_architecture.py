@@ -155,7 +155,7 @@ def core() -> list[str]:
 
 def may_import(module: str, other: str) -> bool:
     """The import rule."""
-    if module in ("foveal", "foveal.old_paths") or other == "foveal":
+    if module in ("foveal", "foveal.__main__", "foveal.old_paths") or other == "foveal":
         return True
     mine, theirs = product(module), product(other)
     if mine != theirs:
@@ -172,7 +172,7 @@ def test_the_import_rule() -> None:
 
 def test_every_module_is_in_the_library_or_in_a_product() -> None:
     outside = [name for name in modules() if not product(name) and layer(name, LIBRARY)[0] < 0]
-    assert outside == ["foveal", "foveal.core", "foveal.old_paths"]
+    assert outside == ["foveal", "foveal.__main__", "foveal.core", "foveal.old_paths"]
 
 
 def closure(*starts: str) -> set[str]:
@@ -271,9 +271,17 @@ def test_the_old_path_of_the_program_still_runs_it() -> None:
     assert done.stdout == f"foveal {foveal.__version__}\n"
 
 
+def test_the_package_runs_the_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "foveal", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"foveal {foveal.__version__}\n"
+
+
 def test_the_top_folder_holds_only_the_public_face() -> None:
     assert {path.name for path in SOURCE.glob("*.py")} == {
         "__init__.py",
+        "__main__.py",
         "errors.py",
         "old_paths.py",
         "ports.py",

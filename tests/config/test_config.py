@@ -162,7 +162,7 @@ def test_the_user_folder_as_project_has_one_file_and_not_two(folders: ConfigFold
         ("context = { policy = 'x' }", ":1: context.policy = 'x' is not allowed"),
         ("max_input_tokens = 0", ":1: max_input_tokens = 0 is not allowed: a whole number from 1 to "),
         ("max_input_tokens = 1.5", ":1: max_input_tokens = 1.5 is not allowed: a whole number"),
-        ("max_input_tokens = true", ":1: max_input_tokens = True is not allowed: a whole number"),
+        ("max_input_tokens = true", ":1: max_input_tokens = true is not allowed: a whole number"),
         ("margin = nan", ":1: margin = nan is not allowed: a number from 0 to 0.9"),
         (
             "[compaction]\ninvocation_threshold = -1\noverlap_size = 0",

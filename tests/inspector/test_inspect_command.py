@@ -155,6 +155,7 @@ def test_it_exports_the_one_session_that_is_meant(
     assert main(["inspect", str(store), "--export", str(file)]) == 0
     assert capsys.readouterr().out == f"{file.stat().st_size:,} bytes written to {file}\n"
     assert "<title>First &lt;talk&gt; – Foveal</title>" in file.read_text("utf-8")
+    assert os.name == "nt" or file.stat().st_mode & 0o777 == 0o600  # a conversation, like a store
     write_session(store, "second", [UserSaid(content="Hello.")])
     assert main(["inspect", str(store), "--export", str(file), "--force"]) == 1
     assert "name its id" in capsys.readouterr().err

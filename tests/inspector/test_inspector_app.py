@@ -413,6 +413,14 @@ def test_a_replay_that_is_not_possible_says_why(server: InspectedServer, key: st
     assert "economy" in found[-1]["data"]["message"]
 
 
+def test_a_replay_in_a_window_that_is_too_large_says_the_limit(server: InspectedServer, key: str) -> None:
+    url = f"/inspect/api/whatif?id={key}&policy=recent&window=2000000000"
+    with server.client().stream("GET", url) as answer:
+        found = list(events(answer))
+    assert found[-1]["event"] == "problem"
+    assert "a whole number from 1 to 1,000,000,000 (tokens)" in found[-1]["data"]["message"]
+
+
 def test_a_replay_ends_with_its_stream_and_only_then_another_begins() -> None:
     asked, is_over = threading.Event(), threading.Event()
 

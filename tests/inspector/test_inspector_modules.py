@@ -23,8 +23,8 @@ from foveal.inspector.script_bundle import script_bundle
 from support.npm_clients import Client, installed
 from support.paths import TESTS
 
-STATIC: Final = Path(foveal.__file__).parent / "apps" / "inspector" / "static"
-UNIT_TESTS: Final = sorted((TESTS / "apps" / "inspector" / "js").glob("*.test.mjs"))
+STATIC: Final = Path(foveal.__file__).parent / "inspector" / "static"
+UNIT_TESTS: Final = sorted((TESTS / "inspector" / "js").glob("*.test.mjs"))
 TYPESCRIPT: Final = Client("typescript", "7.0.2", "tsc")
 NODE_TIMEOUT_S: Final = 120
 MAX_MODULE_LINES: Final = 500

@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from foveal.core.log import Event, ModelSaid, Opened, Overflowed, Used, UserSaid
+from foveal.core.log.logged_requests import logged_requests
 from foveal.inspector.sessions import collection as session_collection
 from foveal.inspector.sessions import rows as session_rows
 from foveal.inspector.sessions.collection import SessionCollection
@@ -76,6 +77,7 @@ async def test_a_row_has_the_figures_of_its_log(tmp_path: Path) -> None:
         used=reported[-1].prompt,
         shares=tuple(round(used.prompt / 4_000, 4) for used in reported),
         requests=24,
+        reported=24,
         spent=usage.spent,
         cache_share=round(usage.cache_read / prompts, 4),
         reductions=row.reductions,
@@ -149,6 +151,23 @@ async def test_a_model_without_a_price_has_requests_and_no_cost() -> None:
     await store.append("demo", [Event(seq, fact, 1.0) for seq, fact in enumerate((Opened(model=""), *used))])
     (row,) = (await SessionCollection([StoreSource(store, "memory")]).rows()).rows
     assert (row.requests, row.used, row.spent, row.cache_share, row.shares) == (3, 100, None, 0.0, ())
+
+
+@run
+@pytest.mark.parametrize("reported", [0, 1, 3])
+async def test_requests_are_counted_with_reported_usage_and_without(reported: int) -> None:
+    turns = [
+        fact
+        for turn in range(3)
+        for fact in (UserSaid(content="go"), ModelSaid(content="gone"), Used(input=100, until=3 * turn + 2))
+        if turn < reported or not isinstance(fact, Used)
+    ]
+    events = [Event(seq, fact, 1.0) for seq, fact in enumerate((Opened(model=INSPECTED_MODEL), *turns))]
+    store = MemoryStore()
+    await store.append("demo", events)
+    (row,) = (await SessionCollection([StoreSource(store, "memory")]).rows()).rows
+    assert (row.requests, row.reported, len(row.shares)) == (3, reported, reported)
+    assert row.requests == len(logged_requests(events))
 
 
 @run
@@ -251,8 +270,8 @@ async def test_transcripts_have_figures_too_and_cannot_be_changed(tmp_path: Path
     rows = {row.format: row for row in (await sessions.rows()).rows if not row.origin}
     assert {format: (row.requests, row.used, row.writable, row.partial) for format, row in rows.items()} == {
         "claude_code": (3, 1_108, False, False),
-        "codex": (1, 1_200, False, False),
-        "pi": (1, 350, False, False),
+        "codex": (3, 1_200, False, False),
+        "pi": (2, 350, False, False),
     }
     assert rows["claude_code"].error == "API Error"
     assert rows["claude_code"].error_at == 1_767_348_061.0
@@ -317,7 +336,7 @@ async def test_of_a_large_file_only_the_end_is_read_for_its_row(tmp_path: Path) 
     assert 50 < row.requests < 200
     # The rest follows while a page shows the list.
     changes = await sessions.wait_for_changes(cursor, timeout=20)
-    assert [(row.partial, row.requests, row.used) for row in changes.rows] == [(False, 399, 399)]
+    assert [(row.partial, row.requests, row.used) for row in changes.rows] == [(False, 400, 399)]
     await sessions.close()
 
 

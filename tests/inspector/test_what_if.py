@@ -158,6 +158,11 @@ def test_an_unknown_model_and_an_unknown_recall_are_told() -> None:
         f"The model nonsense-1 is not known: a window of {found.timeline.window:,} tokens is assumed; "
         "its prices are unknown, so costs are too."
     )
+    chosen = what_if(recorded_log(turns=1), SETTINGS, WhatIfChoice(model="nonsense-1", window=4_000))
+    assert chosen.notes == (
+        "The model nonsense-1 is not known: the window of 4,000 tokens is the recorded or chosen one; "
+        "its prices are unknown, so costs are too.",
+    )
     log = [Event(0, Opened(model="gpt-5", policy="economy")), Event(1, UserSaid(content="hello"))]
     assert what_if(log, SETTINGS, WhatIfChoice()).notes == (
         "Recall is unknown, because the conversation uses no earlier result again.",

@@ -100,14 +100,58 @@ def test_a_policy_that_costs_more_than_sending_everything_is_not_chosen_for_a_li
 
 def test_it_is_chosen_if_all_others_lose_far_more_and_the_conclusion_says_so() -> None:
     rows = [
-        everything(),
+        everything(over=3),
         row("handoff", bill=0.6, recall=0.5, surprise=0.4),
         row("recent", bill=1.84, recall=0.95),
         row("rolling", bill=1.9, recall=0.95),
     ]
     found = replay.conclude(rows, setting=SETTING)
     assert (found.policy, found.costs_more) == ("recent", True)
-    assert "It costs more than sending everything" in replay.table(rows)
+    assert (
+        "It costs more than sending everything, but 10.0 % of the calls do not fit the window then, and no cheaper "
+        "policy loses as little."
+    ) in replay.table(rows)
+
+
+def test_where_everything_fits_no_policy_that_costs_more_is_recommended() -> None:
+    rows = [everything(), row("rolling", bill=1.07), row("recent", bill=1.16)]
+    found = replay.conclude(rows, setting=SETTING)
+    assert (found.verdict, found.policy, found.config) == ("none", "", "")
+    assert found.reason == (
+        "sending everything fits in a window of 32,000 tokens, loses nothing, and costs less than rolling "
+        "(bill 100.0 % against 107.0 %)"
+    )
+    assert f"No recommendation: {found.reason}." in replay.table(rows)
+
+
+def test_where_everything_fits_no_policy_that_loses_more_for_the_same_bill_is_recommended() -> None:
+    found = chosen(row("rolling", bill=1.0, recall=0.9), row("recent", bill=1.2))
+    assert (found.verdict, found.policy) == ("none", "")
+    assert "costs no more than rolling (bill 100.0 % against 100.0 %)" in found.reason
+
+
+def test_a_policy_that_loses_far_more_is_named_beside_sending_everything() -> None:
+    rows = [everything(), row("handoff", bill=0.6, recall=0.5, surprise=0.4), row("recent", bill=1.84)]
+    text = replay.table(rows, setting=SETTING)
+    assert "No recommendation: sending everything fits" in text
+    assert "Costs least: handoff in 32,000 tokens (bill 60.0 %, surprise 0.400, recall 50.0 %)." in text
+
+
+def test_a_window_in_which_everything_fits_is_better_than_a_smaller_one_that_costs_more() -> None:
+    traces = [
+        *everything(over=30, windows=(8_000,)).traces,
+        *everything(windows=(64_000,)).traces,
+    ]
+    base = policy_statistics("everything", traces, model("gpt-5"))
+    rows = [row(name, bill=1.07, windows=(8_000, 64_000)) for name in ("rolling", "recent")]
+    assert "fits in a window of 64,000 tokens" in replay.conclude([base, *rows], setting=SETTING).reason
+
+
+def test_a_difference_of_seven_percent_shows_in_the_dollars() -> None:
+    found = replay.table(
+        [everything(over=3), row("rolling", bill=1.07), row("recent", bill=1.16)], setting=SETTING
+    )
+    assert "107.0 % (107.0 to 107.0) of sending everything, 0.4012 dollars in place of 0.3750" in found
 
 
 def test_a_policy_that_leaves_calls_over_the_window_is_not_chosen() -> None:

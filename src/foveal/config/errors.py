@@ -28,6 +28,8 @@ def bad_value(
     """Return the error for a value; only the scheme of a secret URL, or the type of a secret value, is shown."""
     scheme = _SCHEME.match(value) if isinstance(value, str) else None
     shown = (f"{scheme.group()}…" if scheme else type(value).__name__) if secret else shown_value(value)
+    if isinstance(value, bool) and not secret:
+        shown = str(value).lower()  # as TOML writes it
     problem = f"{dotted_name(path)} = {shown} is not allowed: {allowed}"
     return BadConfig(source, path, problem, value=None if secret else value)
 

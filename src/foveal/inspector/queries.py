@@ -83,8 +83,8 @@ class InspectSearchQuery(InspectQuery, frozen=True, kw_only=True):
 
 class InspectWhatIfQuery(InspectQuery, frozen=True, kw_only=True):
     policy: _Words = ""
-    window: Annotated[str, msgspec.Meta(pattern=r"^\d{0,9}$")] = ""
-    """Tokens; "" for the recorded one."""
+    window: Annotated[str, msgspec.Meta(pattern=r"^\d{0,20}$")] = ""
+    """Tokens; "" for the recorded one. A window that no model has gets as far as the replay, which says why."""
     model: _Words = ""
 
 

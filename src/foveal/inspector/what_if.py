@@ -216,7 +216,9 @@ class _Replay:
         model = self._replayed.model
         if find_row(model.name, model_rows()) is None:
             cost = "; its prices are unknown, so costs are too" if model.input_price is None else ""
-            yield f"The model {model.name} is not known: a window of {model.window:,} tokens is assumed{cost}."
+            is_given = self._choice.window is not None
+            window = f"{model.window:,} tokens is {'the recorded or chosen one' if is_given else 'assumed'}"
+            yield f"The model {model.name} is not known: {'the' if is_given else 'a'} window of {window}{cost}."
         if not self._needs:
             is_long = _text_chars(self._conversation) > MAX_RECALL_CHARS
             reason = (

@@ -7,6 +7,7 @@
    If none is that close in both, the closest.
 4. Of these, the cheapest.
 5. A policy that costs more than sending everything is chosen only if all others lose far more: ten such steps.
+6. Where everything fits, it is sent as it is unless the chosen policy costs less, or the same and loses little.
 """
 
 from __future__ import annotations
@@ -93,6 +94,16 @@ def choose(candidates: Sequence[ChoiceFigures], everything: ChoiceFigures) -> in
     if _steps_behind(candidates[chosen], [candidates[place] for place in fitting]) > MAX_STEPS_BEHIND:
         return _cheapest_of_best(candidates, fitting)
     return chosen
+
+
+def is_everything_better(chosen: ChoiceFigures, everything: ChoiceFigures) -> bool:
+    """Return whether sending everything fits as often as the chosen policy, and costs less or loses less for the
+    same bill."""
+    if everything.over > chosen.over + MAX_EXTRA_OVER:
+        return False
+    return costs_more(chosen, everything) or (
+        not costs_more(everything, chosen) and _steps_behind(chosen, [everything]) > 1
+    )
 
 
 def cheapest(candidates: Sequence[ChoiceFigures]) -> int:

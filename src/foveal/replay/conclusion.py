@@ -24,11 +24,12 @@ from foveal.replay.choice import (
     choosable_rows,
     choose,
     costs_more,
+    is_everything_better,
     most_faithful,
     trace_sums,
 )
 from foveal.replay.play import DEFAULT_REPLAY_SETTING, EVERYTHING_LABEL, ReplaySetting, replay_model
-from foveal.replay.statistics import PolicyStatistics
+from foveal.replay.statistics import PolicyStatistics, dollars_text
 
 MIN_CONVERSATIONS: Final = 5
 """From fewer conversations nothing is concluded."""
@@ -120,7 +121,9 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     dollars_everything: float | None = None
     """The same if everything is sent."""
     costs_more: bool = False
-    """Whether it costs more than sending everything, because all cheaper policies lose far more."""
+    """Whether it costs more than sending everything, which does not fit the window in each call."""
+    over_everything: float | None = None
+    """Share of the calls that do not fit the window if everything is sent."""
     cheaper: OtherChoice | None = None
     """The cheapest policy, if it costs less than the chosen one."""
     more_faithful: OtherChoice | None = None
@@ -166,12 +169,17 @@ def conclude(
     base = everything[0].conversations
     place = _choose_of(candidates, base, range(count))
     chosen = candidates[place]
+    all_figures = [choice_figures(each.conversations) for each in candidates]
+    figures, least = all_figures[place], choice_figures(base)
+    cheaper = _other(candidates, all_figures, cheapest(all_figures), place)
+    whole = min(everything, key=lambda each: choice_figures(each.conversations).over)
+    if is_everything_better(figures, choice_figures(whole.conversations)):
+        reason = _why_everything(chosen, figures, whole)
+        return Conclusion(verdict="none", reason=reason, conversations=count, cheaper=cheaper)
     chance = random.Random(0)
     samples = [chance.choices(range(count), k=count) for _ in range(SAMPLES)]
     agreement = sum(_choose_of(candidates, base, sample) == place for sample in samples) / SAMPLES
     is_clear = count >= CLEAR_CONVERSATIONS and agreement >= CLEAR_AGREEMENT
-    all_figures = [choice_figures(each.conversations) for each in candidates]
-    figures, least = all_figures[place], choice_figures(base)
     spread = [choice_figures([chosen.conversations[number] for number in sample]) for sample in samples]
     return Conclusion(
         verdict="clear" if is_clear else "tentative",
@@ -186,7 +194,10 @@ def conclude(
         dollars=_dollars(figures, setting),
         dollars_everything=_dollars(least, setting),
         costs_more=costs_more(figures, least),
-        cheaper=_other(candidates, all_figures, cheapest(all_figures), place),
+        over_everything=next(
+            choice_figures(each.conversations).over for each in everything if each.window == chosen.window
+        ),
+        cheaper=cheaper,
         more_faithful=_other(candidates, all_figures, most_faithful(all_figures), place),
         config=config_lines(chosen.row.rules, window=chosen.window, setting=setting),
     )
@@ -214,6 +225,18 @@ def _why_nothing(candidates: Sequence[_Candidate], everything: Sequence[_Candida
     if all(each.recall is None and each.surprise is None for each in figures):
         return "neither recall nor surprise was measured, so what the policies lose is unknown"
     return ""
+
+
+def _why_everything(chosen: _Candidate, figures: ChoiceFigures, whole: _Candidate) -> str:
+    """Return in words why sending everything is better than the chosen policy."""
+    least = choice_figures(whole.conversations)
+    fits = "fits as often" if least.over else "fits"
+    price = "less" if costs_more(figures, least) else "no more"
+    bills = f"{100 * least.bill:.1f} % against {100 * figures.bill:.1f} %"
+    return (
+        f"sending everything {fits} in a window of {whole.window:,} tokens, loses nothing, and costs {price} than "
+        f"{chosen.row.policy} (bill {bills})"
+    )
 
 
 def _choose_of(candidates: Sequence[_Candidate], everything: list[TraceSums], numbers: Sequence[int]) -> int:
@@ -322,8 +345,9 @@ def _missing_lines(preset: str, missing: Mapping[str, Any]) -> Iterator[str]:
 
 def conclusion_sentences(found: Conclusion) -> list[str]:
     """Return the conclusion as sentences: what to use, its figures, and how sure that is."""
+    others = list(_other_sentences(found))
     if found.verdict == "none" or found.bill is None:
-        return [f"No recommendation: {found.reason}."]
+        return [f"No recommendation: {found.reason}.", *others]
     sure = "" if found.verdict == "clear" else ", tentatively"
     figures = [f"bill {_percent_range(found.bill)} of sending everything{_saving(found)}"]
     if found.surprise is not None:
@@ -337,9 +361,20 @@ def conclusion_sentences(found: Conclusion) -> list[str]:
         f"How sure: {found.reason}; in brackets, the range of 90 of these samples.",
     ]
     if found.costs_more:
-        sentences.insert(1, "It costs more than sending everything, but all cheaper policies lose far more.")
+        sentences.insert(1, _why_costs_more(found.over_everything or 0.0))
+    return sentences + others
+
+
+def _why_costs_more(over: float) -> str:
+    return (
+        f"It costs more than sending everything, but {100 * over:.1f} % of the calls do not fit the window then, "
+        "and no cheaper policy loses as little."
+    )
+
+
+def _other_sentences(found: Conclusion) -> Iterator[str]:
     named = (("Costs least", found.cheaper), ("Loses least", found.more_faithful))
-    return sentences + [f"{words}: {_other_words(other)}." for words, other in named if other is not None]
+    return (f"{words}: {_other_words(other)}." for words, other in named if other is not None)
 
 
 def _other_words(other: OtherChoice) -> str:
@@ -354,7 +389,7 @@ def _other_words(other: OtherChoice) -> str:
 def _saving(found: Conclusion) -> str:
     if found.dollars is None or found.dollars_everything is None:
         return ""
-    return f", {found.dollars:,.2f} dollars in place of {found.dollars_everything:,.2f}"
+    return f", {dollars_text(found.dollars)} dollars in place of {dollars_text(found.dollars_everything)}"
 
 
 def _percent_range(one: FigureRange) -> str:

@@ -330,3 +330,8 @@ def policy_statistics(
 def _provider_tokens(counted: int, traces: Sequence[Trace]) -> int:
     """Return the tokens that the model's provider would count."""
     return round(counted * traces[0].ratio) if traces else 0
+
+
+def dollars_text(amount: float) -> str:
+    """Return dollars with two digits, or four below a dollar, so that a difference of a few percent shows."""
+    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.4f}"

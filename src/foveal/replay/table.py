@@ -15,6 +15,7 @@ from foveal.replay.statistics import (
     HiddenResult,
     PolicyStatistics,
     SurprisingCall,
+    dollars_text,
     most_surprising_calls,
     worst_losses,
 )
@@ -67,7 +68,7 @@ COST_COLUMNS: Final[tuple[Column, ...]] = (
 DETAIL_COLUMNS: Final[tuple[Column, ...]] = (
     ("calls", lambda row: f"{row.calls:,}"),
     ("input", lambda row: short_count(row.tokens)),
-    ("dollars", lambda row: "–" if row.dollars is None else f"{row.dollars:,.2f}"),
+    ("dollars", lambda row: "–" if row.dollars is None else dollars_text(row.dollars)),
     ("mean bill", lambda row: _bill(row.bill_mean)),
     ("mean ident / far", lambda row: recall_pair(row.ident_mean, row.ident_far_mean)),
     ("mean line / far", lambda row: recall_pair(row.line_mean, row.line_far_mean)),

@@ -553,6 +553,15 @@ def test_run_does_one_task_and_sets_the_exit_code(project: ChatProject) -> None:
     assert "there is no task" in done.stderr
 
 
+def test_a_task_that_ends_at_its_limit_of_tool_calls_is_not_done(project: ChatProject) -> None:
+    project.script(*([("read", {"path": "a.txt"})] for _ in range(2)), "Done.")
+    limit = ("--set", "max_tool_iterations=2")
+    done = project.run_piped("run", *limit, "--session", "s", "read it again and again")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the turn has ended: it has reached its limit of 2 rounds of tool calls" in done.stderr
+    assert project.run_piped("run", *limit, "--json", "--session", "t", "again").returncode == 1
+
+
 def test_json_output_is_one_object_per_line(project: ChatProject) -> None:
     project.script([("read", {"path": "a.txt"})], f"Read {EVIL}", "\ud800 alone")
     done = project.run_piped("chat", "--json", "--session", "s", input="one\n/tokens\ntwo\n/nothing\n")

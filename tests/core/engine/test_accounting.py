@@ -340,7 +340,7 @@ def test_what_a_call_has_cost_is_known_unknown_or_an_estimate() -> None:
     ctx = foveal.Context(model, tokenizer=ESTIMATE, clock=lambda: 0.0)
     messages: list[Any] = [user("hi"), {"role": "assistant", "content": "hello"}, user("more")]
     ctx.fit(messages)
-    assert (ctx.report().spent, ctx.report().unknown_calls) == (0.0, 1)
+    assert (ctx.report().spent, ctx.report().saved, ctx.report().unknown_calls) == (None, None, 1)
     ctx.observe({"prompt_tokens": 1_000, "completion_tokens": 200})
     ctx.fit([*messages, {"role": "assistant", "content": "yes"}, user("and?")])
     report = ctx.report()

@@ -301,6 +301,19 @@ def test_what_if_replays_the_log_beside_the_recording(opener: Any, shop: Any) ->
     panel.get_by_text("No replay yet").wait_for()
 
 
+def test_a_replay_that_the_server_refuses_shows_its_reason(opener: Any, shop: Any) -> None:
+    inspected = opener(shop, TITLE)
+    panel = inspected.panel("What if")
+    for window, reason in (("2e9", "a whole number from 1 to 1,000,000,000"), ("1e30", "in the query:")):
+        panel.get_by_label("Window (tokens)").fill(window)
+        panel.get_by_role("button", name="Replay", exact=True).click()
+        panel.get_by_text(reason).wait_for()
+    # The stream, and the question why: the browser itself reports both.
+    refused = "error: Failed to load resource: the server responded with a status of 400 (Bad Request)"
+    assert inspected.watched.complaints == [refused, refused]
+    inspected.watched.complaints.clear()
+
+
 def test_a_session_is_exported_and_copied_from_the_menu(opener: Any, shop: Any, tmp_path: Path) -> None:
     inspected = opener(shop, TITLE, permissions=["clipboard-read", "clipboard-write"])
     page = inspected.page

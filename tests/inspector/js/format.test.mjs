@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import * as format from "../../../../src/foveal/apps/inspector/static/format.js";
+import * as format from "../../../src/foveal/inspector/static/format.js";
 
 test("numbers are written as in the rest of Foveal", () => {
   assert.deepEqual([0, 999, 1234, 1234567].map(format.formatNumber), ["0", "999", "1,234", "1,234,567"]);
@@ -42,4 +42,12 @@ test("a time outside of the calendar is empty", () => {
 test("characters that cannot be seen are made visible", () => {
   assert.equal(format.oneLine("a\u202eb\n\tc\u0000"), "a\ufffdb c\ufffd");
   assert.equal(format.visibleText("a\u200bb\n\tc\r\n"), "a\ufffdb\n\tc\n");
+});
+
+test("a saving below zero is what reductions have cost so far", () => {
+  assert.deepEqual([null, 0.5, -0.0013].map(format.savedText), [
+    "",
+    "saved about $0.50",
+    "about $0.0013 more than sending everything so far",
+  ]);
 });

@@ -5,8 +5,8 @@ import {
   sessionAddress,
   sessionTitle,
   sortSessions,
-} from "../../../../src/foveal/apps/inspector/static/session_table.js";
-import { describeShares, sparklinePoints } from "../../../../src/foveal/apps/inspector/static/sparkline.js";
+} from "../../../src/foveal/inspector/static/session_table.js";
+import { describeShares, sparklinePoints } from "../../../src/foveal/inspector/static/sparkline.js";
 
 const ROWS = [
   { key: "a", title: "beta", active: 10, spent: null },
@@ -48,9 +48,14 @@ test("the chart stays in its box whatever the data holds", () => {
 });
 
 test("the chart is described in words", () => {
-  assert.equal(describeShares([], 0), "no requests");
-  assert.equal(
-    describeShares([0.1, 0.9, 0.5], 1200),
-    "window use over 1,200 requests: last 50.0 %, at most 90.0 %",
-  );
+  const describe = (shares, requests, reported) => describeShares({ key: "a", shares, requests, reported });
+  assert.equal(describe([], 0, 0), "no requests");
+  assert.equal(describe([0.1, 0.9, 0.5], 1200, 1200), "window use over 1,200 requests: last 50.0 %, at most 90.0 %");
+});
+
+test("requests without reported usage are counted, and their window use is unknown", () => {
+  const describe = (shares, reported) => describeShares({ key: "a", shares, requests: 49, reported });
+  assert.equal(describe([0.1, 0.5], 20), "window use over 20 of 49 requests: last 50.0 %, at most 50.0 %");
+  assert.equal(describe([], 0), "window use unknown: no usage was reported");
+  assert.equal(describe([], 49), "window use unknown: the model's window is not known");
 });

@@ -351,6 +351,26 @@ def test_a_due_prompt_is_submitted_once_after_earlier_messages(tmp_path: Path, f
     asyncio.run(main())
 
 
+def test_a_run_that_ends_at_its_limit_of_tool_calls_has_failed(tmp_path: Path, folder: Path) -> None:
+    async def main() -> None:
+        actor, clock = Actor({"look": [[("look", {})]]}), Clock()
+        table = {"name": "daily", "session": "news", "cron": "0 9 * * *", "prompt": "look"}
+        flags = {"schedule": [table], "max_tool_iterations": 1}
+        config = load(tmp_path, flags=flags, environ={}, user_folder=tmp_path)
+        async with opened(folder, actor, config=config, clock=clock) as (_, work):
+            clock.now += 86_400
+            work.wake()
+
+            async def is_over() -> bool:
+                return (await work.schedules.get("default", "daily")).result not in ("", "waiting")
+
+            await until(is_over)
+            assert (await work.schedules.get("default", "daily")).result == "failed"
+            assert actor.prompts == ["look"]
+
+    asyncio.run(main())
+
+
 def test_an_invalid_configured_schedule_is_named_in_the_error(tmp_path: Path) -> None:
     async def main() -> None:
         tables = [{"name": "daily", "session": "news", "cron": "whenever", "prompt": "What is new?"}]

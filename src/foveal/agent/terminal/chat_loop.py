@@ -45,6 +45,7 @@ class ChatLoop:
         self.state = state
         self.ui = ui
         self.failures: int = 0
+        """Messages that got no answer, and commands that failed."""
         self.has_left: bool = False
         self._queue: deque[str] = deque()
         self._running: asyncio.Task[None] | None = None
@@ -156,6 +157,8 @@ class ChatLoop:
                     self.ui.agent_event(event)
                     if isinstance(event, UserMessageStored):
                         self._list_attachments(message)
+                    if isinstance(event, TurnFinished) and event.why != "answered":
+                        self.failures += 1
                     if isinstance(event, STATUS_EVENTS):
                         self.ui.show_status(await session.report())
         finally:

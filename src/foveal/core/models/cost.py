@@ -69,12 +69,15 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.unpriced + max(0, self.answers + is_ahead - self.calls)
 
     def with_answer(self, seq: int) -> UsageTotals:
-        """Return the totals with one more answer of the model.
+        """Return the totals with one more answer of the model. Until usage is reported, its cost is unknown.
 
         Args:
             seq: The seq of the answer.
         """
-        return msgspec.structs.replace(self, answers=self.answers + 1, answered=seq)
+        told = msgspec.structs.replace(self, answers=self.answers + 1, answered=seq)
+        if self.calls:
+            return told
+        return msgspec.structs.replace(told, spent=self.spent or None, saved=self.saved or None)
 
     def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
         """Return the totals with the cost of a summary.

@@ -32,6 +32,7 @@ from foveal.core.log.events import (
     ThinkingLeftOut,
     Used,
 )
+from foveal.core.log.logged_requests import RequestFinder
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model, model
 from foveal.core.redaction import scrub
@@ -222,6 +223,8 @@ class SessionFigures:
         self._given_window = window
         self._recorded_window = 0
         self._totals = UsageTotals()
+        self._finder = RequestFinder()
+        self._closed_requests = 0
         self._shares = array("d")
         self._reductions = 0
         self._error = ""
@@ -234,6 +237,7 @@ class SessionFigures:
         if event.at is not None:
             self._times = (self._times[0] if self._times else event.at, event.at)
         fact = event.fact
+        self._closed_requests += self._finder.add(event) is not None
         match fact:
             case Opened():
                 from foveal.core.engine.settings import recorded_window  # loads the engine
@@ -283,7 +287,8 @@ class SessionFigures:
             window=self.window,
             used=totals.last.prompt if totals.last is not None else 0,
             shares=tuple(round(share, 4) for share in _thinned(self._shares)),
-            requests=totals.calls or totals.answers,
+            requests=self._closed_requests + (self._finder.open is not None),
+            reported=totals.calls,
             spent=totals.spent if totals.calls else None,
             unknown_calls=totals.unknown_calls,
             cache_share=round(totals.cache_read / prompts, 4) if prompts else None,

@@ -51,10 +51,14 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     window: int = 0
     """Tokens in the model's window; 0 if unknown."""
     used: int = 0
-    """Tokens of the last request."""
+    """Tokens of the last request with reported usage."""
     shares: tuple[float, ...] = ()
-    """Share of the window that each request took; of more than `MAX_ROW_SHARES`, an even choice."""
+    """Share of the window that each request with reported usage took; of more than `MAX_ROW_SHARES`, an even
+    choice."""
     requests: int = 0
+    """Requests that the log shows, with reported usage or without."""
+    reported: int = 0
+    """Requests with reported usage."""
     spent: float | None = None
     """Dollars of the calls whose price is known; None if it is known of none."""
     unknown_calls: int = 0

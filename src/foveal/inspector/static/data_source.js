@@ -205,7 +205,8 @@ export class DataSource {
    */
   whatIf(parameters, onProgress, signal) {
     return new Promise((resolve, reject) => {
-      const stream = new EventSource(apiUrl("whatif", { id: this.id, ...parameters }));
+      const url = apiUrl("whatif", { id: this.id, ...parameters });
+      const stream = new EventSource(url);
       /** @param {() => void} settle */
       const end = (settle) => {
         stream.close();
@@ -218,11 +219,28 @@ export class DataSource {
       );
       stream.addEventListener("login", () => end(() => reject(new Problem("Your login has ended. Log in again.", "login"))));
       // A replay that breaks off is not started again by the browser.
-      stream.addEventListener("error", () =>
-        end(() => reject(new Problem("The connection ended before the replay was finished. Try it again."))),
-      );
+      stream.addEventListener("error", () => {
+        const isRefused = stream.readyState === EventSource.CLOSED;
+        end(() => void this.whyBroken(url, isRefused).then(reject));
+      });
       signal?.addEventListener("abort", () => end(() => reject(new Problem("The replay was stopped.", "stopped"))));
     });
+  }
+
+  /**
+   * Return why a replay broke off. A browser does not tell a page what a refused stream answered, so that is asked
+   * once more.
+   * @param {string} url
+   * @param {boolean} isRefused
+   * @returns {Promise<Problem>}
+   */
+  async whyBroken(url, isRefused) {
+    const asked = new AbortController();
+    const options = { credentials: /** @type {const} */ ("same-origin"), signal: asked.signal };
+    const response = isRefused ? await fetch(url, options).catch(() => null) : null;
+    if (response && !response.ok) return responseProblem(response, await response.json().catch(() => null));
+    asked.abort();
+    return new Problem("The connection ended before the replay was finished. Try it again.");
   }
 
   /**
@@ -278,9 +296,19 @@ export class DataSource {
     }
     const body = await response.json().catch(() => null);
     if (response.ok && body !== null) return body;
-    const { message = "", code = "" } = body?.error ?? {};
-    throw new Problem(message || statusText(response.status), code, response.status);
+    throw responseProblem(response, body);
   }
+}
+
+/**
+ * Return the reason that the server gave with a refusal.
+ * @param {Response} response
+ * @param {any} body
+ * @returns {Problem}
+ */
+function responseProblem(response, body) {
+  const { message = "", code = "" } = body?.error ?? {};
+  return new Problem(message || statusText(response.status), code, response.status);
 }
 
 /**

@@ -55,6 +55,17 @@ export function formatDollars(amount) {
 }
 
 /**
+ * Return an estimate of what reductions have saved. Early on, a cut can cost more than it has saved so far.
+ * @param {number | null | undefined} saved
+ * @returns {string}
+ */
+export function savedText(saved) {
+  if (saved === null || saved === undefined) return "";
+  if (saved >= 0) return `saved about ${formatDollars(saved)}`;
+  return `about ${formatDollars(-saved)} more than sending everything so far`;
+}
+
+/**
  * Return what the calls of a session have cost: what is known, and of how many calls it is not known. "" if there were
  * no calls.
  * @param {{ spent: number | null, unpriced: number, requests: { used: number }[] }} timeline

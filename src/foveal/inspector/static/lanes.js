@@ -162,9 +162,12 @@ function laneChart(layout, lane) {
     const height = 3 + clampShare(tick.share) * (LANE_HEIGHT - 4);
     return `M${x(tick.time)} ${LANE_HEIGHT}V${Math.round((LANE_HEIGHT - height) * 10) / 10}`;
   });
-  const shares = lane.ticks.map((tick) => tick.share);
   const times = `from ${formatTime(lane.begin)} to ${formatTime(lane.end)}`;
-  const label = `${times}; ${describeShares(shares, lane.row.requests ?? 0)}; ${formatNumber(lane.starts.length)} began from it`;
+  const shares = lane.ticks.map((tick) => tick.share);
+  const requests = Math.max(lane.row.requests ?? 0, shares.length);
+  const reported = Math.max(lane.row.reported ?? 0, shares.length);
+  const use = describeShares({ ...lane.row, shares, requests, reported });
+  const label = `${times}; ${use}; ${formatNumber(lane.starts.length)} began from it`;
   return svg(
     "svg",
     {

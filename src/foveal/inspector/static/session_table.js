@@ -19,7 +19,7 @@ import {
   formatTime,
   oneLine,
 } from "./format.js";
-import { createSparkline } from "./sparkline.js";
+import { createSparkline, whyNoShare } from "./sparkline.js";
 
 /** @typedef {import("./types.js").SessionRow} SessionRow */
 
@@ -288,9 +288,12 @@ function activeCell(row) {
  */
 function useCell(row) {
   const shares = row.shares ?? [];
+  if (shares.length === 0 && row.requests) {
+    return [createSparkline(row), el("span", { class: "session-use", title: whyNoShare(row) }, "unknown")];
+  }
   const share = shares.length > 0 ? formatPercent(lastShare(row)) : row.partial ? NOT_YET : "none";
   const size = row.window ? `${formatShort(row.used ?? 0)} of ${formatShort(row.window)} tokens` : "";
-  return [createSparkline(shares, row.requests ?? 0), el("span", { class: "session-use", title: size }, share)];
+  return [createSparkline(row), el("span", { class: "session-use", title: size }, share)];
 }
 
 /**

@@ -9,7 +9,7 @@ import { problemText } from "./data_source.js";
 import { clear, el, on } from "./dom.js";
 import { createExportButton } from "./export_button.js";
 import { FilterBar } from "./filters.js";
-import { formatDollars, formatNumber, oneLine, sessionCost } from "./format.js";
+import { formatNumber, oneLine, savedText, sessionCost } from "./format.js";
 import { createHelp } from "./help.js";
 import { connectKeys } from "./keyboard.js";
 import { appendLive, createLiveControl } from "./live.js";
@@ -249,7 +249,7 @@ function addHeadFacts({ timeline }, head) {
   const facts = [
     timeline.window ? `window ${formatNumber(timeline.window)}` : "",
     sessionCost(timeline),
-    timeline.saved === null ? "" : `saved about ${formatDollars(timeline.saved)}`,
+    savedText(timeline.saved),
   ];
   const about = head.querySelector(".about");
   const known = facts.filter(Boolean).join(" · ");

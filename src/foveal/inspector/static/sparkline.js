@@ -5,21 +5,22 @@
  */
 
 import { svg } from "./dom.js";
-import { formatCount, formatPercent } from "./format.js";
+import { formatCount, formatNumber, formatPercent } from "./format.js";
 
 const SPARK_WIDTH = 120;
 const SPARK_HEIGHT = 24;
 /** Space above a full window, so that a line at 100 % is not cut. */
 const SPARK_PADDING = 2;
 
+/** @typedef {import("./types.js").SessionRow} SessionRow */
+
 /**
- * Return the chart of shares of the window, from 0 to 1, oldest first.
- * @param {readonly number[]} shares
- * @param {number} requests how many requests the session has; `shares` may be thinned
+ * Return the chart of the shares of the window that a session's requests took, oldest first.
+ * @param {SessionRow} row
  * @returns {SVGSVGElement}
  */
-export function createSparkline(shares, requests) {
-  const line = sparklinePoints(shares);
+export function createSparkline(row) {
+  const line = sparklinePoints(row.shares ?? []);
   const baseline = SPARK_HEIGHT - SPARK_PADDING;
   const points = line.map(([x, y]) => `${x},${y}`).join(" ");
   const last = line[line.length - 1];
@@ -29,7 +30,7 @@ export function createSparkline(shares, requests) {
       class: "sparkline",
       viewBox: `0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`,
       role: "img",
-      "aria-label": describeShares(shares, requests),
+      "aria-label": describeShares(row),
     },
     svg("line", { class: "sparkline-full", x1: 0, x2: SPARK_WIDTH, y1: SPARK_PADDING, y2: SPARK_PADDING }),
     svg("line", { class: "sparkline-base", x1: 0, x2: SPARK_WIDTH, y1: baseline, y2: baseline }),
@@ -60,16 +61,27 @@ export function sparklinePoints(shares) {
 
 /**
  * Return the chart in words.
- * @param {readonly number[]} shares
- * @param {number} requests
+ * @param {SessionRow} row
  * @returns {string}
  */
-export function describeShares(shares, requests) {
-  if (shares.length === 0) return "no requests";
+export function describeShares(row) {
+  const { shares = [], requests = 0, reported = 0 } = row;
+  if (requests === 0) return "no requests";
+  if (shares.length === 0) return `window use unknown: ${whyNoShare(row)}`;
   const most = shares.reduce((highest, share) => Math.max(highest, share), 0);
   const last = shares[shares.length - 1];
-  const count = formatCount(Math.max(requests, shares.length), "request");
+  const known = reported < requests ? `${formatNumber(reported)} of ` : "";
+  const count = `${known}${formatCount(requests, "request")}`;
   return `window use over ${count}: last ${formatPercent(last)}, at most ${formatPercent(most)}`;
+}
+
+/**
+ * Return why no share of the window is known for the requests of a session.
+ * @param {SessionRow} row
+ * @returns {string}
+ */
+export function whyNoShare(row) {
+  return row.reported ? "the model's window is not known" : "no usage was reported";
 }
 
 /**

@@ -161,9 +161,10 @@
  * @property {number} [events]
  * @property {number} [bytes]
  * @property {number} [window]
- * @property {number} [used]
- * @property {number[]} [shares]
+ * @property {number} [used] tokens of the last request with reported usage
+ * @property {number[]} [shares] of the window, of the requests with reported usage; may be thinned
  * @property {number} [requests]
+ * @property {number} [reported] requests with reported usage
  * @property {number | null} [spent]
  * @property {number} [unknown_calls] calls that are not part of `spent`
  * @property {number | null} [cache_share]

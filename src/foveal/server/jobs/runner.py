@@ -68,8 +68,8 @@ class JobRunner:
         outcome = await self._run(job, number)
         if outcome.why == "stopped" and self._service.runtime.is_closing:
             raise asyncio.CancelledError  # the server stops: the job stays open
-        if outcome.why != "failed":
-            return await self._end(job, result="stopped" if outcome.why == "stopped" else "answered")
+        if outcome.why in ("answered", "stopped"):
+            return await self._end(job, result=outcome.why)
         if outcome.code in RETRYABLE_CODES and number + 1 < self._max_attempts:
             await self._schedules.mark_retrying(job)
             return "later"
