@@ -75,7 +75,7 @@ from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, MessageTokens
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
-from foveal.core.view.fold import advance, effective_events, fold
+from foveal.core.view.fold import EffectiveLog, effective_events, fold, needs_refold
 from foveal.core.view.view import View
 from foveal.core.wire.overflow_errors import recognise_overflow
 from foveal.core.wire.refused_state import refused_encryption, refused_thinking
@@ -140,8 +140,7 @@ class Engine:
         if view is not None:
             self.view: View = view
         elif state is None:
-            self.view = fold(self.log, MessageTokens(counter))
-            self._recount()
+            self._fold(MessageTokens(counter))
             for event in self.log:
                 self._learn(event, self._units(event))
         else:
@@ -229,24 +228,12 @@ class Engine:
         summary is followed by the failures of summarisers that should have written it. `limits` apply to this call
         only and take precedence over those of the tool and the policy."""
         event = Event(self.next_seq, fact, at)
-        self.next_seq += 1
-        self.log.append(event)
-        before = self.view
-        self.view = advance(self.view, event, self.log)
+        folded_again = self.take_over(event)
         self._names_ahead.note(event)
-        if self.view is not before:  # the fact changed which earlier ones count, so the log was folded again
-            self._effective, self.all_effective = None, False
-            self._recount()
-            self._learn(event, self._units(event))
-            self.prefix_mover = self.prefix_mover or event
-        else:
-            if self._effective is not None:
-                self._effective.append(event)
-            self._account(event)
-            if isinstance(fact, ToolReturned):
-                self._clip(event, fact, limits)
-                if self.view.late_results[-1:] == [event.seq]:
-                    self.prefix_mover = self.prefix_mover or event
+        if isinstance(fact, ToolReturned) and not folded_again:
+            self._clip(event, fact, limits)
+            if self.view.late_results[-1:] == [event.seq]:
+                self.prefix_mover = self.prefix_mover or event
         if isinstance(fact, Compacted):
             for failure in summariser_failures(fact):
                 self.append(failure, at=at)
@@ -254,6 +241,23 @@ class Engine:
         if self._answer.is_outdated_by(fact) and thinking.is_bound and event.seq in thinking.seqs:
             self.append(ThinkingLeftOut(), at=at)
         return event
+
+    def take_over(self, event: Event) -> bool:
+        """Take over the next event of a log that is whole in memory, as it is: nothing follows from it. Return
+        whether the log was folded again, because the event changes which earlier ones are effective."""
+        self.next_seq = event.seq + 1
+        self.log.append(event)
+        if needs_refold(event.fact, self.view):
+            self.all_effective = False
+            self._fold(self.view.meter)
+            self._learn(event, self._units(event))
+            self.prefix_mover = self.prefix_mover or event
+            return True
+        self.view.advance(event)
+        if self._effective is not None:
+            self._effective.append(event)
+        self._account(event)
+        return False
 
     @contextmanager
     def recording(self, facts: Iterable[AnyFact]) -> Iterator[None]:
@@ -304,9 +308,11 @@ class Engine:
         if isinstance(fact, Overflowed | Used):
             self._apply_learned_limits()
 
-    def _recount(self) -> None:
-        """Count the messages that still count; usage and costs stay as they are."""
-        self.unreduced_units = sum(map(self._units, self.effective_log))
+    def _fold(self, meter: MessageTokens) -> None:
+        """Fold the log, and count its effective messages; usage and costs stay as they are."""
+        effective = EffectiveLog.of(self.log)
+        self.view, self._effective = effective.view(meter), effective.events
+        self.unreduced_units = sum(map(self._units, effective.events))
 
     def _clip(self, event: Event, fact: ToolReturned, call_limits: Limits | None) -> None:
         found = self.view.find(event.seq)
@@ -369,6 +375,7 @@ class Engine:
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
         known = BudgetTerms(
+            self.policy,
             self.model,
             self.caps,
             self.provider_limits,
@@ -377,7 +384,7 @@ class Engine:
             self.view.permanent_units,
         )
         if self._budget is None or self._budget[0] != known:
-            self._budget = known, known.plan(self.policy)
+            self._budget = known, known.plan()
         budget = self._budget[1]
         self._hard_limit = budget.hard
         return budget

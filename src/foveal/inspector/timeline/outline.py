@@ -10,6 +10,7 @@ import msgspec
 from foveal.core.log.events import Event
 from foveal.core.tokens.counter import FunctionCounter
 from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.fold import EffectiveLog
 from foveal.inspector.timeline.rows import TimelineRows
 from foveal.inspector.timeline.timeline import Timeline
 from foveal.inspector.timeline.view_tracker import ViewTracker
@@ -20,7 +21,8 @@ _UNCOUNTED: Final = FunctionCounter("uncounted", lambda text: 1, exact=False, li
 
 def timeline_outline(session: str, log: Sequence[Event], rows: TimelineRows) -> Timeline:
     """Return the outline of a log; its rows stay in `rows` for the timeline."""
-    changes = ViewTracker(MessageTokens(_UNCOUNTED)).fold_all(log)
+    effective = EffectiveLog.of(log)
+    changes = ViewTracker(log, effective.view(MessageTokens(_UNCOUNTED)), effective.events).newest_request()
     return Timeline(
         id=session,
         outline=True,
