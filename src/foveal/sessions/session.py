@@ -36,7 +36,7 @@ from foveal.core.engine.context_arguments import (
     checked_list,
 )
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.event_status import EventStatus
+from foveal.core.engine.event_status import EventStatus, event_status
 from foveal.core.engine.operations import (
     drop_fact,
     expand_facts,
@@ -46,7 +46,7 @@ from foveal.core.engine.operations import (
     supersede_fact,
     undo_fact,
 )
-from foveal.core.engine.report import Report, event_status, report
+from foveal.core.engine.report import Report, report
 from foveal.core.engine.settings import (
     EngineSettings,
     SettingArguments,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET, Raw, UnsetType
 
-from foveal.core.engine.report import instruction_category, result_category, step_category
+from foveal.core.engine.event_status import instruction_category, result_category, step_category
 from foveal.core.log.events import (
     AnyFact,
     Call,
