@@ -31,10 +31,8 @@ from foveal.core.log.events import (
     kind,
 )
 from foveal.core.log.ranges import is_within
-from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.fold import EffectiveLog, effective_events
 from foveal.core.view.steps import (
-    NO_RESULT,
     PASSED_RULE,
     CoveredRange,
     Level,
@@ -43,6 +41,7 @@ from foveal.core.view.steps import (
     foreign_summary_seq,
     hidden_ranges,
 )
+from foveal.core.view.synthetic_results import synthetic_units
 from foveal.core.view.view import View
 from foveal.core.wire.tool_loading import LOADED_TOOLS_SOURCE
 
@@ -267,7 +266,7 @@ def _part_units(view: View) -> Iterator[tuple[str, int, int]]:
         yield step_category(step), step.utterance.seq, step.utterance.units(meter)
         for slot in step.slots:
             if slot.result is None:
-                yield "placeholders", -1, PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
+                yield "placeholders", -1, synthetic_units(meter)
             else:
                 yield result_category(slot.result), slot.result.seq, slot.result.units(meter)
 

@@ -38,12 +38,12 @@ from foveal.core.log.events import (
     UserSaid,
     handle,
 )
+from foveal.core.log.original_text import original_text
 from foveal.core.log.ranges import seqs_outside
-from foveal.core.tokens.message_tokens import PER_MESSAGE
-from foveal.core.view.steps import NO_RESULT, PASSED_RULE, ShownMessage, Step, foreign_summary_seq
+from foveal.core.view.steps import PASSED_RULE, ShownMessage, Step, foreign_summary_seq
+from foveal.core.view.synthetic_results import NO_RESULT, synthetic_units
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
-from foveal.core.wire.event_text import original_text
 from foveal.inspector.timeline.event_sentences import preview_text
 from foveal.inspector.timeline.request_rows import key_seq
 from foveal.inspector.timeline.timeline import ViewChange
@@ -234,8 +234,7 @@ class ViewTracker:
         return _Shown(shown.level, category, shown.units(self._meter), by, rule, preview, place)
 
     def _no_result(self, place: int) -> _Shown:
-        units = PER_MESSAGE + self._meter.text(-1, -1, -1, NO_RESULT)
-        return _Shown("full", "placeholders", units, preview=NO_RESULT, place=place)
+        return _Shown("full", "placeholders", synthetic_units(self._meter), preview=NO_RESULT, place=place)
 
     def _hidden(self, seq: int) -> _Shown:
         """Return the state of a message that is not in the request."""
