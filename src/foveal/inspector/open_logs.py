@@ -104,7 +104,7 @@ class OpenLog:
         return self._outline
 
     def _make_outline(self) -> Timeline:
-        from foveal.inspector.timeline.outline import timeline_outline
+        from foveal.inspector.timeline.builder import timeline_outline
         from foveal.inspector.timeline.rows import TimelineRows
 
         self._rows = self._rows or TimelineRows()

@@ -32,7 +32,6 @@ from foveal.core.compaction.plan import NoPlan, Plan, plan_range
 from foveal.core.compaction.summary_dialogue import ledger_summary
 from foveal.core.engine.awaited_answer import AwaitedAnswer
 from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
-from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
     BudgetTerms,
@@ -42,6 +41,7 @@ from foveal.core.engine.overflow import (
     overflow_error,
     refill_note,
     refused_request,
+    silent_overflow_reason,
 )
 from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.prefix import may_move_prefix
@@ -54,10 +54,14 @@ from foveal.core.log.events import (
     Compacted,
     CompactionFailed,
     Event,
+    Expanded,
     ModelSaid,
     Noted,
     Opened,
     Overflowed,
+    Pinned,
+    Reverted,
+    Rewound,
     ThinkingLeftOut,
     ToolReturned,
     Used,
@@ -71,7 +75,7 @@ from foveal.core.policies import Moment, Policy, decide, ladder
 from foveal.core.policies.ladder.media_limits import exceeds_media_limits
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
-from foveal.core.tokens.calibration import Calibration
+from foveal.core.tokens.calibration import NEVER_MEASURED, Calibration
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, MessageTokens
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
@@ -299,7 +303,7 @@ class Engine:
                 self.usage_totals = self.usage_totals.with_answer()
             return
         self.provider_limits = self.provider_limits.after(fact)
-        self._learned = calibrate(self._learned, event, window=self.model.window)
+        self._learned = _calibrate(self._learned, event, window=self.model.window)
         if isinstance(fact, Used):
             self.usage_totals = self.usage_totals.after(fact, self.model)
         elif isinstance(fact, Compacted | CompactionFailed):
@@ -352,7 +356,7 @@ class Engine:
         if not self._learned.needs_anchoring:
             return self._learned
         if self._anchored is None or self._anchored[0] != self.next_seq:
-            anchored = anchor_at_view(self._learned, self.view, units=self.total_units)
+            anchored = _anchor_at_view(self._learned, self.view, units=self.total_units)
             self._anchored = (self.next_seq, anchored)
         return self._anchored[1]
 
@@ -588,11 +592,44 @@ class Engine:
         self._learned = first_calibration(model, self.view.meter.counter)
         self._anchored = None
         for event in self.log:
-            self._learned = calibrate(self._learned, event, window=model.window)
+            self._learned = _calibrate(self._learned, event, window=model.window)
         self._apply_learned_limits()
 
     def _apply_learned_limits(self) -> None:
         self.model = self.provider_limits.limit_model(self.model)
+
+
+def _calibrate(calibration: Calibration, event: Event, *, window: int) -> Calibration:
+    """Return what is known of the provider's counting after one more event. Reports of other models are ignored,
+    so the log gives the same calibration whenever it is folded."""
+    fact = event.fact
+    if isinstance(fact, Reverted):
+        return calibration.reverted(fact.target, event.seq)
+    shows_again = isinstance(fact, Rewound | Expanded) or (isinstance(fact, Pinned) and fact.whole)
+    if shows_again or may_move_prefix(fact):
+        return calibration.reduced(event.seq)
+    if not isinstance(fact, Used) or silent_overflow_reason(
+        prompt=fact.prompt, predicted=fact.predicted, window=window
+    ):
+        return calibration
+    return calibration.observe(
+        fact.units,
+        fact.prompt,
+        model=fact.model,
+        until=fact.until,
+        unreduced=fact.unreduced,
+        predicted=fact.predicted,
+    )
+
+
+def _anchor_at_view(calibration: Calibration, view: View, *, units: int) -> Calibration:
+    """Return the calibration with the anchor at the request of a view, which takes `units` in all."""
+    # The span of a summary's seq measures the events around it. A summary is often larger than these, so their
+    # error would grow with every further summary: it counts as text that was not measured.
+    shown = (
+        (NEVER_MEASURED if step.covers else step.utterance.seq, view.units_of(step)) for step in view.steps
+    )
+    return calibration.anchored(units, shown)
 
 
 def _is_paid(fact: AnyFact) -> bool:

@@ -1,9 +1,13 @@
-"""Builds the timeline of a session from its events, as the session grows."""
+"""Builds the timeline of a session as it grows, and the outline of a long log.
+
+The engine takes over each event of the log, as it did when the session was recorded: it folds the view, learns how
+the provider counts and what its limits are, and sums the costs. The builder only notes what each event changed.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, cast
 
@@ -28,7 +32,9 @@ from foveal.core.models.budget import Caps
 from foveal.core.models.model import model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import PRESETS, PresetName
-from foveal.core.tokens.counter import Counter
+from foveal.core.tokens.counter import Counter, FunctionCounter
+from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.fold import EffectiveLog
 from foveal.inspector.timeline.reduction_cards import ReductionCards
 from foveal.inspector.timeline.request_rows import RequestRows, RequestSize, key_seq
 from foveal.inspector.timeline.rows import TimelineRows
@@ -38,6 +44,9 @@ from foveal.inspector.timeline.view_tracker import ViewTracker
 _at = attrgetter("at")
 _CARDS: Final = (Clipped, Masked, Dropped, Compacted, CompactionFailed)
 """Facts that get a card, except a clip of what no request has shown yet."""
+
+_UNCOUNTED: Final = FunctionCounter("uncounted", lambda text: 1, exact=False, limit=1_000)
+"""Counts nothing: levels do not depend on sizes, and counting takes as long as everything else."""
 
 
 class InspectedSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,3 +209,17 @@ class TimelineBuilder:
         view = self._engine.view
         first = min(change.place if change.place >= 0 else key_seq(change.key) for change in changes)
         return sum(view.units_of(step) for step in view.steps if step.seq > first)
+
+
+def timeline_outline(session: str, log: Sequence[Event], rows: TimelineRows) -> Timeline:
+    """Return the outline of a long log: its rows and the newest request, before sizes and earlier requests are
+    known. Its rows stay in `rows` for the timeline."""
+    effective = EffectiveLog.of(log)
+    changes = ViewTracker(log, effective.view(MessageTokens(_UNCOUNTED)), effective.events).newest_request()
+    return Timeline(
+        id=session,
+        outline=True,
+        next=log[-1].seq + 1 if log else 0,
+        rows=tuple(map(rows.row, log)),
+        changes=tuple(msgspec.structs.replace(change, units=0) for change in changes),
+    )
