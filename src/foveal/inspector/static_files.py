@@ -1,7 +1,8 @@
 """Scripts, styles and the icon of the pages, and bundles of them.
 
-A bundle is one script made of all modules. They have only static named imports, and no top-level name occurs twice (a test checks both). So it is
-their text in the order of their imports, without the import lines and the word `export`.
+A bundle is one script made of all modules. They have only static named imports, and no top-level name occurs twice
+(a test checks both). So it is their text in the order of their imports, without the import lines and the word
+`export`.
 """
 
 from __future__ import annotations
