@@ -23,8 +23,8 @@ from foveal.inspector.static_files import script_bundle
 from support.npm_clients import Client, installed
 from support.paths import TESTS
 
-STATIC: Final = Path(foveal.__file__).parent / "apps" / "inspector" / "static"
-UNIT_TESTS: Final = sorted((TESTS / "apps" / "inspector" / "js").glob("*.test.mjs"))
+STATIC: Final = Path(foveal.__file__).parent / "inspector" / "static"
+UNIT_TESTS: Final = sorted((TESTS / "inspector" / "js").glob("*.test.mjs"))
 TYPESCRIPT: Final = Client("typescript", "7.0.2", "tsc")
 NODE_TIMEOUT_S: Final = 120
 MAX_MODULE_LINES: Final = 500
@@ -56,6 +56,11 @@ ALLOWED_ADDRESS: Final = re.compile(r"http://www\.w3\.org/\S*")
 def sources() -> dict[str, str]:
     """Return the text of every module by its file name."""
     return {path.name: path.read_text("utf-8") for path in sorted(STATIC.glob("*.js"))}
+
+
+def test_the_modules_and_their_tests_are_found() -> None:
+    assert "main.js" in sources()
+    assert UNIT_TESTS
 
 
 def code_of(name: str) -> str:

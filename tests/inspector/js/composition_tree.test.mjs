@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { compositionAt, predictionError } from "../../../../src/foveal/apps/inspector/static/composition_tree.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+import { compositionAt, predictionError } from "../../../src/foveal/inspector/static/composition_tree.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 const session = () =>
   new TimelineState({

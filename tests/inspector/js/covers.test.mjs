@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { coversOf } from "../../../../src/foveal/apps/inspector/static/covers.js";
-import { LogEntries } from "../../../../src/foveal/apps/inspector/static/log_entries.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+import { coversOf } from "../../../src/foveal/inspector/static/covers.js";
+import { LogEntries } from "../../../src/foveal/inspector/static/log_entries.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 const NO_FILTERS = { roles: [], tools: [], levels: [], text: "" };
 /** e1 is dropped by e3, then covered by the summaries e4 and e5; e6 takes e5 back. */

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { expansionSize, growthSentence, whyTooLarge } from "../../../../src/foveal/apps/inspector/static/expansion_size.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+import { expansionSize, growthSentence, whyTooLarge } from "../../../src/foveal/inspector/static/expansion_size.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 const session = (limit) =>
   new TimelineState({

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import * as format from "../../../../src/foveal/apps/inspector/static/format.js";
+import * as format from "../../../src/foveal/inspector/static/format.js";
 
 test("numbers are written as in the rest of Foveal", () => {
   assert.deepEqual([0, 999, 1234, 1234567].map(format.formatNumber), ["0", "999", "1,234", "1,234,567"]);

@@ -6,7 +6,7 @@ import {
   axisShare,
   layOutLanes,
   relatedKeys,
-} from "../../../../src/foveal/apps/inspector/static/lane_layout.js";
+} from "../../../src/foveal/inspector/static/lane_layout.js";
 
 const row = (key, first, last, more = {}) => ({ key, times: [first, last], ...more });
 const names = (layout) => layout.lanes.map((lane) => `${" ".repeat(lane.depth)}${lane.row.key} ${lane.relation}`);

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { AppState, initialState } from "../../../../src/foveal/apps/inspector/static/app_state.js";
-import { LiveFeed, RECONNECT_DELAYS_MS, appendLive, lostServerText } from "../../../../src/foveal/apps/inspector/static/live.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+import { AppState, initialState } from "../../../src/foveal/inspector/static/app_state.js";
+import { LiveFeed, RECONNECT_DELAYS_MS, appendLive, lostServerText } from "../../../src/foveal/inspector/static/live.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 /** A feed with its connections, what it received, and the states it went through. */
 function followed() {

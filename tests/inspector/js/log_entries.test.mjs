@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { LogEntries, countRolesAndTools } from "../../../../src/foveal/apps/inspector/static/log_entries.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+import { LogEntries, countRolesAndTools } from "../../../src/foveal/inspector/static/log_entries.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 const NO_FILTERS = { roles: [], tools: [], levels: [], text: "" };
 const TIMELINE = new TimelineState({

@@ -5,8 +5,8 @@ import {
   laterMessages,
   pinOfMessage,
   supersessionOf,
-} from "../../../../src/foveal/apps/inspector/static/message_marks.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+} from "../../../src/foveal/inspector/static/message_marks.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 /** e0 and e2 are messages of the user; e3 pins e0, e4 says that e2 replaces it, e5 and e6 take both back. */
 function timelineUntil(last) {

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Problem } from "../../../../src/foveal/apps/inspector/static/data_source.js";
-import { OfflineData } from "../../../../src/foveal/apps/inspector/static/offline_data.js";
+import { Problem } from "../../../src/foveal/inspector/static/data_source.js";
+import { OfflineData } from "../../../src/foveal/inspector/static/offline_data.js";
 
 const message = (key, text) => ({ key, parts: [{ kind: "text", text }] });
 const change = (at, key, level, by = -1) => ({ at, key, level, by, units: 1, category: "results" });

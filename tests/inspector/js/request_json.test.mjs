@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { requestJson } from "../../../../src/foveal/apps/inspector/static/request_json.js";
+import { requestJson } from "../../../src/foveal/inspector/static/request_json.js";
 
 test("the body of the command is the request", () => {
   const body = { model: "gpt", messages: [{ role: "user", content: "END\n<<'END'" }] };

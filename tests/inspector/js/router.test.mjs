@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { initialState } from "../../../../src/foveal/apps/inspector/static/app_state.js";
-import { readFragment, writeFragment } from "../../../../src/foveal/apps/inspector/static/router.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+import { initialState } from "../../../src/foveal/inspector/static/app_state.js";
+import { readFragment, writeFragment } from "../../../src/foveal/inspector/static/router.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 const TIMELINE = new TimelineState({
   id: "s",

@@ -5,8 +5,8 @@ import {
   sessionAddress,
   sessionTitle,
   sortSessions,
-} from "../../../../src/foveal/apps/inspector/static/session_table.js";
-import { describeShares, sparklinePoints } from "../../../../src/foveal/apps/inspector/static/sparkline.js";
+} from "../../../src/foveal/inspector/static/session_table.js";
+import { describeShares, sparklinePoints } from "../../../src/foveal/inspector/static/sparkline.js";
 
 const ROWS = [
   { key: "a", title: "beta", active: 10, spent: null },

@@ -6,8 +6,8 @@ import {
   placeOfStatement,
   statementsPoint,
   statementsSentence,
-} from "../../../../src/foveal/apps/inspector/static/statement_groups.js";
-import { TimelineState } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+} from "../../../src/foveal/inspector/static/statement_groups.js";
+import { TimelineState } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 const said = (handle, text, shown = "verbatim", replaced_by = "") => ({ handle, text, kind: "rule", shown, replaced_by });
 const STATEMENTS = [

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { ANSWER_MS, StatusLine } from "../../../../src/foveal/apps/inspector/static/status_line.js";
+import { ANSWER_MS, StatusLine } from "../../../src/foveal/inspector/static/status_line.js";
 
 /** A status line and the texts that it has shown. */
 function shown(context) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { diffLines, diffLists } from "../../../../src/foveal/apps/inspector/static/text_diff.js";
+import { diffLines, diffLists } from "../../../src/foveal/inspector/static/text_diff.js";
 
 /** Applies a diff: what it makes of the first list. */
 function applied(a, b, steps) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { TimelineState, seqOfKey } from "../../../../src/foveal/apps/inspector/static/timeline_state.js";
+import { TimelineState, seqOfKey } from "../../../src/foveal/inspector/static/timeline_state.js";
 
 const said = (seq, units = 10) => ({ seq, kind: "user_said", category: "user", units, preview: `message ${seq}` });
 const shown = (at, key, level, more = {}) => ({

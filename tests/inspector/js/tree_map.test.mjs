@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { treeMapLayout } from "../../../../src/foveal/apps/inspector/static/tree_map.js";
+import { treeMapLayout } from "../../../src/foveal/inspector/static/tree_map.js";
 
 test("areas are proportional to the values and fill the map", () => {
   const boxes = treeMapLayout([6, 6, 4, 3, 2, 2, 1], 600, 400);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { joinHits, showsText, visibleSpans } from "../../../../src/foveal/apps/inspector/static/visible_spans.js";
+import { joinHits, showsText, visibleSpans } from "../../../src/foveal/inspector/static/visible_spans.js";
 
 const REQUESTS = [2, 5, 8, 11, 14].map((at, index) => ({ at, number: index + 1 }));
 const change = (at, level, by = -1) => ({ at, key: "e1", level, by });

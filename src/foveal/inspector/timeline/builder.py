@@ -1,4 +1,4 @@
-"""Builds the timeline of a session as it grows, and the outline of a long log.
+"""Builds the timeline of a growing session, and the outline of a long log.
 
 The engine takes over each event of the log, as it did when the session was recorded: it folds the view, learns how
 the provider counts and what its limits are, and sums the costs. The builder only notes what each event changed.
