@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 import foveal
-from foveal.inspector.script_bundle import script_bundle
+from foveal.inspector.static_files import script_bundle
 from support.npm_clients import Client, installed
 from support.paths import TESTS
 
@@ -56,6 +56,11 @@ ALLOWED_ADDRESS: Final = re.compile(r"http://www\.w3\.org/\S*")
 def sources() -> dict[str, str]:
     """Return the text of every module by its file name."""
     return {path.name: path.read_text("utf-8") for path in sorted(STATIC.glob("*.js"))}
+
+
+def test_the_modules_and_their_tests_are_found() -> None:
+    assert "main.js" in sources()
+    assert UNIT_TESTS
 
 
 def code_of(name: str) -> str:

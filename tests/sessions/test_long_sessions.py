@@ -20,7 +20,7 @@ from foveal.core.compaction.summariser_protocol import DraftRequest
 from foveal.core.compaction.summary import SummarySource, ledger_summary
 from foveal.core.engine import Engine
 from foveal.core.engine.beside_range import likely_names_outside, summaries_in
-from foveal.core.engine.report import event_status
+from foveal.core.engine.event_status import event_status
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log import (
     AnyFact,

@@ -165,8 +165,7 @@ async def _serve(args: Namespace) -> int:
 
 def _load_engine() -> None:
     """Load what the first timeline needs, while the browser opens."""
-    import foveal.inspector.timeline.builder
-    import foveal.inspector.timeline.outline  # noqa: F401
+    import foveal.inspector.timeline.builder  # noqa: F401
     from foveal.core.tokens.counter import counter
 
     counter("auto").count(" ")  # loads the vocabulary

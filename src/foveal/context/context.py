@@ -57,7 +57,7 @@ from foveal.core.engine.context_arguments import (
     system_text,
 )
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.event_status import EventStatus
+from foveal.core.engine.event_status import EventStatus, event_status
 from foveal.core.engine.given_history import GivenHistory
 from foveal.core.engine.history_diff import HistoryChange
 from foveal.core.engine.no_waiting import run_without_waiting
@@ -72,7 +72,7 @@ from foveal.core.engine.operations import (
     seq_of,
 )
 from foveal.core.engine.origins import Origin
-from foveal.core.engine.report import Report, event_status, report
+from foveal.core.engine.report import Report, report
 from foveal.core.engine.sent_requests import SentRequests, SentSize
 from foveal.core.engine.settings import (
     SettingArguments,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -37,7 +37,6 @@ from foveal.inspector.queries import (
     InspectTimelineQuery,
     InspectWhatIfQuery,
 )
-from foveal.inspector.running_compactions import RunningCompactions
 from foveal.inspector.sessions.source import SessionAction, SessionPage, SessionReader, SessionSource
 from foveal.inspector.streams import (
     LOGIN_ENDED,
@@ -48,6 +47,7 @@ from foveal.inspector.streams import (
 )
 from foveal.inspector.text_search import search_log
 from foveal.inspector.timeline.message_text import shown_text, whole_text
+from foveal.web.asgi_extensions import wait_for_client_end
 from foveal.web.event_stream import encode_struct, event_stream_response
 from foveal.web.http_errors import HttpError
 from foveal.web.request_body import JSON_TYPE, read_body, read_query
@@ -62,6 +62,11 @@ GZIP_LEVEL: Final = 1
 """The fastest: pages wait for a timeline, mostly on the same machine."""
 LOG: Final = logging.getLogger("foveal.inspector")
 _UNREAD_SESSIONS: Final = "some sessions cannot be read now; the server's log has the reason"
+_RUNNING: Final = (
+    "a summary of this session is being written: wait for it, or cancel it on the page that started it"
+)
+_CANCELLED: Final = "the summary was cancelled; nothing was recorded"
+T = TypeVar("T")
 
 
 class InspectCall(NamedTuple):
@@ -294,3 +299,48 @@ def _event_id(text: str) -> StreamPosition:
     if position is None:
         raise HttpError(400, "Last-Event-ID must be the id of an event of this stream", code="invalid_header")
     return position
+
+
+# ── Compactions that pages start ─────────────────────────────────────────────────────────────────────────
+
+
+class RunningCompactions:
+    """The compactions that pages have started: one at a time for a session, and none without its page.
+
+    A model can write for minutes. When the client of the request disconnects, or the server stops, the compaction
+    is cancelled: nothing is recorded, and its provider is closed."""
+
+    def __init__(self) -> None:
+        self._sessions: set[tuple[str, str]] = set()
+
+    async def run(
+        self,
+        session: tuple[str, str],
+        work: Coroutine[Any, Any, T],
+        *,
+        request: Request,
+        stopping: asyncio.Event,
+    ) -> T:
+        """Return what `work` returns; raises `HttpError` if one is running, or if it was cancelled."""
+        if session in self._sessions:
+            work.close()
+            raise HttpError(409, _RUNNING, code="compaction_running")
+        self._sessions.add(session)
+        try:
+            return await _while_connected(work, request, stopping)
+        finally:
+            self._sessions.discard(session)
+
+
+async def _while_connected(work: Coroutine[Any, Any, T], request: Request, stopping: asyncio.Event) -> T:
+    task = asyncio.ensure_future(work)
+    ends = [asyncio.ensure_future(wait_for_client_end(request)), asyncio.ensure_future(stopping.wait())]
+    try:
+        await asyncio.wait({task, *ends}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in (task, *ends):
+            each.cancel()  # does nothing to one that is done
+        await asyncio.wait({task, *ends})  # the provider is closed then
+    if task.cancelled():
+        raise HttpError(409, _CANCELLED, code="cancelled")
+    return task.result()

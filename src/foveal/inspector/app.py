@@ -31,9 +31,8 @@ from foveal.inspector.pages import (
     session_page,
 )
 from foveal.inspector.queries import InspectQuery
-from foveal.inspector.script_bundle import main_script
 from foveal.inspector.sessions.source import NotWritable, SessionMissing, SessionSource
-from foveal.inspector.static_files import MAIN_SCRIPT, static_file
+from foveal.inspector.static_files import MAIN_SCRIPT, main_script, static_file
 from foveal.web.http_errors import HttpError, error_response, http_error_of
 from foveal.web.http_headers import PAGE_SECURITY_HEADERS, Headers, token_of
 from foveal.web.request_body import read_query

@@ -20,8 +20,8 @@ from foveal.core.redaction import scrub
 from foveal.inspector.export_data import ReportExport, export_data, redacted_log
 from foveal.inspector.html_elements import Html, element
 from foveal.inspector.pages import events_table, session_head, session_title
-from foveal.inspector.script_bundle import script_bundle, style_bundle
 from foveal.inspector.sessions.source import SessionAbout
+from foveal.inspector.static_files import script_bundle, style_bundle
 from foveal.inspector.timeline.timeline import Timeline
 from foveal.web.event_stream import encode_struct
 

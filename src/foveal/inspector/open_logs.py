@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from foveal.core.log.events import Event
-from foveal.core.wire.event_text import original_text
+from foveal.core.log.original_text import original_text
 from foveal.inspector.sessions.source import MAX_PART_EVENTS, LogEnd, SessionAbout, SessionReader
 from foveal.inspector.timeline.log_views import LogViews
 from foveal.inspector.timeline.timeline import Timeline
@@ -104,7 +104,7 @@ class OpenLog:
         return self._outline
 
     def _make_outline(self) -> Timeline:
-        from foveal.inspector.timeline.outline import timeline_outline
+        from foveal.inspector.timeline.builder import timeline_outline
         from foveal.inspector.timeline.rows import TimelineRows
 
         self._rows = self._rows or TimelineRows()

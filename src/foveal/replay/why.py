@@ -14,8 +14,7 @@ from functools import cached_property
 import msgspec
 
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.report import event_status
+from foveal.core.engine.event_status import EventStatus, event_status
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import (
     REDUCTIONS,

@@ -36,9 +36,9 @@ from foveal.core.engine.context_arguments import (
     checked_list,
 )
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.event_status import EventStatus
+from foveal.core.engine.event_status import EventStatus, event_status
 from foveal.core.engine.operations import OPERATIONS, OperationArguments, OperationName, decide, seq_of
-from foveal.core.engine.report import Report, event_status, report
+from foveal.core.engine.report import Report, report
 from foveal.core.engine.settings import (
     EngineSettings,
     SettingArguments,

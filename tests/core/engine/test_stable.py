@@ -41,6 +41,7 @@ from support.histories import (
     ScriptedHistory,
     context,
     events_of,
+    logs,
     result,
     scripted_histories,
     session,
@@ -170,6 +171,20 @@ def test_a_reopened_session_has_the_same_budget_and_calibration() -> None:
         assert len(margins) > 3, "the margin follows the reports"
 
     asyncio.run(work())
+
+
+@given(logs())
+def test_a_log_taken_over_event_by_event_gives_the_engine_of_the_whole_log(
+    made: tuple[str, list[Event]],
+) -> None:
+    settings = resolve_settings("gpt-4.1", policy="economy", window=9_000)
+    grown = Engine(*settings)
+    for event in made[1]:
+        grown.take_over(event)
+    whole = Engine(*settings, log=made[1])
+    assert grown.state() == whole.state()
+    assert (grown.budget(), grown.opened_seq) == (whole.budget(), whole.opened_seq)
+    assert list(grown.effective_log) == list(whole.effective_log)
 
 
 def test_usage_of_another_model_does_not_change_the_margin() -> None:

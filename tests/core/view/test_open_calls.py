@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.log import Call, ModelSaid
-from foveal.core.view.open_calls import OpenCalls
-from foveal.core.view.steps import Slot, Step
+from foveal.core.view.steps import OpenCalls, Slot, Step
 
 
 @given(seed=st.integers(0, 2**32), moves=st.integers(1, 60))

@@ -32,7 +32,6 @@ from foveal.core.compaction.plan import NoPlan, Plan, plan_range, read_range
 from foveal.core.compaction.summary import SummarySource, ledger_summary
 from foveal.core.engine.awaited_answer import AwaitedAnswer
 from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
-from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
     BudgetTerms,
@@ -42,6 +41,7 @@ from foveal.core.engine.overflow import (
     overflow_error,
     refill_note,
     refused_request,
+    silent_overflow_reason,
 )
 from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.prefix import may_move_prefix
@@ -54,10 +54,14 @@ from foveal.core.log.events import (
     Compacted,
     CompactionFailed,
     Event,
+    Expanded,
     ModelSaid,
     Noted,
     Opened,
     Overflowed,
+    Pinned,
+    Reverted,
+    Rewound,
     ThinkingLeftOut,
     ToolReturned,
     Used,
@@ -71,11 +75,11 @@ from foveal.core.policies import Moment, Policy, decide, ladder
 from foveal.core.policies.ladder.mask import exceeds_media_limits
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
-from foveal.core.tokens.calibration import Calibration
+from foveal.core.tokens.calibration import NEVER_MEASURED, Calibration
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, MessageTokens
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
-from foveal.core.view.fold import advance, effective_events, fold
+from foveal.core.view.fold import EffectiveLog, effective_events, fold, needs_refold
 from foveal.core.view.view import View
 from foveal.core.wire.overflow_errors import recognise_overflow
 from foveal.core.wire.refused_state import refused_encryption, refused_thinking
@@ -140,8 +144,7 @@ class Engine:
         if view is not None:
             self.view: View = view
         elif state is None:
-            self.view = fold(self.log, MessageTokens(counter))
-            self._recount()
+            self._fold(MessageTokens(counter))
             for event in self.log:
                 self._learn(event, self._units(event))
         else:
@@ -229,24 +232,12 @@ class Engine:
         summary is followed by the failures of summarisers that should have written it. `limits` apply to this call
         only and take precedence over those of the tool and the policy."""
         event = Event(self.next_seq, fact, at)
-        self.next_seq += 1
-        self.log.append(event)
-        before = self.view
-        self.view = advance(self.view, event, self.log)
+        folded_again = self.take_over(event)
         self._names_ahead.note(event)
-        if self.view is not before:  # the fact changed which earlier ones count, so the log was folded again
-            self._effective, self.all_effective = None, False
-            self._recount()
-            self._learn(event, self._units(event))
-            self.prefix_mover = self.prefix_mover or event
-        else:
-            if self._effective is not None:
-                self._effective.append(event)
-            self._account(event)
-            if isinstance(fact, ToolReturned):
-                self._clip(event, fact, limits)
-                if self.view.late_results[-1:] == [event.seq]:
-                    self.prefix_mover = self.prefix_mover or event
+        if isinstance(fact, ToolReturned) and not folded_again:
+            self._clip(event, fact, limits)
+            if self.view.late_results[-1:] == [event.seq]:
+                self.prefix_mover = self.prefix_mover or event
         if isinstance(fact, Compacted):
             for failure in summariser_failures(fact):
                 self.append(failure, at=at)
@@ -254,6 +245,23 @@ class Engine:
         if self._answer.is_outdated_by(fact) and thinking.is_bound and event.seq in thinking.seqs:
             self.append(ThinkingLeftOut(), at=at)
         return event
+
+    def take_over(self, event: Event) -> bool:
+        """Take over the next event of a log that is whole in memory, as it is: nothing follows from it. Return
+        whether the log was folded again, because the event changes which earlier ones are effective."""
+        self.next_seq = event.seq + 1
+        self.log.append(event)
+        if needs_refold(event.fact, self.view):
+            self.all_effective = False
+            self._fold(self.view.meter)
+            self._learn(event, self._units(event))
+            self.prefix_mover = self.prefix_mover or event
+            return True
+        self.view.advance(event)
+        if self._effective is not None:
+            self._effective.append(event)
+        self._account(event)
+        return False
 
     @contextmanager
     def recording(self, facts: Iterable[AnyFact]) -> Iterator[None]:
@@ -295,7 +303,7 @@ class Engine:
                 self.usage_totals = self.usage_totals.with_answer(event.seq)
             return
         self.provider_limits = self.provider_limits.after(fact)
-        self._learned = calibrate(self._learned, event, window=self.model.window)
+        self._learned = _calibrate(self._learned, event, window=self.model.window)
         if isinstance(fact, Used):
             self.usage_totals = self.usage_totals.after(fact, self.model)
         elif isinstance(fact, Compacted | CompactionFailed):
@@ -304,9 +312,11 @@ class Engine:
         if isinstance(fact, Overflowed | Used):
             self._apply_learned_limits()
 
-    def _recount(self) -> None:
-        """Count the messages that still count; usage and costs stay as they are."""
-        self.unreduced_units = sum(map(self._units, self.effective_log))
+    def _fold(self, meter: MessageTokens) -> None:
+        """Fold the log, and count its effective messages; usage and costs stay as they are."""
+        effective = EffectiveLog.of(self.log)
+        self.view, self._effective = effective.view(meter), effective.events
+        self.unreduced_units = sum(map(self._units, effective.events))
 
     def _clip(self, event: Event, fact: ToolReturned, call_limits: Limits | None) -> None:
         found = self.view.find(event.seq)
@@ -346,7 +356,7 @@ class Engine:
         if not self._learned.needs_anchoring:
             return self._learned
         if self._anchored is None or self._anchored[0] != self.next_seq:
-            anchored = anchor_at_view(self._learned, self.view, units=self.total_units)
+            anchored = _anchor_at_view(self._learned, self.view, units=self.total_units)
             self._anchored = (self.next_seq, anchored)
         return self._anchored[1]
 
@@ -369,6 +379,7 @@ class Engine:
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
         known = BudgetTerms(
+            self.policy,
             self.model,
             self.caps,
             self.provider_limits,
@@ -377,7 +388,7 @@ class Engine:
             self.view.permanent_units,
         )
         if self._budget is None or self._budget[0] != known:
-            self._budget = known, known.plan(self.policy)
+            self._budget = known, known.plan()
         budget = self._budget[1]
         self._hard_limit = budget.hard
         return budget
@@ -591,11 +602,44 @@ class Engine:
         self._learned = first_calibration(model, self.view.meter.counter)
         self._anchored = None
         for event in self.log:
-            self._learned = calibrate(self._learned, event, window=model.window)
+            self._learned = _calibrate(self._learned, event, window=model.window)
         self._apply_learned_limits()
 
     def _apply_learned_limits(self) -> None:
         self.model = self.provider_limits.limit_model(self.model)
+
+
+def _calibrate(calibration: Calibration, event: Event, *, window: int) -> Calibration:
+    """Return what is known of the provider's counting after one more event. Reports of other models are ignored,
+    so the log gives the same calibration whenever it is folded."""
+    fact = event.fact
+    if isinstance(fact, Reverted):
+        return calibration.reverted(fact.target, event.seq)
+    shows_again = isinstance(fact, Rewound | Expanded) or (isinstance(fact, Pinned) and fact.whole)
+    if shows_again or may_move_prefix(fact):
+        return calibration.reduced(event.seq)
+    if not isinstance(fact, Used) or silent_overflow_reason(
+        prompt=fact.prompt, predicted=fact.predicted, window=window
+    ):
+        return calibration
+    return calibration.observe(
+        fact.units,
+        fact.prompt,
+        model=fact.model,
+        until=fact.until,
+        unreduced=fact.unreduced,
+        predicted=fact.predicted,
+    )
+
+
+def _anchor_at_view(calibration: Calibration, view: View, *, units: int) -> Calibration:
+    """Return the calibration with the anchor at the request of a view, which takes `units` in all."""
+    # The span of a summary's seq measures the events around it. A summary is often larger than these, so their
+    # error would grow with every further summary: it counts as text that was not measured.
+    shown = (
+        (NEVER_MEASURED if step.covers else step.utterance.seq, view.units_of(step)) for step in view.steps
+    )
+    return calibration.anchored(units, shown)
 
 
 def _is_paid(fact: AnyFact) -> bool:

@@ -1,16 +1,21 @@
 """Status of one event: how the next request shows it, or what hid it.
 
-Only later events hide an event or take it back. So the status of a hidden event is found by reading the log from
-that event on, and of most events only `without_text`.
+1. `event_status` and `event_statuses` ask the view of an engine, and the log in memory.
+2. Only later events hide an event or take it back. So `hidden_event_status` finds the status of an event that is
+   not in memory by reading the log from that event on, and of most events only `without_text`.
+3. `request_parts` has the tokens of each message that the next request shows, and its category in the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from foveal.core.engine.engine import Engine
 from foveal.core.log.events import (
+    AnyFact,
     Compacted,
     Dropped,
     Event,
@@ -26,8 +31,19 @@ from foveal.core.log.events import (
     kind,
 )
 from foveal.core.log.ranges import is_within
-from foveal.core.view.fold import EffectiveLog
-from foveal.core.view.steps import CoveredRange, Level, hidden_ranges
+from foveal.core.view.fold import EffectiveLog, effective_events
+from foveal.core.view.steps import (
+    PASSED_RULE,
+    CoveredRange,
+    Level,
+    ShownMessage,
+    Step,
+    foreign_summary_seq,
+    hidden_ranges,
+)
+from foveal.core.view.synthetic_results import synthetic_units
+from foveal.core.view.view import View
+from foveal.core.wire.tool_loading import LOADED_TOOLS_SOURCE
 
 
 class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +76,78 @@ class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The handle of the later message that replaces it, as `supersede` has recorded; "" if it still holds."""
     replaced_since: str = ""
     """The handle of the event that recorded that, for `undo`."""
+
+
+def event_statuses(engine: Engine, parts: Iterable[RequestPart]) -> Iterator[EventStatus]:
+    """Yield the status of each event in memory; `parts` are those of the next request."""
+    effective = {event.seq for event in effective_events(engine.log)}
+    tokens = {part.seq: part.tokens for part in parts}
+    for event in engine.log:
+        yield _status(engine, event, tokens, is_effective=event.seq in effective)
+
+
+def event_status(engine: Engine, event: Event) -> EventStatus:
+    """Return how the next request shows one event. An event that is not shown needs the whole log in memory: only
+    the log knows what hid it or took it back."""
+    is_effective = engine.view.find(event.seq) is not None or any(
+        event.seq == other.seq for other in effective_events(engine.log)
+    )
+    tokens = {part.seq: part.tokens for part in request_parts(engine)}
+    return _status(engine, event, tokens, is_effective=is_effective)
+
+
+def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effective: bool) -> EventStatus:
+    view = engine.view
+    unsent = unsent_status(event, is_effective=is_effective)
+    if unsent is not None:
+        return unsent
+    status = _status_of_message(view, event, tokens)
+    by = view.superseded.get(event.seq)
+    if by is None:
+        return status
+    return replaced_status(status, by=by, since=view.superseded_since[event.seq])
+
+
+def _status_of_message(view: View, event: Event, tokens: Mapping[int, int]) -> EventStatus:
+    found = view.find(event.seq)
+    shown = found[1] if found is not None else _aside(view, event.seq)
+    if shown is None:
+        is_orphan = event.seq in view.orphan_results
+        cover = view.cover_of(event.seq)
+        return hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(view.expansions))
+    # A result may be clipped in a part and then masked as a whole: the newest says what is shown.
+    if found is not None and found[0].kind == "passed":
+        return EventStatus(
+            handle=event.handle,
+            kind=kind(event.fact),
+            level="summarised",
+            rule=PASSED_RULE,
+            by=handle(foreign_summary_seq(view.steps)),
+        )
+    newest = max((shown.overlays or {}).values(), key=lambda overlay: overlay.owner, default=None)
+    by, rule = (handle(newest.owner), newest.rule) if newest is not None else ("", "")
+    if found is not None and (expanded_by := _expanded_by(view, found[0])):
+        by, rule = expanded_by, "expanded until the user speaks"
+    return EventStatus(
+        handle=event.handle,
+        kind=kind(event.fact),
+        level=shown.level,
+        tokens=tokens.get(shown.seq, 0),
+        rule=rule,
+        by=by,
+    )
+
+
+def _expanded_by(view: View, step: Step) -> str:
+    """Return the handle of the event that expanded a step for this turn, or ""."""
+    return next((event.handle for event in view.expansions if event.seq == step.pin_seq), "")
+
+
+def _aside(view: View, seq: int) -> ShownMessage | None:
+    return next((shown for shown in view.asides.values() if shown.seq == seq), None)
+
+
+# ── Events that are not shown ─────────────────────────────────────────────────────────────────────────────
 
 
 def unsent_status(event: Event, *, is_effective: bool) -> EventStatus | None:
@@ -143,3 +231,68 @@ def _newest_cover(seq: int, later: EffectiveLog) -> CoveredRange | None:
                 return CoveredRange("dropped", other.seq, ranges, fact.rule)
             return CoveredRange("summarised", other.seq, ranges, fact.rule)
     return None
+
+
+# ── Parts of the next request ────────────────────────────────────────────────────────────────────────────
+
+
+class RequestPart(NamedTuple):
+    """A part of the next request: a message, or the tools."""
+
+    category: str
+    seq: int
+    """The event that it shows; -1 for a part without one."""
+    tokens: int
+
+
+def request_parts(engine: Engine) -> list[RequestPart]:
+    """Return all parts of the next request. The learned ratio turns units into tokens."""
+    measured = list(_part_units(engine.view))
+    total = engine.calibration.tokens(engine.total_units)
+    counted = sum(units for _, _, units in measured)
+    ratio = min(engine.calibration.ratio, total / counted) if counted else 0.0
+    return [RequestPart(category, seq, round(units * ratio)) for category, seq, units in measured]
+
+
+def _part_units(view: View) -> Iterator[tuple[str, int, int]]:
+    """Yield the category, the event and the units of each part."""
+    meter = view.meter
+    for shown in view.asides.values():
+        yield instruction_category(shown.fact), shown.seq, shown.units(meter)
+    yield "tools", -1, view.tool_units
+    for step in view.steps:
+        if step.kind == "passed":
+            continue
+        yield step_category(step), step.utterance.seq, step.utterance.units(meter)
+        for slot in step.slots:
+            if slot.result is None:
+                yield "placeholders", -1, synthetic_units(meter)
+            else:
+                yield result_category(slot.result), slot.result.seq, slot.result.units(meter)
+
+
+def result_category(shown: ShownMessage) -> str:
+    """Return the category of a tool result as it is shown."""
+    return "placeholders" if shown.is_masked else "results"
+
+
+def step_category(step: Step) -> str:
+    """Return the category of the message that a step begins with."""
+    match step.kind:
+        case "instructed":
+            fact = step.utterance.fact
+            is_tools = isinstance(fact, Instructed) and fact.source == LOADED_TOOLS_SOURCE
+            return "tools" if is_tools else instruction_category(fact)
+        case "model" | "passed":
+            return "assistant"
+        case "summary" | "foreign":
+            return "summaries"
+        case "notice":
+            return "placeholders"
+        case "user" | "pinned":
+            return step.kind
+
+
+def instruction_category(fact: AnyFact) -> str:
+    """Return the category of system text: the caller's own, or that of an instructions file."""
+    return "instructions" if isinstance(fact, Instructed) and fact.source else "system"

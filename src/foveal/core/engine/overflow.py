@@ -167,8 +167,9 @@ class ProviderLimits(
 
 
 class BudgetTerms(NamedTuple):
-    """All that the budget depends on beside the policy. From one turn to the next, little of it changes."""
+    """All that the budget depends on. From one turn to the next, little of it changes."""
 
+    policy: Policy
     model: Model
     caps: Caps
     provider_limits: ProviderLimits
@@ -176,9 +177,9 @@ class BudgetTerms(NamedTuple):
     fixed: int
     instructed: int
 
-    def plan(self, policy: Policy) -> Budget:
+    def plan(self) -> Budget:
         """Return the budget of the next request."""
-        caps = self.caps
+        caps, policy = self.caps, self.policy
         if caps.max_history_tokens is None:
             caps = replace(caps, max_history_tokens=policy.max_history_tokens)
         return plan_budget(

@@ -8,39 +8,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.confirm_texts import compaction_question, limit_notice
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.event_status import EventStatus, hidden_status, replaced_status, unsent_status
+from foveal.core.engine.event_status import EventStatus, RequestPart, event_statuses, request_parts
 from foveal.core.engine.prefix import PrefixBreak
-from foveal.core.engine.turns_left import turns_until_reduction
 from foveal.core.engine.unreadable_summaries import unreadable_text
 from foveal.core.engine.user_statements import UserStatement, statement_lines, unseen_warning
 from foveal.core.log.events import (
-    AnyFact,
     Compacted,
-    Event,
-    Instructed,
     Used,
     handle,
-    kind,
     unraw,
 )
 from foveal.core.models.budget import Budget, window_percent, window_share
 from foveal.core.models.cost import cost_text
-from foveal.core.tokens.message_tokens import PER_MESSAGE
-from foveal.core.view.fold import effective_events
+from foveal.core.policies import Policy
+from foveal.core.policies.ladder.compact import turns_since_summary
 from foveal.core.view.request import ReducedCounts
-from foveal.core.view.steps import NO_RESULT, PASSED_RULE, ShownMessage, Step, foreign_summary_seq
 from foveal.core.view.view import View
 from foveal.core.wire.common import json_text
 from foveal.core.wire.safe_print import one_line
-from foveal.core.wire.tool_loading import LOADED_TOOLS_SOURCE
 from foveal.core.wire.tool_schemas import each_tool, neutral_form
 
 CATEGORIES: Final = (
@@ -281,7 +274,7 @@ def report(
     """Return the report of a conversation; `calls` and `breaks` are those of its `SentRequests`."""
     budget, calibration = engine.budget(), engine.calibration
     view, usage = engine.view, engine.usage_totals
-    parts = _shown_parts(engine)
+    parts = request_parts(engine)
     limit, used = engine.available_tokens(budget), calibration.tokens(engine.total_units)
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
@@ -312,7 +305,7 @@ def report(
         dropped_thinking=0 if usage.last is None else usage.last.dropped_thinking,
         cache_miss=_cache_miss(usage.last),
         turns=view.turn_count,
-        turns_left=None if turn is None else turns_until_reduction(view, budget, engine.policy, turn=turn),
+        turns_left=None if turn is None else _turns_left(view, budget, engine.policy, turn=turn),
         turn_tokens=turn_tokens,
         spent=usage.spent,
         unknown_calls=usage.unknown_calls,
@@ -328,8 +321,18 @@ def report(
         statements=tuple(statements),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
-        events=tuple(_statuses(engine, parts)) if with_events else (),
+        events=tuple(event_statuses(engine, parts)) if with_events else (),
     )
+
+
+def _turns_left(view: View, budget: Budget, policy: Policy, *, turn: int) -> int:
+    """Return how many turns of this many units fit before the one in which the policy must reduce or ask. What a
+    policy reduces earlier because it is cheap just then, a change of tools or model, and limits on images cannot
+    be foreseen."""
+    left = max(0, budget.act - view.units) // max(1, turn)
+    if policy.mode != "off" and policy.every_turns:
+        return min(left, max(0, policy.every_turns - turns_since_summary(view)))
+    return left
 
 
 def _tool_sizes(engine: Engine) -> Iterable[ToolSize]:
@@ -390,25 +393,7 @@ def _early_cut_text(summary: Summary) -> str:
 # ── Totals ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _ShownPart(NamedTuple):
-    """A part of the next request: a message, or the tools."""
-
-    category: str
-    seq: int
-    """The event that it shows; -1 for a part without one."""
-    tokens: int
-
-
-def _shown_parts(engine: Engine) -> list[_ShownPart]:
-    """Return all parts of the next request. The learned ratio turns units into tokens."""
-    measured = list(_part_units(engine.view))
-    total = engine.calibration.tokens(engine.total_units)
-    counted = sum(units for _, _, units in measured)
-    ratio = min(engine.calibration.ratio, total / counted) if counted else 0.0
-    return [_ShownPart(category, seq, round(units * ratio)) for category, seq, units in measured]
-
-
-def _totals(engine: Engine, budget: Budget, parts: Sequence[_ShownPart]) -> dict[str, int]:
+def _totals(engine: Engine, budget: Budget, parts: Sequence[RequestPart]) -> dict[str, int]:
     """Return the tokens by category. What the provider counts beyond the parts (templates, hidden prompts) is
     `overhead`. A rounding difference goes to the tools, which are no event, or to the largest category."""
     tokens = dict.fromkeys(CATEGORIES, 0)
@@ -429,51 +414,7 @@ def _totals(engine: Engine, budget: Budget, parts: Sequence[_ShownPart]) -> dict
     return tokens
 
 
-def _part_units(view: View) -> Iterable[tuple[str, int, int]]:
-    """Yield the category, the event and the units of each part."""
-    meter = view.meter
-    for shown in view.asides.values():
-        yield instruction_category(shown.fact), shown.seq, shown.units(meter)
-    yield "tools", -1, view.tool_units
-    for step in view.steps:
-        if step.kind == "passed":
-            continue
-        yield step_category(step), step.utterance.seq, step.utterance.units(meter)
-        for slot in step.slots:
-            if slot.result is None:
-                yield "placeholders", -1, PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
-            else:
-                yield result_category(slot.result), slot.result.seq, slot.result.units(meter)
-
-
-def result_category(shown: ShownMessage) -> str:
-    """Return the category of a tool result as it is shown."""
-    return "placeholders" if shown.is_masked else "results"
-
-
-def step_category(step: Step) -> str:
-    """Return the category of the message that a step begins with."""
-    match step.kind:
-        case "instructed":
-            fact = step.utterance.fact
-            is_tools = isinstance(fact, Instructed) and fact.source == LOADED_TOOLS_SOURCE
-            return "tools" if is_tools else instruction_category(fact)
-        case "model" | "passed":
-            return "assistant"
-        case "summary" | "foreign":
-            return "summaries"
-        case "notice":
-            return "placeholders"
-        case "user" | "pinned":
-            return step.kind
-
-
-def instruction_category(fact: AnyFact) -> str:
-    """Return the category of system text: the caller's own, or that of an instructions file."""
-    return "instructions" if isinstance(fact, Instructed) and fact.source else "system"
-
-
-# ── Events ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Repairs ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _repairs(view: View) -> Iterable[Repair]:
@@ -485,74 +426,6 @@ def _repairs(view: View) -> Iterable[Repair]:
             if slot.result is None and slot.call.needs_result:
                 problem = one_line(f"call {slot.call.id} ({slot.call.name}) has no result", width=120)
                 yield Repair(handle=handle(step.seq), problem=problem, done="a synthetic result is shown")
-
-
-def _statuses(engine: Engine, parts: Sequence[_ShownPart]) -> Iterable[EventStatus]:
-    effective = {event.seq for event in effective_events(engine.log)}
-    tokens = {part.seq: part.tokens for part in parts}
-    for event in engine.log:
-        yield _status(engine, event, tokens, is_effective=event.seq in effective)
-
-
-def event_status(engine: Engine, event: Event) -> EventStatus:
-    """Return how the next request shows one event. An event that is not shown needs the whole log in memory: only
-    the log knows what hid it or took it back."""
-    is_effective = engine.view.find(event.seq) is not None or any(
-        event.seq == other.seq for other in effective_events(engine.log)
-    )
-    tokens = {part.seq: part.tokens for part in _shown_parts(engine)}
-    return _status(engine, event, tokens, is_effective=is_effective)
-
-
-def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effective: bool) -> EventStatus:
-    view = engine.view
-    unsent = unsent_status(event, is_effective=is_effective)
-    if unsent is not None:
-        return unsent
-    status = _status_of_message(view, event, tokens)
-    by = view.superseded.get(event.seq)
-    if by is None:
-        return status
-    return replaced_status(status, by=by, since=view.superseded_since[event.seq])
-
-
-def _status_of_message(view: View, event: Event, tokens: Mapping[int, int]) -> EventStatus:
-    found = view.find(event.seq)
-    shown = found[1] if found is not None else _aside(view, event.seq)
-    if shown is None:
-        is_orphan = event.seq in view.orphan_results
-        cover = view.cover_of(event.seq)
-        return hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(view.expansions))
-    # A result may be clipped in a part and then masked as a whole: the newest says what is shown.
-    if found is not None and found[0].kind == "passed":
-        return EventStatus(
-            handle=event.handle,
-            kind=kind(event.fact),
-            level="summarised",
-            rule=PASSED_RULE,
-            by=handle(foreign_summary_seq(view.steps)),
-        )
-    newest = max((shown.overlays or {}).values(), key=lambda overlay: overlay.owner, default=None)
-    by, rule = (handle(newest.owner), newest.rule) if newest is not None else ("", "")
-    if found is not None and (expanded_by := _expanded_by(view, found[0])):
-        by, rule = expanded_by, "expanded until the user speaks"
-    return EventStatus(
-        handle=event.handle,
-        kind=kind(event.fact),
-        level=shown.level,
-        tokens=tokens.get(shown.seq, 0),
-        rule=rule,
-        by=by,
-    )
-
-
-def _expanded_by(view: View, step: Step) -> str:
-    """Return the handle of the event that expanded a step for this turn, or ""."""
-    return next((event.handle for event in view.expansions if event.seq == step.pin_seq), "")
-
-
-def _aside(view: View, seq: int) -> ShownMessage | None:
-    return next((shown for shown in view.asides.values() if shown.seq == seq), None)
 
 
 def _cache_miss(used: Used | None) -> str:

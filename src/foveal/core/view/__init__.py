@@ -2,7 +2,8 @@
 
 from foveal.core.view.fold import advance, effective_events
 from foveal.core.view.request import Fitted, render_view
-from foveal.core.view.steps import NO_RESULT, Step, hidden_ranges
+from foveal.core.view.steps import Step, hidden_ranges
+from foveal.core.view.synthetic_results import NO_RESULT
 from foveal.core.view.text_facts import find_names
 from foveal.core.view.view import View
 

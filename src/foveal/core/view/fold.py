@@ -260,6 +260,13 @@ class EffectiveLog(NamedTuple):
             thinking_from=self.thinking_from,
         )
 
+    def view(self, meter: MessageTokens) -> View:
+        """Return the view after the last effective event."""
+        view = self.empty_view(meter)
+        for event in self.events:
+            view.advance(event)
+        return view
+
 
 _LIGHT_FACTS: Final[dict[type, AnyFact]] = {
     UserSaid: UserSaid(content=""),
@@ -291,11 +298,7 @@ def without_text(event: Event) -> Event:
 
 def fold(log: Sequence[Event], meter: MessageTokens) -> View:
     """Return the view of a whole log."""
-    effective = EffectiveLog.of(log)
-    view = effective.empty_view(meter)
-    for event in effective.events:
-        view.advance(event)
-    return view
+    return EffectiveLog.of(log).view(meter)
 
 
 # ── Bound thinking ───────────────────────────────────────────────────────────────────────────────────────

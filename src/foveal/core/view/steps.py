@@ -36,6 +36,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.log.ranges import Ranges, subtract_ranges
 from foveal.core.tokens.message_tokens import PER_MESSAGE, CountedFact, MessageTokens
+from foveal.core.view.synthetic_results import synthetic_result, synthetic_units
 from foveal.core.view.text_facts import (
     count_names,
     distinct_names,
@@ -54,7 +55,6 @@ StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice",
 messages, in their places, but the provider does not read them, so they are neither counted nor reduced."""
 
 T = TypeVar("T")
-NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
 PASSED_RULE: Final = "the provider's own summary stands for it"
 _LAST_LINE: Final = -2
 """The place under which the meter counts the line after a superseded message."""
@@ -386,9 +386,7 @@ class Slot:
             shown = self.result.as_shown()
             assert isinstance(shown, ToolReturned)
             return shown
-        return ToolReturned(
-            call_id=self.call.id, content=NO_RESULT, name=self.call.name, variety=self.call.variety
-        )
+        return synthetic_result(self.call)
 
     @property
     def has_whole_arguments(self) -> bool:
@@ -400,6 +398,36 @@ class Slot:
         """Return the units of the arguments as the model wrote them."""
         step = self.step
         return meter.replaceable_units(step.seq, self.place, step.utterance.fact.content)
+
+
+class OpenCalls:
+    """Finds the call that a result answers. An id can occur several times in a conversation."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, list[Slot]] = {}
+
+    def __iter__(self) -> Iterator[Slot]:
+        for waiting in self._by_id.values():
+            yield from waiting
+
+    def add(self, slot: Slot) -> None:
+        """Add a call. A call of an earlier step than others with its id goes before these."""
+        waiting = self._by_id.setdefault(slot.call.id, [])
+        waiting.append(slot)
+        if len(waiting) > 1 and waiting[-2].step.seq > slot.step.seq:
+            waiting.sort(key=lambda one: one.step.seq)
+
+    def take(self, call_id: str) -> Slot | None:
+        """Return the call that a result with this id answers: of the newest step with an open one, the first."""
+        waiting = self._by_id.get(call_id)
+        if not waiting:
+            return None
+        newest = waiting[-1].step
+        place = next(i for i, slot in enumerate(waiting) if slot.step is newest)
+        slot = waiting.pop(place)
+        if not waiting:
+            del self._by_id[call_id]
+        return slot
 
 
 class Step:
@@ -507,7 +535,7 @@ class Step:
             if slot.result is not None:
                 units += slot.result.units(meter)
             else:
-                units += PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
+                units += synthetic_units(meter)
         return units
 
     def add_call(self, place: int, call: Call) -> Slot:

@@ -37,6 +37,7 @@ from foveal.core.log.events import (
     Instructed,
     Marked,
     Masked,
+    Media,
     ModelSaid,
     Noted,
     Opened,
@@ -57,15 +58,13 @@ from foveal.core.log.events import (
 from foveal.core.log.ranges import Ranges, intersect_ranges, is_within, seqs_outside, subtract_ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages
-from foveal.core.view.expansions import covering_expansion
 from foveal.core.view.line_index import LineIndex
 from foveal.core.view.loaded_tools import ToolUse
-from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
-from foveal.core.view.shown_media import ShownMedia
 from foveal.core.view.shown_thinking import ShownThinking
 from foveal.core.view.steps import (
     CoveredRange,
+    OpenCalls,
     Overlay,
     ShownMessage,
     Slot,
@@ -75,6 +74,25 @@ from foveal.core.view.steps import (
 )
 
 _seq = attrgetter("seq")
+
+
+class ShownMedia(dict[tuple[int, int], Media]):
+    """Media by seq and part, oldest first. Only the view changes it."""
+
+    def add(self, shown: ShownMessage) -> None:
+        """Add the media of a message."""
+        content = shown.fact.content
+        if not isinstance(content, str):
+            for place, part in enumerate(content):
+                if isinstance(part, Media):
+                    self[shown.seq, place] = part
+
+    def forget(self, shown: ShownMessage, part: int = -1) -> None:
+        """Remove one part of a message, or all of them."""
+        content = shown.fact.content
+        if self and not isinstance(content, str):
+            for place in range(len(content)) if part == -1 else (part,):
+                self.pop((shown.seq, place), None)
 
 
 class View:
@@ -278,7 +296,7 @@ class View:
 
     def _add(self, step: Step) -> None:
         if not step.is_pinned:
-            step.pin(self.whole_steps.get(step.seq, covering_expansion(step.seq, self.expansions)))
+            step.pin(self.whole_steps.get(step.seq, _covering_expansion(step.seq, self.expansions)))
         self.steps.append(step)
         self._place(step, step.utterance)
         self._uncounted.append(step)
@@ -620,3 +638,11 @@ class View:
         self.steps.insert(at, step)
         self._uncounted.append(step)
         self._note_change(step, is_own_thinking_behind=True)
+
+
+def _covering_expansion(seq: int, expansions: Iterable[Event]) -> int:
+    """Return the first of these expansions whose range contains a step; -1 if there is none."""
+    for event in expansions:
+        if isinstance(event.fact, Expanded) and event.fact.first <= seq <= event.fact.last:
+            return event.seq
+    return -1

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 from msgspec import Raw
 
 from foveal.core.log.events import AnyFact, Dialect, unraw
+from foveal.core.log.original_text import original_text
 from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MAX_IMAGE_UNITS, image_dimensions
 from foveal.core.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from foveal.core.wire.cache_marks import strip_cache_marks
@@ -27,7 +28,7 @@ from foveal.core.wire.common import (
     same_role,
 )
 from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
-from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
+from foveal.core.wire.event_text import quote_lines, transcript_text
 from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_type
 from foveal.core.wire.overflow_errors import ProviderOverflow, recognise_overflow, stop_reason
 from foveal.core.wire.safe_print import exact_line, one_line, readable, visible

@@ -1,19 +1,22 @@
-"""Builds the timeline of a session from its events, as the session grows."""
+"""Builds the timeline of a growing session, and the outline of a long log.
+
+The engine takes over each event of the log, as it did when the session was recorded: it folds the view, learns how
+the provider counts and what its limits are, and sums the costs. The builder only notes what each event changed.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, cast
 
 import msgspec
 
-from foveal.core.compaction.health import read_metrics
-from foveal.core.engine.counting import anchor_at_view, calibrate
-from foveal.core.engine.overflow import ProviderLimits, available_tokens
+from foveal.core.engine.engine import Engine
 from foveal.core.engine.settings import recorded_window
 from foveal.core.log.events import (
+    AnyFact,
     Clipped,
     Compacted,
     CompactionFailed,
@@ -22,19 +25,16 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Opened,
-    Overflowed,
     Used,
     handle,
 )
-from foveal.core.models.budget import Caps, plan_budget
-from foveal.core.models.cost import UsageTotals
-from foveal.core.models.model import Model, model
-from foveal.core.models.vocabulary import counter_for, first_calibration
+from foveal.core.models.budget import Caps
+from foveal.core.models.model import model
+from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import PRESETS, PresetName
-from foveal.core.tokens.calibration import Calibration
-from foveal.core.tokens.counter import Counter
+from foveal.core.tokens.counter import Counter, FunctionCounter
 from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import needs_refold
+from foveal.core.view.fold import EffectiveLog
 from foveal.inspector.timeline.reduction_cards import ReductionCards
 from foveal.inspector.timeline.request_rows import RequestRows, RequestSize, key_seq
 from foveal.inspector.timeline.rows import TimelineRows
@@ -44,6 +44,9 @@ from foveal.inspector.timeline.view_tracker import ViewTracker
 _at = attrgetter("at")
 _CARDS: Final = (Clipped, Masked, Dropped, Compacted, CompactionFailed)
 """Facts that get a card, except a clip of what no request has shown yet."""
+
+_UNCOUNTED: Final = FunctionCounter("uncounted", lambda text: 1, exact=False, limit=1_000)
+"""Counts nothing: levels do not depend on sizes, and counting takes as long as everything else."""
 
 
 class InspectedSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +79,7 @@ class TimelineBuilder:
         self._row_maker = row_maker if row_maker is not None else TimelineRows()
         self._given_counter = counter
         self._window = settings.window
-        self._provider_limits = ProviderLimits()
         self._start(settings.model)
-        self._usage = UsageTotals()
-        self._opened = Opened(model="")
         self._origin = ""
         self._rows: list[TimelineRow] = []
         self._changes: list[ViewChange] = []
@@ -92,12 +92,12 @@ class TimelineBuilder:
     @property
     def log(self) -> list[Event]:
         """All events so far."""
-        return self._tracker.log
+        return self._engine.log
 
     @property
     def next_seq(self) -> int:
         """The seq of the next event."""
-        return self.log[-1].seq + 1 if self.log else 0
+        return self._engine.next_seq
 
     def add(self, events: Iterable[Event]) -> None:
         """Take over the next events."""
@@ -105,21 +105,23 @@ class TimelineBuilder:
             self._add(event)
 
     def _add(self, event: Event) -> None:
-        self._learn(event)  # the first event names the model, with which the tracker begins
-        fact, tracker = event.fact, self._tracker
-        folds_again = needs_refold(fact, tracker.view)
-        changes = tracker.add(event)
+        self._choose_model(event.fact)
+        fact, engine, tracker = event.fact, self._engine, self._tracker
+        folded_again = engine.effective_log if engine.take_over(event) else None
+        changes = tracker.add(event, engine.view, folded_again=folded_again)
         before, self._size = self._size, self._measure()
         self._changes += changes
-        self._rows.append(self._row_maker.sized_row(event, tracker.view.meter))
-        if folds_again:
+        self._rows.append(self._row_maker.sized_row(event, engine.view.meter))
+        if folded_again is not None:
             self._cards.take_back(event, tracker.effective)
         if isinstance(fact, _CARDS) and not (isinstance(fact, Clipped) and fact.target > self._answered_at):
             behind = self._behind(changes)
-            self._cards.add(event, changes, before=before, after=self._size, behind=behind, model=self._model)
+            self._cards.add(
+                event, changes, before=before, after=self._size, behind=behind, model=engine.model
+            )
         marked = tracker.marked if isinstance(fact, ModelSaid) else ()
-        shown = [handle(seq) for seq in marked if tracker.view.find(seq)]
-        self._requests.add(event, changes, self._size, model=self._model, marked=shown)
+        shown = [handle(seq) for seq in marked if engine.view.find(seq)]
+        self._requests.add(event, changes, self._size, model=engine.model, marked=shown)
         if isinstance(fact, ModelSaid):
             self._answered_at = event.seq
 
@@ -131,21 +133,22 @@ class TimelineBuilder:
             (index for index, row in enumerate(requests) if max(row.answer, row.used) >= first), len(requests)
         )
         first_request = max(0, first_request - 1) if first else 0
+        shown_model, usage = self._engine.model, self._engine.usage_totals
         return Timeline(
             id=self._settings.id,
             title=self._settings.title,
             format=self._settings.format,
-            model=self._model.name,
-            policy=self._opened.policy,
-            window=self._model.window,
+            model=shown_model.name,
+            policy=self._engine.opened.policy,
+            window=shown_model.window,
             limit=self._limit(),
             prices=Prices(
-                input=self._model.input_price,
-                cache_read=self._model.cached_price,
-                cache_write=self._model.write_price,
-                output=self._model.output_price,
+                input=shown_model.input_price,
+                cache_read=shown_model.cached_price,
+                cache_write=shown_model.write_price,
+                output=shown_model.output_price,
             ),
-            cache_ttl=self._model.cache_ttl,
+            cache_ttl=shown_model.cache_ttl,
             origin=self._origin,
             first=first,
             next=self.next_seq,
@@ -154,90 +157,69 @@ class TimelineBuilder:
             requests=tuple(requests[first_request:]),
             first_request=first_request,
             reductions=self._cards.cards(),
-            spent=self._usage.spent,
-            unpriced=self._usage.unpriced,
-            saved=self._usage.saved,
+            spent=usage.spent,
+            unpriced=usage.unpriced,
+            saved=usage.saved,
             problems=self._settings.problems,
         )
 
-    # ── Sizes and costs ──────────────────────────────────────────────────────────────────────────────
+    # ── The engine ───────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, name: str) -> None:
         """Begin with a model, whose vocabulary counts."""
-        self._model: Model = self._find_model(name)
-        self._counter: Counter = self._given_counter or counter_for(self._model.name, "auto")
-        self._tracker: ViewTracker = ViewTracker(MessageTokens(self._counter))
-        self._calibration: Calibration = first_calibration(self._model, self._counter)
+        found = model(name or "unknown", window=self._window)
+        counter = self._given_counter or counter_for(found.name, "auto")
+        self._engine: Engine = Engine(found, PRESETS["off"], Caps(reserve=self._settings.reserve), counter)
+        self._tracker: ViewTracker = ViewTracker(self._engine.log, self._engine.view)
 
-    def _switch_model(self, name: str) -> None:
+    def _choose_model(self, fact: AnyFact) -> None:
+        """Continue with the model that a fact names; a transcript names it with each answer."""
+        if isinstance(fact, Opened):
+            self._origin = self._origin or fact.origin
+            self._window = self._settings.window or recorded_window(fact)
+        elif not isinstance(fact, Used) or fact.model == self._engine.model.name:
+            return
+        if not fact.model:
+            return
         if not self.log:
-            self._start(name)
+            self._start(fact.model)
             return
-        before, self._model = self._model, self._find_model(name)
-        if before.name == name:
-            return
-        self._calibration = first_calibration(self._model, self._counter)
-        for event in self.log:
-            self._calibration = calibrate(self._calibration, event, window=self._model.window)
-
-    def _find_model(self, name: str) -> Model:
-        return self._provider_limits.limit_model(model(name or "unknown", window=self._window))
+        engine, found = self._engine, model(fact.model, window=self._window)
+        if engine.provider_limits.limit_model(found) != engine.model:
+            engine.switch_model(found)
 
     def _limit(self) -> int:
         """Return the most tokens of the next request. A transcript says nothing of what its program keeps free."""
+        engine = self._engine
         if self._settings.format != "foveal":
-            return self._model.max_input
-        tracker, preset = self._tracker, PRESETS.get(cast(PresetName, self._opened.policy))
-        history = 0 if preset is None else preset.max_history_tokens
-        calibration = self._anchored()
-        budget = plan_budget(
-            self._model,
-            self._provider_limits.limit_caps(
-                Caps(reserve=self._settings.reserve, max_history_tokens=history), self._model
-            ),
-            calibration,
-            warn=1.0,
-            act=1.0,
-            fixed=tracker.units - tracker.view.units,
-            instructed=tracker.view.permanent_units,
-        )
-        return available_tokens(budget, calibration)
-
-    def _learn(self, event: Event) -> None:
-        fact = event.fact
-        if isinstance(fact, Opened):
-            self._opened = fact
-            self._origin = self._origin or fact.origin
-            self._window = self._settings.window or recorded_window(fact)
-            if fact.model:
-                self._switch_model(fact.model)
-        elif isinstance(fact, Used):
-            if fact.model and fact.model != self._model.name:  # a transcript names the model with each answer
-                self._switch_model(fact.model)
-            self._usage = self._usage.after(fact, self._model)
-        elif isinstance(fact, Compacted | CompactionFailed):
-            metrics = read_metrics(fact)
-            self._usage = self._usage.with_summary(metrics.cost, asked=metrics.asked)
-        if isinstance(fact, Overflowed | Used):
-            self._provider_limits = self._provider_limits.after(fact)
-            self._model = self._provider_limits.limit_model(self._model)
-        self._calibration = calibrate(self._calibration, event, window=self._model.window)
+            return engine.model.max_input
+        engine.policy = PRESETS.get(cast(PresetName, engine.opened.policy), PRESETS["off"])
+        return engine.available_tokens(engine.budget())
 
     def _measure(self) -> RequestSize:
-        units, calibration = self._tracker.units, self._anchored()
-        view, tokens = self._tracker.view, calibration.tokens(units)
+        engine = self._engine
+        view, units, calibration = engine.view, engine.total_units, engine.calibration
+        tokens = calibration.tokens(units)
         return RequestSize(units, view.tool_units, tokens, calibration.ratio, view.tool_use.summary)
-
-    def _anchored(self) -> Calibration:
-        """Return the calibration for the present view."""
-        if not self._calibration.needs_anchoring:
-            return self._calibration
-        return anchor_at_view(self._calibration, self._tracker.view, units=self._tracker.units)
 
     def _behind(self, changes: list[ViewChange]) -> int:
         """Return the units of the request behind the first message that was changed."""
         if not changes:
             return 0
-        view = self._tracker.view
+        view = self._engine.view
         first = min(change.place if change.place >= 0 else key_seq(change.key) for change in changes)
         return sum(view.units_of(step) for step in view.steps if step.seq > first)
+
+
+def timeline_outline(session: str, log: Sequence[Event], rows: TimelineRows) -> Timeline:
+    """Return the outline of a long log: its rows and the newest request, before sizes and earlier requests are
+    known. Its rows stay in `rows` for the timeline."""
+    effective = EffectiveLog.of(log)
+    changes = ViewTracker(log, effective.view(MessageTokens(_UNCOUNTED)), effective.events).newest_request()
+    return Timeline(
+        id=session,
+        outline=True,
+        next=log[-1].seq + 1 if log else 0,
+        rows=tuple(map(rows.row, log)),
+        changes=tuple(msgspec.structs.replace(change, units=0) for change in changes),
+    )

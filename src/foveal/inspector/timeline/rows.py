@@ -23,9 +23,9 @@ from foveal.core.log.events import (
     calls_of,
     kind,
 )
+from foveal.core.log.original_text import original_text
 from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
 from foveal.core.view.text_facts import reports_failure
-from foveal.core.wire.event_text import original_text
 from foveal.core.wire.safe_print import one_line
 from foveal.inspector.timeline.event_sentences import event_sentence
 from foveal.inspector.timeline.timeline import TimelineRow

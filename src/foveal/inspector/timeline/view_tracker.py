@@ -1,7 +1,7 @@
 """Follows the view of a log event by event, and says what each event changed.
 
-1. `add` folds one event and returns the changes that it made, so that all of them in order give the view at any
-   point of the log.
+1. The engine folds the log; `add` compares its view with the one before and returns the changes, so that all of
+   them in order give the view at any point of the log.
 2. Messages that are already hidden get no further change when a newer reduction covers them too: a log that is
    reduced often would have as many changes as messages times reductions. `ReductionCard.ranges` has them.
 3. An event that adds or replaces single messages costs O(1), a reduction of ranges O(view), and one that changes
@@ -10,13 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from msgspec import UNSET, Raw, UnsetType
 
-from foveal.core.engine.report import instruction_category, result_category, step_category
+from foveal.core.engine.event_status import instruction_category, result_category, step_category
 from foveal.core.log.events import (
     AnyFact,
     Call,
@@ -37,15 +37,13 @@ from foveal.core.log.events import (
     ToolReturned,
     UserSaid,
     handle,
-    parts,
 )
+from foveal.core.log.original_text import original_text
 from foveal.core.log.ranges import seqs_outside
-from foveal.core.tokens.message_tokens import PER_MESSAGE, MessageTokens
-from foveal.core.view.fold import EffectiveLog, needs_refold
-from foveal.core.view.steps import NO_RESULT, PASSED_RULE, ShownMessage, Step, foreign_summary_seq
+from foveal.core.view.steps import PASSED_RULE, ShownMessage, Step, foreign_summary_seq
+from foveal.core.view.synthetic_results import NO_RESULT, synthetic_units
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
-from foveal.core.wire.event_text import original_text
 from foveal.inspector.timeline.event_sentences import preview_text
 from foveal.inspector.timeline.request_rows import key_seq
 from foveal.inspector.timeline.timeline import ViewChange
@@ -70,11 +68,12 @@ class _Shown(NamedTuple):
 class ViewTracker:
     """The view of a growing log."""
 
-    def __init__(self, meter: MessageTokens) -> None:
-        self.log: list[Event] = []
-        self.view: View = View(meter)
-        self._meter = meter
-        self.effective: set[int] = set()
+    def __init__(self, log: Sequence[Event], view: View, effective: Iterable[Event] = ()) -> None:
+        """`log` is the list that grows, `view` the view of it."""
+        self._log = log
+        self._view = view
+        self._meter = view.meter
+        self.effective: set[int] = {event.seq for event in effective}
         """The events that are effective."""
         self._shown: dict[str, _Shown] = {}
         """The state of every message that was ever in the view, by key."""
@@ -87,49 +86,37 @@ class ViewTracker:
         self.marked: dict[int, None] = {}
         """Messages with a cache mark of the client, by seq, in the order in which they got it."""
 
-    @property
-    def units(self) -> int:
-        """Units of the whole request."""
-        return self.view.units + self.view.aside_units + self.view.tool_units
-
-    def add(self, event: Event) -> list[ViewChange]:
-        """Fold one event and return what it changed."""
-        self.log.append(event)
-        if needs_refold(event.fact, self.view):
-            self._refold()
+    def add(
+        self, event: Event, view: View, *, folded_again: Iterable[Event] | None = None
+    ) -> list[ViewChange]:
+        """Return what the newest event of the log changed; `view` is the one after it. `folded_again` are the
+        effective events if the event changed which these are."""
+        self._view = view
+        if folded_again is not None:
+            self.effective = {other.seq for other in folded_again}
+            self._open_steps = {step.seq: step for step in view.steps if step.has_open_call}
             return self._compare(event, folded_again=True)
         self.effective.add(event.seq)
-        self.view.advance(event)
         self._follow_marks(event)
         touched = self._touched(event)
         if touched is None:
             return self._compare(event)
         return [change for key in touched if (change := self._change(event.seq, key)) is not None]
 
-    def fold_all(self, events: Sequence[Event]) -> list[ViewChange]:
-        """Fold a whole log at once, and return how the newest request shows each of its messages.
+    def newest_request(self) -> list[ViewChange]:
+        """Return how the newest request shows each message of the log.
 
         A change has the place of its message as `at`. What took a message out of the conversation is not known.
         """
-        self.log = list(events)
-        self._refold()
         now = dict(self._items())
         changes = [_view_change(key_seq(key), key, state) for key, state in now.items()]
-        for event in events:
+        for event in self._log:
             key = handle(event.seq)
             if key not in now and isinstance(event.fact, _MESSAGES):
                 state = self._hidden(event.seq)
                 by = -1 if state.level == "removed" else state.by
                 changes.append(_view_change(event.seq, key, state._replace(by=by)))
         return sorted(changes, key=_at)
-
-    def _refold(self) -> None:
-        effective = EffectiveLog.of(self.log)
-        self.effective = {event.seq for event in effective.events}
-        self.view = effective.empty_view(self._meter)
-        for event in effective.events:
-            self.view.advance(event)
-        self._open_steps = {step.seq: step for step in self.view.steps if step.has_open_call}
 
     def _touched(self, event: Event) -> list[str] | None:
         """Return the keys of the messages that an event can have changed; None if it can have changed any."""
@@ -158,10 +145,7 @@ class ViewTracker:
         fact = event.fact
         if isinstance(fact, Marked):
             self.marked.pop(fact.target, None)
-            if any(
-                mark.extra is not UNSET and count_cache_marks_in_json(bytes(mark.extra))
-                for mark in fact.marks
-            ):
+            if any(_is_mark(mark.extra) for mark in fact.marks):
                 self.marked[fact.target] = None
         elif isinstance(fact, _MESSAGES) and has_mark(fact.content, fact.extra):
             self.marked[event.seq] = None
@@ -169,7 +153,7 @@ class ViewTracker:
     # ── Calls without results ────────────────────────────────────────────────────────────────────────
 
     def _note_open(self, seq: int) -> None:
-        found = self.view.find(seq)
+        found = self._view.find(seq)
         if found is not None and found[0].has_open_call:
             self._open_steps[seq] = found[0]
 
@@ -182,7 +166,7 @@ class ViewTracker:
 
     def _answered(self, seq: int) -> list[str]:
         """Return the keys of synthetic results that a result may have replaced."""
-        found = self.view.find(seq)
+        found = self._view.find(seq)
         if found is None:
             return []
         step = found[0]
@@ -207,21 +191,21 @@ class ViewTracker:
         """Return how the request shows one message; None for one that was never in it."""
         if key.startswith("m"):
             seq, _, place = key[1:].partition(".")
-            found = self.view.find(int(seq))
+            found = self._view.find(int(seq))
             slot = found[0].all_slots[int(place)] if found is not None else None
             if slot is not None and slot.result is None:
                 return self._no_result(found[0].seq if found else -1)
             return _gone(self._shown[key]) if key in self._shown else None
         seq_shown = int(key[1:])
-        found = self.view.find(seq_shown)
+        found = self._view.find(seq_shown)
         if found is not None:
             return self._visible(*found)
         return self._hidden(seq_shown)
 
     def _visible(self, step: Step, shown: ShownMessage) -> _Shown:
         """Return how the request shows a message of a step that is in view."""
-        late = self.view.late_results
-        is_late = bool(late) and step is not self.view.steps[-1] and shown.seq in late
+        late = self._view.late_results
+        is_late = bool(late) and step is not self._view.steps[-1] and shown.seq in late
         overlays = tuple(shown.overlays.values()) if shown.overlays else ()
         is_whole = not shown.leaves_out_thinking
         made_of = (step, step.kind, shown.fact, overlays, shown.superseded_by, shown.loads, is_whole, is_late)
@@ -237,7 +221,7 @@ class ViewTracker:
         category = step_category(step) if is_utterance else result_category(shown)
         place = step.seq if (is_utterance and step.seq != shown.seq) or (not is_utterance and is_late) else -1
         if step.kind == "passed":
-            return _Shown("summarised", category, 0, foreign_summary_seq(self.view.steps), PASSED_RULE)
+            return _Shown("summarised", category, 0, foreign_summary_seq(self._view.steps), PASSED_RULE)
         if shown.is_as_said:
             preview = (
                 preview_text(original_text(shown.fact))
@@ -250,29 +234,28 @@ class ViewTracker:
         return _Shown(shown.level, category, shown.units(self._meter), by, rule, preview, place)
 
     def _no_result(self, place: int) -> _Shown:
-        units = PER_MESSAGE + self._meter.text(-1, -1, -1, NO_RESULT)
-        return _Shown("full", "placeholders", units, preview=NO_RESULT, place=place)
+        return _Shown("full", "placeholders", synthetic_units(self._meter), preview=NO_RESULT, place=place)
 
     def _hidden(self, seq: int) -> _Shown:
         """Return the state of a message that is not in the request."""
-        event = self.log[seq - self.log[0].seq]
+        event = self._log[seq - self._log[0].seq]
         category = ((before := self._shown.get(handle(seq))) and before.category) or fact_category(event.fact)
         if seq not in self.effective:
-            return _Shown("removed", category, 0, self.log[-1].seq, "taken back")
-        if seq in self.view.orphan_results:
+            return _Shown("removed", category, 0, self._log[-1].seq, "taken back")
+        if seq in self._view.orphan_results:
             return _Shown("dropped", category, 0, rule="a result that no call waits for")
-        cover = self.view.cover_of(seq)
+        cover = self._view.cover_of(seq)
         if cover is not None:
             return _Shown(cover.level, category, 0, cover.owner, cover.rule)
         if isinstance(event.fact, ToolReturned):
             return _Shown("dropped", category, 0, rule="its call is not shown")
-        return _Shown("removed", category, 0, self.log[-1].seq, "replaced by a newer one")
+        return _Shown("removed", category, 0, self._log[-1].seq, "replaced by a newer one")
 
     def _compare(self, event: Event, *, folded_again: bool = False) -> list[ViewChange]:
         """Return the changes of an event that can have changed any message in view or, if the log was folded
         again, any message at all."""
         now = dict(self._items())
-        newest = self.view.steps[-1] if self.view.steps else None
+        newest = self._view.steps[-1] if self._view.steps else None
         if newest is not None and newest.has_open_call:  # what came after it may be hidden now
             self._open_steps[newest.seq] = newest
         gone = [key for key in (self._shown if folded_again else self._in_view) if key not in now]
@@ -282,14 +265,15 @@ class ViewTracker:
             states.append((handle(event.seq), self._hidden(event.seq)))
         changes: list[ViewChange] = []
         for key, state in states:
-            if self._shown.get(key) != state:
+            before = self._shown.get(key)
+            if before is not state and before != state:
                 self._record(key, state)
                 changes.append(_view_change(event.seq, key, state))
         return changes
 
     def _newly_covered(self, seq: int, gone: Sequence[str]) -> dict[str, _Shown]:
         """Return the states of the messages that event `seq` has hidden, if it is a reduction of ranges."""
-        cover = self.view.covered_ranges[-1] if self.view.covered_ranges else None
+        cover = self._view.covered_ranges[-1] if self._view.covered_ranges else None
         if cover is None or cover.owner != seq:
             return {}
         seqs = [int(key[1:]) for key in gone if key[0] == "e"]
@@ -321,7 +305,7 @@ class ViewTracker:
 
     def _items(self) -> Iterator[tuple[str, _Shown]]:
         """Yield everything in the request but the tools."""
-        view = self.view
+        view = self._view
         for shown in view.asides.values():
             category, units = instruction_category(shown.fact), shown.units(self._meter)
             yield handle(shown.seq), _Shown("full", category, units, place=0)
@@ -393,5 +377,12 @@ def fact_category(fact: AnyFact) -> str:
 
 def has_mark(content: Content, extra: Raw | UnsetType) -> bool:
     """Return whether a message carries a cache mark of the client."""
-    inner = (part.extra for part in parts(content) if isinstance(part, Text | Call))
-    return any(each is not UNSET and count_cache_marks_in_json(bytes(each)) for each in (extra, *inner))
+    if _is_mark(extra):
+        return True
+    if isinstance(content, str):  # most messages
+        return False
+    return any(_is_mark(part.extra) for part in content if isinstance(part, Text | Call))
+
+
+def _is_mark(extra: Raw | UnsetType) -> bool:
+    return extra is not UNSET and count_cache_marks_in_json(bytes(extra)) > 0
