@@ -109,7 +109,8 @@ def test_without_a_marker_nothing_of_foveal_is_loaded(agent_tests: pytest.Pytest
         text=True,
         check=True,
     )
-    assert ran.stdout.splitlines()[-1] == "['foveal', 'foveal.testing', 'foveal.testing.pytest_plugin']"
+    loaded = ran.stdout.splitlines()[-1]
+    assert loaded == "['foveal.old_paths', 'foveal', 'foveal.testing', 'foveal.testing.pytest_plugin']"
 
 
 @pytest.mark.parametrize(
