@@ -35,17 +35,7 @@ REFERENCE: Final = DOCS / "reference"
 DIRECTIVE: Final = re.compile(r"^::: (\S+)\n((?: {4}.*\n)*)", re.MULTILINE)
 MODULES: Final = (*foveal._SUBMODULES.values(), "foveal.replay")  # type: ignore[attr-defined]
 """Modules whose names are public. The modules below `foveal.adapters` are those of frameworks."""
-UNREAD: Final = {
-    "agent",
-    "apps",
-    "config",
-    "inspection",
-    "instructions",
-    "permissions",
-    "providers",
-    "server",
-    "tools",
-}
+UNREAD: Final = {"agent", "cli", "config", "inspector", "mcp_server", "providers", "server", "web"}
 """Packages without public names; reading them takes as long as reading the rest."""
 MAX_FIRST_SENTENCE_WORDS: Final = 15
 
