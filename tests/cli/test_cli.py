@@ -287,7 +287,10 @@ def test_a_clipped_result_of_an_imported_session_shows_the_same_pieces_without_s
 
 
 def test_a_folder_is_imported_and_used_ids_get_a_number(store: Path) -> None:
-    assert "imported 12 conversations" in output_of(store, "import", HERE, HERE, HERE)
+    printed = output_of(store, "import", HERE, HERE, HERE)
+    assert "imported 12 conversations" in printed
+    assert "pi-1-2: " in printed
+    assert printed.count("; pi-1 exists already, so this is another session") == 2
     names = {"pi-1", "0199-aa", "s-1", "s-1/ag7"}
     assert ids(store) == {f"{name}{end}" for name in names for end in ("", "-2", "-3")}
     assert events(store, "pi-1-3")[1:] == events(store, "pi-1")[1:]

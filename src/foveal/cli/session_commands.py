@@ -118,12 +118,14 @@ async def _import_one(store: Store, recording: Transcript, *, redacts: bool) -> 
         changed = sum(new is not old for new, old in zip(recording.facts, given.facts, strict=True))
         note += f", {changed:,} event{'s' * (changed != 1)} redacted" if changed else ""
     id = await _append_new(store, recording)
+    if id != (name := _name(recording)):
+        note += f"; {visible(name)} exists already, so this is another session"
     return f"{visible(id)}: {len(recording.facts):,} events from {recording.source}{note}"
 
 
 async def _append_new(store: Store, recording: Transcript) -> str:
     """Append a recording as a new session; if its id is in use, add a number."""
-    name = _valid_unicode(recording.id) or "imported"
+    name = _name(recording)
     id, number = name, 2
     while await session_exists(store, id):
         id, number = f"{name}-{number}", number + 1
@@ -138,6 +140,10 @@ async def _append_new(store: Store, recording: Transcript) -> str:
     if recording.title:
         await store.rename(id, _valid_unicode(recording.title))
     return id
+
+
+def _name(recording: Transcript) -> str:
+    return _valid_unicode(recording.id) or "imported"
 
 
 def _valid_unicode(name: str) -> str:
