@@ -19,6 +19,7 @@ from foveal import transcripts
 from foveal.core.log import Event, UserSaid
 from foveal.errors import StoreUnusable
 from foveal.recall.archive import Archive, ArchiveSource, SqliteSource, TranscriptSource
+from foveal.recall.archive.index import ArchiveIndex
 from foveal.recall.archive.index_file import INDEX_FORMAT, IndexFile
 from foveal.recall.archive.source import SessionEntry, SessionLog
 from foveal.stores import open_store
@@ -364,3 +365,14 @@ def test_a_server_that_is_killed_while_it_builds_leaves_a_whole_index(tmp_path: 
     other.communicate("", timeout=240)
     assert other.returncode == 0
     assert_whole(index, logs, 120)
+
+
+def test_a_server_starts_while_another_writes(tmp_path: Path) -> None:
+    first = IndexFile(tmp_path / "recall")
+    ArchiveIndex(first)
+    first.connection.execute("BEGIN IMMEDIATE")
+    second = IndexFile(tmp_path / "recall")
+    second.connection.set_busy_timeout(0)
+    ArchiveIndex(second).close()
+    first.connection.execute("ROLLBACK")
+    first.close()

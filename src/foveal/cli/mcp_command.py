@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.errors import BadSetting, FovealError, StoreUnusable
 
 if TYPE_CHECKING:
-    from foveal.recall.archive import Archive
+    from foveal.recall.archive import Archive, ArchiveSource
     from foveal.recall.archive.index_file import IndexFile
 
 COMMANDS: Final = ("mcp",)
@@ -62,12 +63,11 @@ def mcp(args: Namespace) -> int:
 async def _serve(args: Namespace) -> None:
     import asyncio
 
-    from foveal.recall.archive import Archive
     from foveal.recall.archive.places import find_sources
 
     given = [*args.paths, *args.store]
     sources = find_sources(given, tenant=args.tenant)
-    archive = Archive(sources, tokens=args.tokens, work_s=SEARCH_S, kept=_open_index())
+    archive = _open_archive(sources, args.tokens)
     archive.index_in_background()
     names = ", ".join(source.name for source in sources)
     # Beside the server, because a database that does not answer must not delay the client's connection.
@@ -88,6 +88,21 @@ async def _serve(args: Namespace) -> None:
             check.cancel()
             await asyncio.wait([check])
         await archive.close()
+
+
+def _open_archive(sources: Sequence[ArchiveSource], tokens: int) -> Archive:
+    """Return the archive with the index that lasts, or with one in memory if that cannot be used."""
+    from foveal.recall.archive import Archive
+
+    index = _open_index()
+    try:
+        return Archive(sources, tokens=tokens, work_s=SEARCH_S, kept=index)
+    except StoreUnusable as problem:
+        if index is None:
+            raise
+        index.close()
+        _print_problem(f"{problem}; until then the index is in memory and ends with the server")
+        return Archive(sources, tokens=tokens, work_s=SEARCH_S)
 
 
 def _open_index() -> IndexFile | None:

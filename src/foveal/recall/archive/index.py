@@ -289,10 +289,17 @@ class SessionIndex:
 
     def create(self) -> None:
         """Create the tables, if they do not exist, and forget what was known of them."""
-        with self.writing():
-            self._connection.execute(_SCHEMA)
-            self.full_text.create()
+        if not self._has_tables():
+            with self.writing():
+                self._connection.execute(_SCHEMA)
+                self.full_text.create()
         self._data_version, self._sessions = -1, {}
+
+    def _has_tables(self) -> bool:
+        """Return whether the tables exist. A server that starts must not wait for one that writes for long."""
+        made = "SELECT count(*) FROM sqlite_schema WHERE name IN ('archived', 'foveal_text_done')"
+        with self._mutex:
+            return bool(self._connection.execute(made).get == 2)
 
     # ── Transactions ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -30,7 +30,8 @@ INDEX_FORMAT: Final = 1
 INDEX_APPLICATION_ID: Final = 0x466F7649
 """`FovI`: identifies the index among SQLite files."""
 INDEX_NAME: Final = "sessions.db"
-_LOCK_TIMEOUT_S: Final = 5.0
+_LOCK_TIMEOUT_S: Final = 15.0
+"""Time to wait for another process that writes; on a busy machine it may write for seconds."""
 _RETRY_S: Final = 0.05
 
 
