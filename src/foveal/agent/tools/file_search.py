@@ -42,12 +42,12 @@ def search_tool(workspace: Workspace, *, timeout_s: float = SEARCH_TIMEOUT_S) ->
             ignore_case={"type": "boolean"},
         ),
         run=partial(_search, workspace, timeout_s),
-        describe=_describe,
+        describe=_describe_search,
         timeout=timeout_s + 10,
     )
 
 
-def _describe(given: Arguments) -> str:
+def _describe_search(given: Arguments) -> str:
     path = one_line(str(given.get("path") or "."), width=300)
     return f"search {path} for {one_line(str(given['pattern']), width=300)}"
 

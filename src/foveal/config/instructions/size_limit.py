@@ -114,7 +114,3 @@ def _heading(file: InstructionFile) -> str:
 def _notice(file: InstructionFile, lines: int) -> str:
     more = "more than " if file.unread else ""
     return f"[foveal: {more}{lines:,} lines of {_safe_path(file.path)} are not shown; read the file for the rest]"
-
-
-def _utf8_size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

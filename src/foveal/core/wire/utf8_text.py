@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-T = TypeVar("T")
+_Value = TypeVar("_Value")
 
-_encoder: Final = msgspec.json.Encoder(enc_hook=str)  # for subclasses of `str`, which msgspec does not know
+_utf8_encoder: Final = msgspec.json.Encoder(enc_hook=str)  # for subclasses of `str`, which msgspec does not know
 
 
-def replace_surrogates(value: T) -> T:
+def replace_surrogates(value: _Value) -> _Value:
     """Return a value of JSON, or a fact, with U+FFFD in place of lone surrogates; `Raw` is left as it is."""
     return _replace(value)  # type: ignore[no-any-return]
 
@@ -33,7 +33,7 @@ def is_utf8(fact: msgspec.Struct) -> bool:
 
 def _can_encode(value: object) -> bool:
     try:
-        _encoder.encode(value)
+        _utf8_encoder.encode(value)
     except UnicodeEncodeError:
         return False
     return True
