@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+import collections
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import takewhile
@@ -48,7 +48,7 @@ class RawScan:
 
     def scores(self) -> dict[str, float]:
         """Return how well each session may answer; a word counts more if few sessions have it."""
-        counts = Counter(number for found in self._found.values() for number in found)
+        counts = collections.Counter(number for found in self._found.values() for number in found)
         rarity = {number: log(1 + len(self._found) / count) for number, count in counts.items()}
         return {handle: sum(rarity[number] for number in found) for handle, found in self._found.items()}
 
