@@ -22,10 +22,10 @@ from bench.bench_ledger import DATA, rows_of
 from bench.measure import Row, best_after, best_of, display, progress
 from bench.work import AGENT, messages
 from foveal.core.compaction import CompactionOutcome, Draft, DraftFailure, DraftRequest, Plan, Summariser
-from foveal.core.compaction.draft_text import has_content
 from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.user_sentences import remove_user_sentences
+from foveal.core.compaction.validation import has_content
 from foveal.core.engine import Engine, SummaryJob, resolve_settings
 from foveal.core.log import Event
 from foveal.core.tokens.counter import counter

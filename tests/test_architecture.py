@@ -248,11 +248,11 @@ OLD_PATHS: Final = {
     "foveal.apps.gateways.channel": "foveal.server.gateways.outgoing",
     "foveal.apps.gateways.chat_session": "foveal.server.gateways.chat_sessions",
     "foveal.apps.gateways.delivery": "foveal.server.gateways.delivery",
-    "foveal.apps.gateways.discord.discord_parts": "foveal.server.gateways.discord.parts",
+    "foveal.apps.gateways.discord.discord_parts": "foveal.server.gateways.discord.send",
     "foveal.apps.gateways.incoming": "foveal.server.gateways.incoming",
-    "foveal.apps.gateways.part_sender": "foveal.server.gateways.part_sender",
+    "foveal.apps.gateways.part_sender": "foveal.server.gateways.outgoing",
     "foveal.instructions": "foveal.config.instructions",
-    "foveal.permissions.command_line": "foveal.agent.permissions.command_line",
+    "foveal.permissions.command_line": "foveal.agent.permissions.command_rules",
     "foveal.project": "foveal.config.project",
 }
 """The documented modules that have moved."""

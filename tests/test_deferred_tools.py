@@ -18,8 +18,8 @@ from foveal.core.view.fold import effective_events
 from foveal.core.view.loaded_tools import named_tools
 from foveal.core.view.request import render_view
 from foveal.core.wire import wire_for
+from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.legality import request_faults
-from foveal.core.wire.thinking_check import ThinkingCheck
 from support.effort import examples
 from support.histories import Json, long_text
 from support.mcp_tools import neutral_tools, recorded_servers, tools_of

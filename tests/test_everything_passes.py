@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from foveal import Context, transcripts
 from foveal.core.log import Dialect, Opened
 from foveal.core.wire import detect_dialect
+from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.legality import request_faults
-from foveal.core.wire.thinking_check import ThinkingCheck
 from foveal.errors import UnknownHandle
 from support.effort import examples
 from support.provider_objects import (

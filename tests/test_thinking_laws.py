@@ -26,9 +26,8 @@ from foveal.core.policies.moment import Moment
 from foveal.core.tokens import MessageTokens
 from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.fold import effective_events, fold
-from foveal.core.wire.bound_thinking import binds_thinking
+from foveal.core.wire.bound_thinking import ThinkingCheck, binds_thinking, is_thinking_block
 from foveal.core.wire.legality import request_faults
-from foveal.core.wire.thinking_check import ThinkingCheck, is_thinking_block
 from support.effort import examples
 from support.histories import ESTIMATE, Json, long_text, render_log, wire_bytes
 

@@ -14,12 +14,14 @@ from types import ModuleType
 from typing import Final
 
 MOVED: Final = {
-    "foveal.apps.gateways.discord.discord_parts": "foveal.server.gateways.discord.parts",
+    "foveal.apps.gateways.discord.discord_parts": "foveal.server.gateways.discord.send",
     "foveal.apps.gateways.chat_session": "foveal.server.gateways.chat_sessions",
+    "foveal.apps.gateways.part_sender": "foveal.server.gateways.outgoing",
     "foveal.apps.gateways.channel": "foveal.server.gateways.outgoing",
     "foveal.apps.gateways": "foveal.server.gateways",
     "foveal.apps": "foveal.cli",
     "foveal.instructions": "foveal.config.instructions",
+    "foveal.permissions.command_line": "foveal.agent.permissions.command_rules",
     "foveal.permissions": "foveal.agent.permissions",
     "foveal.project": "foveal.config.project",
     "foveal.tools": "foveal.agent.tools",

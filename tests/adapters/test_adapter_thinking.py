@@ -24,8 +24,8 @@ from foveal.adapters.agent_framework import AgentFrameworkFormat
 from foveal.adapters.langchain import LangChainFormat
 from foveal.adapters.native_context import NativeContext
 from foveal.adapters.pydantic_ai import PydanticAIFormat
-from foveal.core.wire.openai_chat.write import THINKING_FIELD
-from foveal.core.wire.thinking_check import ThinkingCheck
+from foveal.core.wire.bound_thinking import ThinkingCheck
+from foveal.core.wire.openai_chat import THINKING_FIELD
 
 Json = dict[str, Any]
 TURNS = 30

@@ -14,7 +14,7 @@ import pytest
 
 from foveal import SummaryRequest
 from foveal.adapters import Conversations, Piece
-from foveal.adapters.own_model import own_model
+from foveal.adapters.conversations import own_model
 from foveal.core.log.events import Dialect
 from foveal.errors import BadSetting, StoreUnusable
 

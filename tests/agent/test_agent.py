@@ -22,8 +22,7 @@ from foveal.agent.events import (
     TextStreamed,
     TurnFinished,
 )
-from foveal.agent.hooks import HookOccasion, HookVerdict
-from foveal.agent.loop import DENIED_RESULT, INTERRUPTED_RESULT, Agent
+from foveal.agent.loop import DENIED_RESULT, INTERRUPTED_RESULT, Agent, HookOccasion, HookVerdict
 from foveal.agent.tools import Tool, Toolbox, ToolOutput
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import DraftRequest

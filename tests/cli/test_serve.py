@@ -19,14 +19,13 @@ import pytest
 
 from foveal.agent.events import TextStreamed
 from foveal.cli.__main__ import main
-from foveal.cli.banner import banner_lines
-from foveal.cli.serve import download_local_model
+from foveal.cli.serve import banner_lines, download_local_model
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import FovealError, ProviderError, StoreUnusable
 from foveal.providers.local.download import DownloadProgress
 from foveal.server import AuthTokens, DataFolder, Service
-from foveal.server.http import health as server_health
+from foveal.server.http import app as server_app
 from foveal.server.http.shutdown import ShutdownState, StopSignal, shut_down
 from foveal.server.jobs import ScheduleStore, schedule_from_config
 from foveal.server.proxy.routes import Upstreams
@@ -329,7 +328,7 @@ def test_a_turn_longer_than_the_grace_period_is_stopped_and_its_message_kept(tmp
 def test_health_is_503_if_the_store_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_health, "CHECK_TTL_S", 0.0)
+    monkeypatch.setattr(server_app, "CHECK_TTL_S", 0.0)
     with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as proxy:
         health = ask(proxy.url, "/healthz")
         assert (health.status, health.json) == (
@@ -353,7 +352,7 @@ def test_health_is_503_if_the_store_cannot_be_written(
 
 
 def test_health_answers_while_the_database_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_health, "CHECK_TTL_S", 0.0)
+    monkeypatch.setattr(server_app, "CHECK_TTL_S", 0.0)
     with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as proxy:
         until(lambda: ask(proxy.url, "/healthz").status == 200)
         other = apsw.Connection(str(tmp_path / "server" / "service.db"))

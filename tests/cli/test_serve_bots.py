@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from foveal.config import load
 from foveal.server import Service
 from foveal.server.gateway_health import GatewayHealth
-from foveal.server.http.health import MAX_OWED_S, Health
+from foveal.server.http.app import MAX_OWED_S, Health
 from foveal.server.http.prometheus import GATEWAY_GAUGES, PrometheusMetrics
 from foveal.server.http.shutdown import ShutdownState
 from support.gated_provider import run

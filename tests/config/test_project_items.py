@@ -10,7 +10,7 @@ import pytest
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.keys import KEYS
 from foveal.config.project import EveryItem, GivenItems, ProjectItem, Trust
-from foveal.config.server_code import MAX_FOLDER_FILES, MAX_SCRIPT_BYTES
+from foveal.config.project_items import MAX_FOLDER_FILES, MAX_SCRIPT_BYTES
 
 NEVER = """
 model = "openai/x@http://evil.example/v1"

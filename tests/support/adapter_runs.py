@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 
-from foveal.core.compaction.summary_prompt import required_sections
+from foveal.core.compaction.summary_dialogue import required_sections
 from foveal.core.wire import strip_cache_marks
 from support.provider_stand_in import Answer, Json, Request, StandIn
 

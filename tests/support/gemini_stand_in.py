@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Final
 
 from foveal.core.tokens.counter import counter
-from foveal.core.wire.gemini.write import SKIPPED_SIGNATURE
+from foveal.core.wire.gemini import SKIPPED_SIGNATURE
 from foveal.core.wire.legality import request_faults
 from support.provider_stand_in import Answer, Dialect, Json, StandIn, model_texts
 

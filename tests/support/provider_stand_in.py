@@ -26,9 +26,8 @@ from time import sleep
 from typing import Any, Self
 
 from foveal.core.tokens.counter import counter
-from foveal.core.wire.bound_thinking import binds_thinking
+from foveal.core.wire.bound_thinking import ThinkingCheck, binds_thinking
 from foveal.core.wire.legality import request_faults
-from foveal.core.wire.thinking_check import ThinkingCheck
 from support.legality import check_chat, check_responses
 
 Json = dict[str, Any]

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from foveal.core.wire.bound_thinking import BINDING_BETA
-from foveal.core.wire.thinking_check import ThinkingCheck, is_thinking_block
+from foveal.core.wire.bound_thinking import BINDING_BETA, ThinkingCheck, is_thinking_block
 from support.raw_upstream import Piece, ReceivedRequest, answer
 
 Json = dict[str, Any]

@@ -35,15 +35,13 @@ from agent_framework import (
     ResponseStream,
 )
 
-from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
 from foveal.adapters.native_context import UNKNOWN_CONVERSATION, NativeContext, Piece, WireMessage
-from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.wire.openai_chat.write import THINKING_FIELD
+from foveal.core.wire.openai_chat import THINKING_FIELD
 from foveal.core.wire.usage import usage_or_none
 from foveal.recall.schemas import tools as recall_schemas
 

@@ -25,10 +25,8 @@ from crewai.llms.cache import CACHE_BREAKPOINT_KEY
 from crewai.types.usage_metrics import UsageMetrics
 from pydantic import PrivateAttr
 
-from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage, with_own_fields
-from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect

@@ -32,10 +32,8 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.config import get_config
 
-from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
 from foveal.adapters.native_context import UNKNOWN_CONVERSATION, NativeContext, Piece, WireMessage
-from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect

@@ -31,8 +31,7 @@ from typing import Any, Final, Unpack
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
-from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
 from foveal.adapters.native_context import (
     UNKNOWN_CONVERSATION,
     NativeContext,
@@ -40,12 +39,11 @@ from foveal.adapters.native_context import (
     WireMessage,
     with_own_fields,
 )
-from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta, with_dropped_blocks
-from foveal.core.wire.refused_state import refuses_controls
+from foveal.core.wire.overflow_errors import refuses_controls
 from foveal.recall.schemas import tools as recall_schemas
 
 Options = Mapping[str, Any]

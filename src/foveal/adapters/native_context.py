@@ -19,7 +19,7 @@ from foveal.context import Context
 from foveal.core.engine.origins import Origin
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.core.wire.openai_chat.write import THINKING_FIELD
+from foveal.core.wire.openai_chat import THINKING_FIELD
 from foveal.errors import BadSetting
 
 NativeMessage = TypeVar("NativeMessage")

@@ -30,11 +30,9 @@ from agents.items import ItemHelpers
 from agents.memory import Session
 from agents.tool_context import ToolContext
 
-from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
 from foveal.adapters.openai_agents_session import FovealSession, Item
-from foveal.adapters.own_model import own_model
 from foveal.context import Context
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft

@@ -55,10 +55,8 @@ from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 
-from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
-from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, StopReason
 from foveal.core.log.events import Dialect

@@ -28,9 +28,8 @@ from smolagents.models import (
 )
 from smolagents.utils import encode_image_base64, make_image_url
 
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, own_model
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
-from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect

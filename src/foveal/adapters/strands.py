@@ -29,10 +29,8 @@ from strands.plugins import Plugin
 from strands.tools import PythonAgentTool
 from strands.types.content import split_system_prompt
 
-from foveal.adapters.conversation_ids import checked_function
-from foveal.adapters.conversations import AdapterArguments, Conversations
+from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
 from foveal.adapters.native_context import NativeContext, Piece, WireMessage
-from foveal.adapters.own_model import own_model
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model

@@ -8,6 +8,8 @@
 4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
    The output so far of a running call is its result, which is reported before the turn ends.
 5. The agent reports its work as `AgentEvent`s; the caller decides what to show of them.
+
+Hooks of the agent: the points at which they are called, and what they can change.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Literal, Protocol
+
+import msgspec
 
 from foveal.agent.events import (
     AgentEvent,
@@ -34,7 +38,6 @@ from foveal.agent.events import (
     TurnFinished,
     UserMessageStored,
 )
-from foveal.agent.hooks import Hook, HookOccasion, HookVerdict
 from foveal.agent.tool import (
     RunningCall,
     Toolbox,
@@ -43,7 +46,7 @@ from foveal.agent.tool import (
     cancel_and_wait,
     media_dialect,
 )
-from foveal.config.instructions.touched_paths import paths_in
+from foveal.config.instructions.rules import paths_in
 from foveal.config.keys import MAX_TOOL_ITERATIONS
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log.events import (
@@ -67,6 +70,35 @@ from foveal.errors import BadSetting, FovealError, ProviderError, StoreUnusable
 from foveal.ports import PromptProgress, Provider, Reply, RetryWait
 from foveal.providers.summariser import TRUNCATED_STOPS
 from foveal.sessions.session import Session
+
+HookPoint = Literal["before_model", "after_model", "before_tool", "after_tool", "on_reduction", "on_overflow"]
+
+
+class HookOccasion(msgspec.Struct, frozen=True, kw_only=True):
+    """The point at which a hook is called, and what happened there."""
+
+    at: HookPoint
+    session: Session
+    call: Call | None = None
+    """Set before and after a tool."""
+    output: ToolOutput | None = None
+    """Set after a tool."""
+    reply: Reply | None = None
+    """Set after the model."""
+    events: tuple[Event, ...] = ()
+    """The recorded events of a reduction or an overflow."""
+
+
+class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that a hook requests; a hook that returns None requests none."""
+
+    deny: str = ""
+    """Before a tool: the result that the model gets instead of the call being run."""
+    output: ToolOutput | None = None
+    """After a tool: replaces its result. The original is not stored."""
+
+
+Hook = Callable[[HookOccasion], Awaitable[HookVerdict | None]]
 
 
 class RefusedMedia:

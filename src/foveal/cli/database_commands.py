@@ -79,7 +79,7 @@ async def _migrate(url: str, role: str | None) -> int:
     if not is_postgres_url(url):
         raise other_url_error(url, "a URL that begins with postgresql://")
     require_postgres()
-    from foveal.server.databases.postgres_schema import SERVICE_MIGRATIONS
+    from foveal.server.databases.postgres_database import SERVICE_MIGRATIONS
     from foveal.stores.postgres.connection import PostgresPool
     from foveal.stores.postgres.schema import STORE_MIGRATIONS, check_role, grant, migrate
 

@@ -14,11 +14,9 @@
 """
 
 from foveal.config.config import Config, ConfigEntry, McpServerSettings, strip_url_secrets
-from foveal.config.errors import BadConfig
 from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
-from foveal.config.sources import setting_flags
-from foveal.config.value_source import ValueSource, key_lines, line_of
+from foveal.config.sources import BadConfig, ValueSource, key_lines, line_of, setting_flags
 
 __all__ = [
     "BadConfig",

@@ -14,8 +14,7 @@ from msgspec import structs
 from foveal.config.instructions.rules import InstructionRules
 from foveal.config.keys import KEYS, ConfigKey, KeyPath, ScheduleSetting, dotted_name, find_key
 from foveal.config.project import ItemAnswer
-from foveal.config.sources import ConfigValue
-from foveal.config.value_source import ValueSource
+from foveal.config.sources import ConfigValue, ValueSource
 from foveal.context.prompt_file import prompt_text
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.models.model import Model, model

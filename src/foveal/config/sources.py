@@ -1,6 +1,10 @@
 """Sources of configuration values: TOML files, environment variables, flags.
 
 Each value is checked when it is read, so that an error names its file and line, its variable or its flag.
+
+Where a configuration value was set: file and line, variable or flag.
+
+Errors of a configuration, with file, line and what is allowed.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from foveal.config.errors import BadConfig, _list_names, _unknown_key, bad_value
 from foveal.config.keys import (
     ALIASES,
     KEYS,
@@ -26,8 +29,124 @@ from foveal.config.keys import (
     names_below,
 )
 from foveal.config.project import UnusableFile, read_text_file
-from foveal.config.value_source import ValueSource, key_lines, line_of
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, shown_value
+
+_SCHEME: Final = re.compile("[a-z][a-z0-9+.-]{0,20}://")
+
+
+class BadConfig(BadSetting):
+    """An unknown key, or a value that is not allowed; names the place and what is allowed."""
+
+    def __init__(self, source: ValueSource, path: KeyPath, problem: str, *, value: object = None) -> None:
+        super().__init__(dotted_name(path), value, problem)
+        self.args = (f"{source}: {problem}",)
+        self.source = source
+        self.problem = problem
+
+
+def bad_value(
+    source: ValueSource, path: KeyPath, value: object, allowed: str, *, secret: bool = False
+) -> BadConfig:
+    """Return the error for a value; only the scheme of a secret URL, or the type of a secret value, is shown."""
+    scheme = _SCHEME.match(value) if isinstance(value, str) else None
+    shown = (f"{scheme.group()}…" if scheme else type(value).__name__) if secret else shown_value(value)
+    if isinstance(value, bool) and not secret:
+        shown = str(value).lower()  # as TOML writes it
+    problem = f"{dotted_name(path)} = {shown} is not allowed: {allowed}"
+    return BadConfig(source, path, problem, value=None if secret else value)
+
+
+def _unknown_key(source: ValueSource, path: KeyPath) -> BadConfig:
+    hint = "; keys of providers belong in the environment" if _SECRET_NAME.search(path[-1]) else ""
+    known = path[:-1]
+    while known and not names_below(known):
+        known = known[:-1]
+    around = f"in [{dotted_name(known)}] " if known else ""
+    allowed = _list_names(names_below(known))
+    return BadConfig(
+        source, path, f"there is no key {dotted_name(path)}; allowed {around}are {allowed}{hint}"
+    )
+
+
+def _list_names(names: tuple[str, ...]) -> str:
+    return ", ".join("a name of your own" if name == "*" else name for name in names)
+
+
+_SECRET_NAME: Final = re.compile(r"key|token|secret|password", re.IGNORECASE)
+
+
+# ── Line numbers ─────────────────────────────────────────────────────────────────────────────────────
+# `tomllib` does not report the lines of keys. Each TOML statement is itself a valid TOML text, so `tomllib` can
+# parse single statements and say which keys they set; only the end of a statement must be found. A statement over
+# several lines ends in a line with a closing bracket or triple quotes.
+
+_CLOSING_MARKS: Final = ("]", '"""', "'''")
+_MAX_PARSE_ATTEMPTS: Final = 200
+
+
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Return the line of each table and key of a valid TOML text, counted from 1."""
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    rows = text.replace("\r\n", "\n").split("\n")
+    at = 0
+    while at < len(rows):
+        end, parsed = _statement(rows, at)
+        if parsed is None:
+            break  # no line number is better than a wrong one
+        header = rows[at].lstrip().startswith("[")
+        for path in _paths(parsed):
+            found.setdefault(path if header else (*table, *path), at + 1)
+        if header:
+            table = max(_paths(parsed), key=len)
+        at = end
+    return found
+
+
+def _statement(rows: list[str], at: int) -> tuple[int, dict[str, Any] | None]:
+    """Return the index of the line after a statement, and its parsed content."""
+    tries = 0
+    for end in range(at + 1, len(rows) + 1):
+        if end > at + 1 and not any(mark in rows[end - 1] for mark in _CLOSING_MARKS):
+            continue
+        try:
+            return end, tomllib.loads("\n".join(rows[at:end]) + "\n")
+        except tomllib.TOMLDecodeError:
+            tries += 1
+            if tries > _MAX_PARSE_ATTEMPTS:
+                break
+    return at, None
+
+
+def _paths(parsed: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = [path] if path else []
+    if isinstance(parsed, list) and parsed and isinstance(parsed[0], dict):
+        parsed = parsed[0]
+    if isinstance(parsed, dict):
+        for name, inner in parsed.items():
+            found += _paths(inner, (*path, name))
+    return found
+
+
+def line_of(found: dict[tuple[str, ...], int], path: tuple[str, ...]) -> int:
+    """Return the line of a key, or of the nearest table around it; 0 if unknown."""
+    while path and path not in found:
+        path = path[:-1]
+    return found.get(path, 0)
+
+
+class ValueSource(NamedTuple):
+    """Where a value was set."""
+
+    kind: Literal["default", "policy", "user", "project", "environment", "flag"]
+    where: str = ""
+    """A file, a variable, a flag, or the policy's name."""
+    line: int = 0
+
+    def __str__(self) -> str:
+        where = f"{self.where}:{self.line}" if self.line else self.where
+        return f"policy {where}" if self.kind == "policy" else where or self.kind
+
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────
 

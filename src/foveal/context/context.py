@@ -13,6 +13,12 @@
    that leaves it before its newest user message may be another; both give a warning. `recall` finds only what is on
    the branch that is continued.
 5. `save` returns the log and `load` continues with it: the next `fit` recognises the history in it.
+
+Types of messages for type checkers: clients' own TypedDicts in and out.
+
+A list of a client's TypedDicts comes back as a list of the same type, so that the client accepts it. Dicts without
+a type and objects of a client come back as `list[Any]`, which checkers accept in every client. No client has to be
+installed for that.
 """
 
 from __future__ import annotations
@@ -22,7 +28,18 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NoReturn,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -111,9 +128,8 @@ from foveal.core.log.events import (
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events, left_behind
-from foveal.core.view.request_writer import RequestWriter
+from foveal.core.view.request import RequestWriter
 from foveal.core.wire.safe_print import one_line
-from foveal.core.wire.typed_messages import Beside, MessageT
 from foveal.errors import (
     BadSetting,
     Conflict,
@@ -128,6 +144,28 @@ from foveal.ports import Store
 
 if TYPE_CHECKING:
     from foveal.recall.recall import Recall
+
+
+class TypedMessage(Protocol):
+    """A message whose type is a TypedDict, such as `ChatCompletionMessageParam` or `MessageParam`."""
+
+    # Every TypedDict class has this attribute and `dict` does not: nothing else tells them apart for both mypy and
+    # pyright.
+    __required_keys__: ClassVar[frozenset[str]]
+
+
+MessageT = TypeVar("MessageT", bound=TypedMessage)
+"""The type of the caller's messages."""
+
+
+class Beside(TypedDict, total=False):
+    """What a request has beside its messages; each is optional."""
+
+    tools: Sequence[object]
+    """The tools that are offered: dicts, or objects of the client."""
+    system: object
+    """The system text that is sent beside the messages: a string or a list of blocks."""
+
 
 T = TypeVar("T")
 

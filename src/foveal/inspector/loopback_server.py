@@ -28,9 +28,8 @@ from foveal.inspector.browser_logins import BrowserLogins
 from foveal.inspector.pages import error_page
 from foveal.inspector.sessions.source import SessionSource
 from foveal.web.http_errors import TITLES, HttpError, error_response
-from foveal.web.http_headers import PAGE_SECURITY_HEADERS, response_headers
+from foveal.web.http_headers import PAGE_SECURITY_HEADERS, RequestChecks, response_headers
 from foveal.web.listener import run_server, url_of
-from foveal.web.request_checks import RequestChecks
 
 INSPECT_HOST: Final = "127.0.0.1"
 MAX_LOCAL_BODY_BYTES: Final = 1_000_000

@@ -16,10 +16,14 @@ from typing import Any, Final
 
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
-from foveal.core.wire.bound_thinking import BETA_HEADER, BINDING_BETA, with_dropped_blocks
+from foveal.core.wire.bound_thinking import (
+    BETA_HEADER,
+    BINDING_BETA,
+    has_thinking_blocks,
+    with_dropped_blocks,
+)
 from foveal.core.wire.native_compaction import COMPACTION_BETA, COMPACTION_FIELD, compaction_field
-from foveal.core.wire.refused_state import refuses_controls
-from foveal.core.wire.thinking_check import has_thinking_blocks
+from foveal.core.wire.overflow_errors import refuses_controls
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, anthropic_client, anthropic_tools
 from foveal.providers.cache_breakpoints import add_breakpoints

@@ -15,8 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foveal.core.wire.overflow_errors import recognise_overflow
-from foveal.core.wire.refused_state import refused_encryption, refused_thinking
+from foveal.core.wire.overflow_errors import recognise_overflow, refused_encryption, refused_thinking
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import ProviderError
 from foveal.ports import RetryWait

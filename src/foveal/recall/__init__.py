@@ -1,7 +1,6 @@
 """Recall tools, with which the model searches and reads its whole log."""
 
-from foveal.recall.excerpts import LineSelection, excerpt, parse_line_range
-from foveal.recall.grep import compile_grep
+from foveal.recall.excerpts import LineSelection, compile_grep, excerpt, parse_line_range
 from foveal.recall.recall import InMemoryLibrary, Library, Recall
 from foveal.recall.schemas import tools
 from foveal.recall.search_answer import spread_scores

@@ -18,7 +18,7 @@ from foveal.agent.log_recall import recall_tools
 from foveal.agent.loop import Agent
 from foveal.agent.tool import Toolbox
 from foveal.config import Config
-from foveal.config.tool_names import denied_tools
+from foveal.config.keys import denied_tools
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened

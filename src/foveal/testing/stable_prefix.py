@@ -25,7 +25,7 @@ from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.log.events import Text, parts
 from foveal.core.wire.legality import request_faults
 from foveal.errors import FovealError, PicklableError
-from foveal.testing import http_capture
+from foveal.testing import captured_request
 from foveal.testing.captured_request import CapturedRequest, KnownPieces, read_request, strings
 from foveal.testing.moved_prefix import MovedPrefix, PieceTokens, explain, format_dollars
 from foveal.testing.provider_cache import CacheRead, ProviderCache, UncachedPrefix
@@ -426,11 +426,11 @@ def capture() -> Iterator[CapturedRequests]:
         ```
     """
     requests = CapturedRequests()
-    http_capture.start(requests)
+    captured_request.start(requests)
     try:
         yield requests
     finally:
-        http_capture.stop(requests)
+        captured_request.stop(requests)
 
 
 def assert_stable_prefix(

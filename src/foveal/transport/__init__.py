@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from foveal.transport.botocore_hooks import ConverseHooks
 from foveal.transport.conversation_pool import ConversationPool, checked_pool
-from foveal.transport.http_clients import make_async_client, make_client, wrap_transport
+from foveal.transport.http_relay import make_async_client, make_client, wrap_transport
 
 if TYPE_CHECKING:
     import httpx as _httpx

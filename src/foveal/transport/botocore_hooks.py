@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from foveal.core.wire.bedrock.converse_bytes import mark_bytes, restore_bytes
+from foveal.core.wire.bedrock import mark_bytes, restore_bytes
 from foveal.errors import BadSetting
 from foveal.transport.attempts import MAX_ATTEMPTS
 from foveal.transport.client_request import ClientRequest

@@ -18,11 +18,10 @@ from msgspec import Raw
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, Instructed, parts
 from foveal.core.wire import MessageChunk
-from foveal.core.wire.bound_thinking import with_dropped_blocks
+from foveal.core.wire.bound_thinking import has_thinking_blocks, with_dropped_blocks
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, strip_cache_marks
 from foveal.core.wire.common import Json, native_dialect
 from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
-from foveal.core.wire.thinking_check import has_thinking_blocks
 from foveal.providers import cache_breakpoints
 from foveal.transport.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 

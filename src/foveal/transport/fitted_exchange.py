@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from foveal.core.engine.origins import Origin
 from foveal.core.log.events import ForeignSummary
-from foveal.core.wire.bedrock.converse_bytes import mark_bytes
+from foveal.core.wire.bedrock import mark_bytes
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
 from foveal.errors import ContextOverflow, ConversationIdMissing, FovealError

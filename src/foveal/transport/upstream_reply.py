@@ -14,7 +14,7 @@ import msgspec
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, ModelSaid, Thinking, parts, text_of
 from foveal.core.wire.common import Json
-from foveal.core.wire.openai_responses.write import COMPACTION_TYPES
+from foveal.core.wire.openai_responses import COMPACTION_TYPES
 from foveal.ports import Reply
 from foveal.providers.anthropic import FIELDS_BESIDE_USAGE, AnthropicReply
 from foveal.providers.base import StreamedReply

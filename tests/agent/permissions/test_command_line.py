@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveal.agent.permissions.command_line import MAX_PARSED_CHARS, CommandLine, parse_command_line
+from foveal.agent.permissions.command_rules import MAX_PARSED_CHARS, CommandLine, parse_command_line
 from support.effort import examples
 
 BASH = shutil.which("bash") or "/bin/bash"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from foveal.agent.permissions.command_line import parse_command_line
 from foveal.agent.permissions.command_rules import (
     CommandRule,
     Rule,
@@ -17,6 +16,7 @@ from foveal.agent.permissions.command_rules import (
     ToolRule,
     find_program,
     parse_allow_entries,
+    parse_command_line,
     parse_deny_entries,
 )
 from foveal.agent.permissions.decision import (

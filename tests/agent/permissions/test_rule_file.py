@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from foveal.agent.permissions.command_rules import RULE_LIFETIME_S, CommandRule
-from foveal.agent.permissions.rule_file import RuleFile
+from foveal.agent.permissions.command_rules import RULE_LIFETIME_S, CommandRule, RuleFile
 
 RULE = CommandRule(words=("git", "status"), is_prefix=True, project="/p", program="/usr/bin/git")
 
@@ -74,7 +73,7 @@ def test_two_processes_lose_no_rule(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from foveal.agent.permissions.command_rules import CommandRule
-from foveal.agent.permissions.rule_file import RuleFile
+from foveal.agent.permissions.command_rules import RuleFile
 file, project = RuleFile(Path(sys.argv[1])), sys.argv[2]
 for number in range(15):
     file.add(CommandRule(words=("ls", str(number)), is_prefix=True, project=project, program="/bin/ls"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foveal.agent.permissions.command_line import parse_command_line
+from foveal.agent.permissions.command_rules import parse_command_line
 from foveal.agent.permissions.decision import Ask, CallFacts
 from foveal.agent.permissions.sandbox import find_sandbox
 from foveal.agent.terminal.output.styled_text import plain_text

@@ -8,14 +8,17 @@ from typing import Final
 import pytest
 
 from foveal.agent.terminal.output.context_card import CATEGORY_STYLES
-from foveal.agent.terminal.output.styled_text import Span, ansi_text, cell_width, row
-from foveal.agent.terminal.output.themes import (
+from foveal.agent.terminal.output.styled_text import (
     ASCII_MARKS,
     COLOUR_NUMBERS,
     LIGHT_SGR_CODES,
     SGR_CODES,
     Background,
+    Span,
     Theme,
+    ansi_text,
+    cell_width,
+    row,
     terminal_theme,
 )
 from support.chat_project import ChatProject

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foveal.agent.permissions.decision import CallFacts
-from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tool import InvalidArguments
 from foveal.agent.tools import Toolbox, Workspace, call_facts, file_tools
 from foveal.agent.tools.files import PlannedChange
 from foveal.agent.tools.text_edit import TextCoding

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.agent.tool import Toolbox
-from foveal.agent.tools.change_recorder import present_states, record_changes, restore_files
 from foveal.agent.tools.file_history import (
     ChangeHistory,
     FileChange,
@@ -21,7 +20,10 @@ from foveal.agent.tools.file_history import (
     RestorePlan,
     plan_rewind,
     plan_undo,
+    present_states,
     read_changes,
+    record_changes,
+    restore_files,
 )
 from foveal.agent.tools.files import file_tools
 from foveal.agent.tools.workspace import Workspace

@@ -27,7 +27,7 @@ from foveal.config.instructions import (
     instruction_set,
     paths_in,
 )
-from foveal.config.instructions.size_limit import SHORT_FILES_SHARE, USER_SHARE, fit_by_owner
+from foveal.config.instructions.files import SHORT_FILES_SHARE, USER_SHARE, fit_by_owner
 from foveal.config.project import (
     EveryItem,
     GivenItems,

@@ -11,9 +11,9 @@ import foveal
 from foveal.core.compaction.health import CompactionMetrics
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Compacted, unraw
+from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.legality import request_faults
 from foveal.core.wire.native_compaction import COMPACTION_BETA, COMPACTION_TRIGGER
-from foveal.core.wire.thinking_check import ThinkingCheck
 from foveal.errors import SummariserFailed
 
 Json = dict[str, Any]

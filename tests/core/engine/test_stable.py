@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from foveal import ContextOverflow, Report, Session
 from foveal.core.engine import Engine
-from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.settings import resolve_settings
+from foveal.core.engine.state import PastCalls
 from foveal.core.log import (
     AnyFact,
     Call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foveal.core.models.modalities import reads
+from foveal.server.gateways.chat_files import reads
 
 BOTH = (
     "anthropic/claude-sonnet-4-5",

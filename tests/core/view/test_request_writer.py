@@ -14,7 +14,7 @@ from foveal.core.log.events import Dialect, UserSaid
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import advance, render_view
 from foveal.core.view.fold import fold
-from foveal.core.view.request_writer import RequestWriter
+from foveal.core.view.request import RequestWriter
 from foveal.core.wire import wire_for
 from support.effort import examples
 from support.histories import (
@@ -113,7 +113,7 @@ def test_a_request_after_a_failed_one_is_complete(monkeypatch: pytest.MonkeyPatc
     writer, view, _ = written(3)
     view.advance(Event(3, UserSaid(content="m3")))
     with monkeypatch.context() as broken:
-        broken.setattr("foveal.core.view.request_writer.copy_messages", lambda _: 1 / 0)
+        broken.setattr("foveal.core.view.request.copy_messages", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             writer.write(view, CHAT)
     assert writer.write(view, CHAT)[0] == render_view(view, CHAT)[0]

@@ -9,12 +9,12 @@ import pytest
 from foveal import Context
 from foveal.core.wire.bound_thinking import (
     BINDING_BETA,
+    ThinkingCheck,
     with_beta,
     with_dropped_blocks,
 )
 from foveal.core.wire.legality import request_faults
-from foveal.core.wire.refused_state import refused_thinking, refuses_controls
-from foveal.core.wire.thinking_check import ThinkingCheck
+from foveal.core.wire.overflow_errors import refused_thinking, refuses_controls
 
 Json = dict[str, Any]
 DROP = {"prefix_mismatch_behavior": "drop_block"}

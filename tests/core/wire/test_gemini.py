@@ -32,7 +32,7 @@ from foveal.core.view.fold import fold
 from foveal.core.view.request import Fitted
 from foveal.core.wire import recognise_overflow, stop_reason, wire_for
 from foveal.core.wire.common import OPENING_USER_TEXT
-from foveal.core.wire.gemini.write import SKIPPED_SIGNATURE
+from foveal.core.wire.gemini import SKIPPED_SIGNATURE
 from foveal.core.wire.legality import request_faults
 from foveal.errors import MalformedMessage
 from support.histories import ESTIMATE, context, render_log

@@ -18,7 +18,7 @@ from foveal.core.wire import (
     media_source,
     mime_type,
 )
-from foveal.core.wire.openai_responses.write import BLANK_IMAGE_URL
+from foveal.core.wire.openai_responses import BLANK_IMAGE_URL
 
 
 def b64(data: bytes) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foveal.core.wire.refused_state import MAX_PROBLEM_CHARS, refused_encryption
+from foveal.core.wire.overflow_errors import MAX_PROBLEM_CHARS, refused_encryption
 
 MESSAGE = "The encrypted content for item rs_1 could not be verified."
 

@@ -26,9 +26,14 @@ from starlette.routing import Route
 from foveal.core.log import Compacted, Event, Overflowed, Used
 from foveal.errors import ProviderError
 from foveal.server import EventsStored, InboxCounted, ProxyRequestEnded, TurnEnded
-from foveal.server.http.json_logs import LOGGER_NAME, JsonFormatter, log_event, log_to_stderr
+from foveal.server.http.json_logs import (
+    LOGGER_NAME,
+    JsonFormatter,
+    RequestLogMiddleware,
+    log_event,
+    log_to_stderr,
+)
 from foveal.server.http.prometheus import PrometheusMetrics
-from foveal.server.http.request_log import RequestLogMiddleware
 from foveal.server.http.tracing import Tracing
 from foveal.testing import Scripted
 from support.paths import ROOT

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from foveal.core.log import Dialect
 from foveal.errors import MalformedMessage
-from foveal.server.databases.sqlite_schema import SQLITE_TABLES
+from foveal.server.databases.sqlite_database import SQLITE_TABLES
 from foveal.server.proxy import digest_index
 from foveal.transport import upstream_reply
 from foveal.transport.client_request import ClientHistory, ClientRequest, RequestCache

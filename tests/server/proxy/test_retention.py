@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from foveal.server.proxy import retention
+from foveal.server.proxy import digest_index
 from support.upstream import DEADLINE, ProxyServer, RawUpstream, answer, until
 
 REPLY = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]}'
@@ -47,7 +47,7 @@ def kept(proxy: ProxyServer, tenant: str = "default") -> list[str]:
 
 
 def sweep(proxy: ProxyServer) -> int:
-    return proxy.do(proxy.upstreams.conversations.retention.sweep())
+    return proxy.do(proxy.upstreams.conversations.digest_index.sweep())
 
 
 def test_sessions_are_erased_when_they_were_not_used_for_the_configured_days(proxy: ProxyServer) -> None:
@@ -67,7 +67,7 @@ def test_a_session_in_use_is_not_erased(proxy: ProxyServer) -> None:
 
     async def sweep_while_locked() -> int:
         async with proxy.service.runtime.locks.lock("default", used):
-            return await proxy.upstreams.conversations.retention.sweep()
+            return await proxy.upstreams.conversations.digest_index.sweep()
 
     assert (proxy.do(sweep_while_locked()), kept(proxy)) == (1, [used])
     assert unused not in kept(proxy)
@@ -84,8 +84,8 @@ def test_sessions_of_the_native_api_and_forks_are_kept(proxy: ProxyServer) -> No
 def test_a_sweep_is_bounded_and_the_next_one_continues(
     proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "MAX_ERASED_PER_SWEEP", 2)
-    monkeypatch.setattr(retention, "PAGE_SESSIONS", 1)
+    monkeypatch.setattr(digest_index, "MAX_ERASED_PER_SWEEP", 2)
+    monkeypatch.setattr(digest_index, "PAGE_SESSIONS", 1)
     for number in range(3):
         say(proxy, f"Hello {number}")
     go_on(proxy, days=31)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from foveal.core.log import ModelSaid, text_of
-from foveal.server.proxy.aiohttp_chunks import StreamRelay
+from foveal.server.proxy.response_stream import StreamRelay
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, stream_head, until
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -17,9 +17,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from foveal.agent.permissions.command_line import CommandLine
 from foveal.agent.permissions.command_rules import (
     SHELL_TOOL,
+    CommandLine,
     CommandRule,
     Rule,
     SimpleCommand,

@@ -23,8 +23,7 @@ from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.factory import is_bundled
 from foveal.agent.terminal.user_interface import Question
 from foveal.agent.terminal.user_message import Attachment, UserMessage
-from foveal.agent.tool import Toolbox, media_dialect
-from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tool import InvalidArguments, Toolbox, media_dialect
 from foveal.agent.tools.files import file_tools
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.engine.settings import result_limits

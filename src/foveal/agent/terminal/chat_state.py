@@ -28,8 +28,7 @@ from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, load_tools_tool
-from foveal.agent.tools.change_recorder import record_changes
-from foveal.agent.tools.file_history import FileChange, FileChanges
+from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 from foveal.config.instructions.files import InstructionFiles

@@ -20,9 +20,9 @@ from foveal.agent.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.tools import Tool
 from foveal.config import Config, McpServerSettings, load
-from foveal.config.configured_provider import provider_from_config
+from foveal.config.keys import denied_tools
+from foveal.config.load import provider_from_config
 from foveal.config.project import ItemTrust
-from foveal.config.tool_names import denied_tools
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.engine.settings import EngineSettings, resolve_settings
@@ -274,8 +274,7 @@ def make_tools(
     options: ChatOptions, library: Library, config: Config, *, mcp_tools: Sequence[Tool] = ()
 ) -> list[Tool]:
     """Return the tools of a session: files and shell of the working folder, recall, and those of MCP servers."""
-    from foveal.agent.tools.file_search import search_tool
-    from foveal.agent.tools.files import file_tools
+    from foveal.agent.tools.files import file_tools, search_tool
     from foveal.agent.tools.shell import shell_tool
     from foveal.agent.tools.workspace import Workspace
 

@@ -10,6 +10,7 @@ from foveal.agent.permissions.command_rules import (
     SHELL_TOOL,
     CommandRule,
     Rule,
+    RuleFile,
     parse_allow_entries,
     parse_deny_entries,
 )
@@ -22,7 +23,6 @@ from foveal.agent.permissions.decision import (
     Permissions,
     decide,
 )
-from foveal.agent.permissions.rule_file import RuleFile
 from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.agent.terminal.user_interface import NO, YES, Choice, Question, UserInterface
 from foveal.agent.tool import Toolbox, ToolOutput

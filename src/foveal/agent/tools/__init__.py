@@ -17,11 +17,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from foveal.agent.log_recall import recall_tools
-from foveal.agent.tool import Arguments, Tool, Toolbox, ToolInterrupted, ToolOutput
-from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tool import Arguments, InvalidArguments, Tool, Toolbox, ToolInterrupted, ToolOutput
 from foveal.agent.tools.approvals import call_facts
-from foveal.agent.tools.file_search import search_tool
-from foveal.agent.tools.files import file_tools
+from foveal.agent.tools.files import file_tools, search_tool
 from foveal.agent.tools.mcp import McpServers, mcp_tool_name
 from foveal.agent.tools.process_group import OutputSpool, without_secrets
 from foveal.agent.tools.shell import shell_tool

@@ -11,12 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from foveal.agent.permissions.command_line import parse_command_line
-from foveal.agent.permissions.command_rules import SHELL_TOOL, SimpleCommand, find_program
+from foveal.agent.permissions.command_rules import SHELL_TOOL, SimpleCommand, find_program, parse_command_line
 from foveal.agent.permissions.decision import CallFacts
 from foveal.agent.permissions.protected_paths import protected_part, protected_text, protected_word
-from foveal.agent.tool import Arguments
-from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tool import Arguments, InvalidArguments
 from foveal.agent.tools.workspace import Workspace
 
 CHANGING_FILE_TOOLS: Final = ("write", "edit")

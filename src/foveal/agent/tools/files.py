@@ -6,6 +6,10 @@
 3. A change that was shown to the user is written only if the file, its real path and the new content are still
    those that were shown.
 4. Text is returned as it is in the file. Notes, `[foveal: …]`, come before it.
+
+The search tool: lines of files that match a pattern.
+
+`search_worker` searches in its own process, so that a pattern that never finishes can be stopped.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from difflib import unified_diff
 from functools import partial
@@ -21,9 +26,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from foveal.agent.tool import Arguments, Tool, ToolOutput, image_part
-from foveal.agent.tool_arguments import InvalidArguments
-from foveal.agent.tools import text_edit
+from foveal.agent.tool import Arguments, InvalidArguments, Tool, ToolOutput, append_note, image_part
+from foveal.agent.tools import search_worker, text_edit
+from foveal.agent.tools.process_group import run_process, without_secrets
 from foveal.agent.tools.search_worker import SKIPPED_FOLDERS
 from foveal.agent.tools.text_edit import replace_text
 from foveal.agent.tools.workspace import FOLDER_FLAGS, FileStamp, Workspace
@@ -445,3 +450,50 @@ def _inner_lines(folder: int, name: str, before: str, depth: int) -> Iterator[st
         yield from _entry_lines(inner, before, depth)
     finally:
         os.close(inner)
+
+
+SEARCH_TIMEOUT_S: Final = 30.0
+
+
+def search_tool(workspace: Workspace, *, timeout_s: float = SEARCH_TIMEOUT_S) -> Tool:
+    """Return the search tool for a workspace."""
+    return Tool(
+        name="search",
+        description=(
+            "Search files for lines that match a regular expression (Python's). Files that git ignores and binary "
+            "files are passed over."
+        ),
+        parameters=object_schema(
+            ["pattern"],
+            pattern={"type": "string", "minLength": 1, "maxLength": 2_000},
+            path={"type": "string", "description": "A folder or file; the working folder, if not given"},
+            glob={
+                "type": "string",
+                "maxLength": 500,
+                "description": 'Only files with such names, like "*.py"',
+            },
+            ignore_case={"type": "boolean"},
+        ),
+        run=partial(_search, workspace, timeout_s),
+        describe=_describe_search,
+        timeout=timeout_s + 10,
+    )
+
+
+def _describe_search(given: Arguments) -> str:
+    path = one_line(str(given.get("path") or "."), width=300)
+    return f"search {path} for {one_line(str(given['pattern']), width=300)}"
+
+
+async def _search(workspace: Workspace, timeout_s: float, given: Arguments) -> ToolOutput:
+    path = workspace.resolve(given.get("path") or ".")
+    if not path.exists():
+        raise InvalidArguments(f"There is no {workspace.display_name(path)}.")
+    task = {**given, "root": str(workspace.root), "base": str(workspace.base_of(path)), "path": str(path)}
+    argv = [sys.executable, "-I", "-S", search_worker.__file__, json.dumps(task)]
+    result = await run_process(argv, cwd=workspace.root, env=without_secrets(os.environ), timeout_s=timeout_s)
+    content = result.output.removesuffix("\n")
+    if result.timed_out:
+        note = f"[foveal: stopped after {timeout_s:g} seconds; narrow the pattern, the path or the glob]"
+        content = str(append_note(content, note))
+    return ToolOutput(content=content, error=result.status != 0, touched=(str(path),))

@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL, find_program
 from foveal.agent.permissions.sandbox import Sandbox
-from foveal.agent.tool import Arguments, OutputListener, Tool, ToolOutput
-from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tool import Arguments, InvalidArguments, OutputListener, Tool, ToolOutput
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.wire.safe_print import visible

@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tool import InvalidArguments
 
 _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _IMAGE_MAGIC: Final = (

@@ -19,7 +19,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Final, NamedTuple, Self
 
-from foveal.agent.tool_arguments import InvalidArguments
+from foveal.agent.tool import InvalidArguments
 from foveal.config.project import resolve_links
 from foveal.core.wire.safe_print import exact_line, one_line
 

@@ -1,6 +1,6 @@
 """Instruction files (AGENTS.md, preferences.md): finding, reading, showing them."""
 
-from foveal.config.instructions.files import InstructionFiles
+from foveal.config.instructions.files import InstructionFiles, fit_files
 from foveal.config.instructions.rules import (
     ROOT_MARKERS,
     WITHDRAWN_PREFIX,
@@ -8,9 +8,8 @@ from foveal.config.instructions.rules import (
     InstructionRules,
     folders_between,
     instruction_set,
+    paths_in,
 )
-from foveal.config.instructions.size_limit import fit_files
-from foveal.config.instructions.touched_paths import paths_in
 
 __all__ = [
     "ROOT_MARKERS",

@@ -1,6 +1,5 @@
 """The project: its root, trust in items of a project, safe reading."""
 
-from foveal.config.project.paths import find_root, resolve_links
 from foveal.config.project.safe_read import FileText, UnusableFile, read_text_file
 from foveal.config.project.trust import (
     ITEM_STATE_WORDS,
@@ -11,7 +10,9 @@ from foveal.config.project.trust import (
     ItemTrust,
     ProjectItem,
     Trust,
+    find_root,
     items_hash,
+    resolve_links,
 )
 
 __all__ = [

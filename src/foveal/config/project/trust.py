@@ -12,6 +12,8 @@
 3. Each project has a file of its own in the user's state folder. It is read on each call, so an answer that one
    process stores counts for all.
 4. A file that cannot be parsed counts as empty: the user is asked again.
+
+The root of a project, and real paths.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
@@ -29,6 +31,30 @@ import msgspec
 from foveal.config.project.safe_read import UnusableFile, read_text_file
 from foveal.core.wire.safe_print import one_line
 from foveal.user_paths import state_folder
+
+
+def resolve_links(path: str, root: Path) -> str:
+    """Return the real path of a path that begins at `root`, as the kernel finds it.
+
+    Links are resolved before `..`: behind a link, `..` is the folder above the link's target."""
+    return os.path.realpath(os.path.join(root, os.path.expanduser(path)))
+
+
+def find_root(cwd: Path, markers: Sequence[str]) -> Path:
+    """Return the root folder of the project of a working directory, links resolved.
+
+    Markers are tried in their order, so that a package inside a repository is not the root. The user's home folder,
+    and the folders above it, are never the root of a folder below them, because a home is not one project. Without
+    markers, or if none is found, the working directory is the root."""
+    here = Path(os.path.realpath(cwd))
+    home = Path(os.path.realpath(Path.home()))
+    folders = [here, *(folder for folder in here.parents if not home.is_relative_to(folder))]
+    for marker in markers:
+        for folder in folders:
+            if os.path.lexists(folder / marker):
+                return folder
+    return here
+
 
 ItemState = Literal["allowed", "refused", "changed", "new", "unbound"]
 ITEM_STATE_WORDS: Final[dict[ItemState, str]] = {

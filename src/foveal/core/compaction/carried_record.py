@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
-from foveal.core.compaction.ledger.sections import escape_tags
+from foveal.core.compaction.ledger.allocation import escape_tags
 from foveal.core.reduction.truncation import Clip, Limits, Strategy, clip, join_pieces
 from foveal.core.tokens.counter import Counter
 from foveal.core.wire.safe_print import one_line

@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.health import CompactionMetrics, CompactionOutcome
 from foveal.core.compaction.known_names import KnownNames, score_summary
+from foveal.core.compaction.ledger.allocation import REQUESTS_HEADING
 from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.compaction.ledger.sections import REQUESTS_HEADING
 from foveal.core.compaction.plan import Plan
 from foveal.core.log.events import (
     DIALOGUE_TYPES,

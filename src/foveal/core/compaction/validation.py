@@ -4,7 +4,7 @@
    section, repeats its instructions (`prompt_overlap`), is in a script that the conversation does not use, or is
    not smaller than what it replaces. Its characters are counted before anything else, so an endless draft is
    neither searched nor tokenised.
-2. Lines that imitate Foveal's own are quoted, not refused (`draft_text`).
+2. Lines that imitate Foveal's own are quoted, not refused (`quote_imitations`).
 3. Sentences about the user are removed, whatever they say (`user_sentences`): the ledger quotes the user.
 4. A draft is to be improved when it is larger than asked for, or has names that do not occur in its source
    (`known_names`). A second draft is requested with the faults; then the lines with such names are removed.
@@ -14,25 +14,273 @@ keep their script in any language. Han characters beside Kana are Japanese, besi
 
 Validation is pure and takes a few milliseconds for a thousand events with a megabyte of text. What it does not
 find: wrong statements made of words that occur, omissions, and another language in the same script.
+
+Finds drafts that repeat the instructions for writing a summary instead of following them.
+
+Small models do this. Words are compared in phrases of four, without case, punctuation, numbers and line breaks, so
+a copy with small changes is found as well.
+
+1. A draft, or one of its sections, must not consist of the texts, the built-in ones or the user's prompt.
+2. No sentence of a built-in text may stand among other words. A sentence of the user's prompt may: it can contain
+   facts that belong into a summary.
+
+Reads the summary out of a model's reply and quotes what imitates Foveal.
+
+1. `extract_summary` returns the text without thinking, tags, control characters and invisible characters.
+2. `quote_imitations` puts `> ` before the lines that look like Foveal's own: the header and the end line of a
+   summary, the headings and items of a ledger, pinned rules, speakers. The items below such a heading are quoted
+   with it. Lines at the margin that begin like this are written by code alone.
 """
 
 from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Final
 
 import msgspec
 
-from foveal.core.compaction import draft_text
 from foveal.core.compaction.known_names import KnownNames
-from foveal.core.compaction.prompt_overlap import PromptPhrases
+from foveal.core.compaction.ledger.allocation import SECTION_HEADINGS
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.compaction.user_sentences import remove_user_sentences
 from foveal.core.log.events import Event, ModelSaid, UserSaid, text_of
 from foveal.core.tokens.counter import Counter
+
+QUOTE_MARK: Final = "> "
+"""Begins a quoted line of a draft."""
+_TAG: Final = re.compile(
+    r"<(/?)(think|thinking|analysis|scratchpad|reasoning|reflection|thought|summary)\s*>", re.IGNORECASE
+)
+_SUMMARY_START: Final = re.compile(r"<summary>", re.IGNORECASE)
+_SUMMARY_END: Final = re.compile(r"</summary\s*>", re.IGNORECASE)
+_FAKE_TAG: Final = re.compile(
+    r"[\[【［](?=\s*(?:foveal\b|/?INST\b))"
+    r"|<(?=\||<\s*/?\s*SYS|/?\s*(?:system|developer|user|assistant|human|tool|function|summary|instructions?|foveal)\b)",
+    re.IGNORECASE,
+)
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e0fff]"
+)
+"""Without meaning in any language; joiners such as U+200C are spelling and stay."""
+
+
+def extract_summary(text: str) -> tuple[str, bool]:
+    """Return the summary in a reply, without thinking and tags, and whether it was closed."""
+    spoken = _without_thinking(text)
+    closing = list(_SUMMARY_END.finditer(spoken))
+    if closing:
+        spoken = spoken[: closing[-1].start()]
+    opening = _SUMMARY_START.search(spoken)
+    if opening:
+        spoken = spoken[opening.end() :]
+    return neutralise(_SUMMARY_END.sub("", _SUMMARY_START.sub("", spoken)).strip()), bool(closing)
+
+
+def _without_thinking(text: str) -> str:
+    """Return a reply without the thinking before its summary, even if a tag of it is missing."""
+    kept, start, thought = "", 0, ""
+    for tag in _TAG.finditer(text):
+        name = tag[2].lower()
+        if thought:
+            if tag[1] and name == thought:
+                thought, start = "", tag.end()
+        elif name == "summary":
+            return kept + text[start:]
+        elif tag[1]:
+            kept, start = "", tag.end()
+        else:
+            kept, thought, start = kept + text[start : tag.start()], name, tag.end()
+    if not thought:
+        return kept + text[start:]
+    opening = _SUMMARY_START.search(text, start)
+    return kept + text[opening.start() :] if opening else kept
+
+
+def neutralise(text: str) -> str:
+    """Return a text without control characters and without anything that looks like a role tag or a Foveal line."""
+    text = _INVISIBLE.sub("", _CONTROL.sub(" ", text.replace("\r\n", "\n")))
+    return _FAKE_TAG.sub(lambda found: "‹" if found[0] == "<" else "(", text)
+
+
+def has_section(text: str, name: str) -> bool:
+    """Return whether a text has a heading, in any markup."""
+    heading = (
+        rf"^[ \t]*(?:#{{1,6}}[ \t]*)?(?:\*\*|__)?{re.escape(name)}(?:\*\*|__)?[ \t]*:?(?:\*\*|__)?[ \t]*$"
+    )
+    return re.search(heading, text, re.MULTILINE | re.IGNORECASE) is not None
+
+
+def is_heading(line: str) -> bool:
+    return line.lstrip().startswith("#")
+
+
+def keep_lines(text: str, is_kept: Callable[[str], bool]) -> str:
+    """Return the headings of a text and the lines that `is_kept` accepts."""
+    return "\n".join(line for line in text.split("\n") if is_heading(line) or is_kept(line)).strip()
+
+
+def has_content(text: str) -> bool:
+    """Return whether a text has more than headings and dashes."""
+    return any(len(line.strip(" -*>")) > 2 for line in text.split("\n") if not is_heading(line))
+
+
+# ── Imitations ───────────────────────────────────────────────────────────────────────────────────────────
+
+_MARKUP: Final = " \t#*_`|\"'"
+_EARLIER_HEADINGS: Final = (
+    "Requests, newest first:", "Said last, newest first:", "Unresolved errors, newest first:",
+    "Files, latest state first:", "Commands, latest first:", "Files only read:",
+)  # fmt: skip
+"""Headings of ledgers that earlier versions wrote: they stand in older summaries beside a new one."""
+_LEADS: Final = tuple(
+    heading.partition(",")[0].rstrip(":").casefold() for heading in (*SECTION_HEADINGS, *_EARLIER_HEADINGS)
+)
+"""How the headings of a ledger begin."""
+_OWN_LINE: Final = re.compile(
+    r"[\[(【［‹<]?\s*foveal\b"
+    r"|[\[(]?\s*(?:end of (?:the |this )?record|record (?:of e?\d|\d+ of \d))"
+    r"|look back\s*:|pin(?:ned)?(?: rules?)?\s*:|standing(?: rules?| requests?)?\s*:|instructions? (?:from|of)\b"
+    r"|part \d+ of \d+\b|\+ \d+ more\b|shown in full\b|(?:open|answered|standing)\s*:\s*e\d"
+    r"|[\[(]\s*e\d+\s+(?:user|assistant|tool|system|developer|result|error)\b|\[calls \S+\]$"
+    r"|the conversation, e\d+ to e\d+"
+    r"|(?:system|developer|user|assistant|human|tool)(?: message| prompt)?\s*:"
+)
+"""The header, the end line and other lines that Foveal writes, and lines that claim to be spoken by a role."""
+_LEDGER_ITEM: Final = re.compile(
+    r"[-*•]\s+e\d+(?:[-–]e?\d+)?,\s*(?:open|done|answered|standing|shown in full)\b"
+)
+_BELOW_HEADING: Final = re.compile(r"\s|[-*•+>]|\d+[.)]\s")
+
+
+def quote_imitations(text: str, *, headings: Collection[str] = ()) -> str:
+    """Return a text with `> ` before the lines that imitate Foveal; `headings` are those that were asked for."""
+    asked = frozenset(_plain(heading) for heading in headings)
+    lines, is_below = [], False
+    for line in text.split("\n"):
+        if line.startswith(">"):
+            lines.append(line)
+            continue
+        is_own = _plain(line) not in asked and _imitates(line)
+        is_below = is_own or (is_below and bool(_BELOW_HEADING.match(line)))
+        lines.append(QUOTE_MARK + line if is_below else line)
+    return "\n".join(lines)
+
+
+def _imitates(line: str) -> bool:
+    if _LEDGER_ITEM.match(line.strip().casefold()):
+        return True
+    plain = _plain(line)
+    return bool(_OWN_LINE.match(plain)) or any(
+        plain.startswith(lead) and _reads_as_heading(line, plain, lead) for lead in _LEADS
+    )
+
+
+def _reads_as_heading(line: str, plain: str, lead: str) -> bool:
+    """Return whether a line is a heading of a ledger and not a sentence that begins with its words."""
+    rest = plain[len(lead) :]
+    if is_heading(line) or rest in ("", ":"):
+        return not rest[:1].isalnum()
+    return rest[0] in ",(" and plain.endswith(":")
+
+
+def _plain(line: str) -> str:
+    """Return a line without markup around it, in one case and with compatible letters made equal."""
+    return unicodedata.normalize("NFKC", line).casefold().strip(_MARKUP)
+
+
+PHRASE_WORDS: Final = 4
+"""Words of the phrases that are compared."""
+MAX_COPIED_SHARE: Final = 0.2
+"""Share of a draft's words that may be copied from the prompt; recorded summaries and answers have at most 0.05."""
+MAX_COPIED_SECTION_SHARE: Final = 0.6
+"""The same for one section."""
+MIN_COPIED_WORDS: Final = 8
+"""Fewer words that are also in the prompt are a coincidence."""
+MAX_COPIED_RUN_WORDS: Final = 8
+"""Words in a row that may be copied from a built-in text; recorded summaries and answers have at most 4."""
+
+_WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|[^\W\d_]+")
+"""A word, or one character of a script that writes without blanks."""
+_PLACEHOLDER: Final = re.compile(r"\{[a-z]+\}")
+
+
+class PromptPhrases:
+    """The phrases of the texts that a writer is given as instructions."""
+
+    def __init__(self, texts: Iterable[str] = (), *, built_in: Iterable[str] = ()) -> None:
+        self.texts: tuple[str, ...] = tuple(texts)
+        self.built_in: tuple[str, ...] = tuple(built_in)
+
+    @cached_property
+    def _phrases(self) -> frozenset[tuple[str, ...]]:
+        return self._built_in_phrases | _phrases_of(self.texts)
+
+    @cached_property
+    def _built_in_phrases(self) -> frozenset[tuple[str, ...]]:
+        return _phrases_of(self.built_in)
+
+    def is_repeated_in(self, draft: str) -> bool:
+        """Return whether a draft, or one of its sections, consists of the prompt's text or has a sentence of it."""
+        sections = [_words(section) for section in _sections(draft)]
+        whole = [word for section in sections for word in section]
+        return (
+            self._is_copied(whole, MAX_COPIED_SHARE)
+            or any(self._is_copied(section, MAX_COPIED_SECTION_SHARE) for section in sections)
+            or any(map(self._has_copied_run, sections))
+        )
+
+    def _has_copied_run(self, words: Sequence[str]) -> bool:
+        """Return whether too many words in a row are in phrases of a built-in text."""
+        run = 0
+        for phrase in _phrases(words):
+            run = run + 1 if phrase in self._built_in_phrases else 0
+            if run + PHRASE_WORDS - 1 > MAX_COPIED_RUN_WORDS:
+                return True
+        return False
+
+    def _is_copied(self, words: Sequence[str], max_share: float) -> bool:
+        """Return whether too many of the words belong to a phrase of the prompt."""
+        copied: set[int] = set()
+        for place, phrase in enumerate(_phrases(words)):
+            if phrase in self._phrases:
+                copied.update(range(place, place + PHRASE_WORDS))
+        return len(copied) >= max(MIN_COPIED_WORDS, max_share * len(words))
+
+
+def _phrases_of(texts: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    bodies = (_PLACEHOLDER.sub(" ", _body(text.split("\n"))) for text in texts)
+    return frozenset(phrase for body in bodies for phrase in _phrases(_words(body)))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _phrases(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[start:] for start in range(PHRASE_WORDS)), strict=False)
+
+
+def _body(lines: Sequence[str]) -> str:
+    """Return the lines without headings, which a draft is asked to copy."""
+    return "\n".join(line for line in lines if not is_heading(line))
+
+
+def _sections(text: str) -> Iterator[str]:
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if is_heading(line):
+            yield "\n".join(lines)
+            lines = []
+        else:
+            lines.append(line)
+    yield "\n".join(lines)
+
 
 MAX_CHARS_PER_UNIT: Final = 12
 """Characters of a draft for each unit that is accepted; prose has about four."""
@@ -93,18 +341,18 @@ def validate_draft(draft: Draft, rules: DraftRules, *, max_units: int, before: i
     """Return a draft with its faults; `max_units` are allowed, and it must stay below the `before` it replaces."""
     if len(draft.text) > rules.max_chars + MAX_THINKING_CHARS:
         return _too_long(len(draft.text), max_units)
-    text, is_closed = draft_text.extract_summary(draft.text)
+    text, is_closed = extract_summary(draft.text)
     if len(text) > rules.max_chars:
         return _too_long(len(text), max_units)
-    text = draft_text.quote_imitations(text, headings=rules.sections)
-    missing = [name for name in rules.sections if not draft_text.has_section(text, name)]
+    text = quote_imitations(text, headings=rules.sections)
+    missing = [name for name in rules.sections if not has_section(text, name)]
     unusable = list(_form_faults(draft, text, missing, is_closed=is_closed)) or list(
         _text_faults(text, rules)
     )
     if unusable:
         return ValidatedDraft(text=text, unusable=tuple(unusable))
     text, removed = remove_user_sentences(text, headings=rules.sections)
-    if not draft_text.has_content(text):
+    if not has_content(text):
         fault = "It speaks of the user alone. Write about the work: the record quotes the user."
         return ValidatedDraft(text=text, removed=removed, unusable=(fault,))
     units = rules.counter.count(text)
@@ -126,10 +374,10 @@ def without_faulty_lines(draft: ValidatedDraft, rules: DraftRules) -> str:
     It is "" when a section or everything else is gone with them, or when what is left still has such a name."""
     text = draft.text
     if draft.unknown_names:
-        text = draft_text.keep_lines(text, lambda line: not any(rules.known.unknown_names(line)))
-    is_complete = all(draft_text.has_section(text, name) for name in rules.sections)
+        text = keep_lines(text, lambda line: not any(rules.known.unknown_names(line)))
+    is_complete = all(has_section(text, name) for name in rules.sections)
     is_faulty = any(rules.known.unknown_names(text))
-    return text if is_complete and draft_text.has_content(text) and not is_faulty else ""
+    return text if is_complete and has_content(text) and not is_faulty else ""
 
 
 def _too_long(length: int, max_units: int) -> ValidatedDraft:
@@ -147,7 +395,7 @@ def _form_faults(draft: Draft, text: str, missing: Sequence[str], *, is_closed: 
         yield "It is empty."
     elif not text:
         yield "It holds no summary, only thoughts or tags."
-    elif not draft_text.has_content(text):
+    elif not has_content(text):
         yield "It has headings and nothing under them."
     elif draft.stop == "length" or not (is_closed or (draft.stop == "end" and not missing)):
         yield "It was cut off: it does not end with </summary>."

@@ -30,7 +30,6 @@ from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range, read_range
 from foveal.core.compaction.summary import SummarySource, ledger_summary
-from foveal.core.engine.awaited_answer import AwaitedAnswer
 from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
@@ -43,10 +42,9 @@ from foveal.core.engine.overflow import (
     refused_request,
     silent_overflow_reason,
 )
-from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import clips_within, result_limits
-from foveal.core.engine.state import EngineState
+from foveal.core.engine.state import AwaitedAnswer, EngineState, PastCalls
 from foveal.core.engine.unreadable_summaries import RecordWriter, Unreadable, refused_as_unreadable
 from foveal.core.log.events import (
     DIALOGUE_TYPES,
@@ -81,8 +79,7 @@ from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, Messag
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
 from foveal.core.view.fold import EffectiveLog, effective_events, fold, needs_refold
 from foveal.core.view.view import View
-from foveal.core.wire.overflow_errors import recognise_overflow
-from foveal.core.wire.refused_state import refused_encryption, refused_thinking
+from foveal.core.wire.overflow_errors import recognise_overflow, refused_encryption, refused_thinking
 
 _seq = attrgetter("seq")
 MAX_REDUCTIONS: Final = 5_000

@@ -43,7 +43,7 @@ from foveal.core.view.steps import (
 )
 from foveal.core.view.synthetic_results import synthetic_units
 from foveal.core.view.view import View
-from foveal.core.wire.tool_loading import LOADED_TOOLS_SOURCE
+from foveal.core.wire.tool_schemas import LOADED_TOOLS_SOURCE
 
 
 class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -46,8 +46,8 @@ from foveal.core.policies.ladder.drop import hide_steps
 from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
+from foveal.core.wire.common import replace_surrogates
 from foveal.core.wire.safe_print import one_line
-from foveal.core.wire.utf8_text import replace_surrogates
 from foveal.errors import (
     BadSetting,
     ContextOverflow,

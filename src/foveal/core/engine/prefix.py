@@ -23,7 +23,7 @@ from foveal.core.log.events import (
     Superseded,
     ThinkingLeftOut,
 )
-from foveal.core.view.request_writer import common_beginning
+from foveal.core.view.request import common_beginning
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import strip_cache_marks

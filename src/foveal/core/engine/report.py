@@ -4,17 +4,21 @@
 2. The number that triggers a reduction is the number that is shown. Every percentage is of the window, also those
    of thresholds.
 3. The report says whether its numbers are measured (calibrated by what the provider reported) or estimated.
+
+The question and the notices of mode `confirm`, as text for the user.
+
+The texts name methods in backquotes, such as `compact()`; an application replaces them by its commands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
-from foveal.core.engine.confirm_texts import compaction_question, limit_notice
+from foveal.core.compaction.plan import NoPlan
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, RequestPart, event_statuses, request_parts
 from foveal.core.engine.prefix import PrefixBreak
@@ -29,12 +33,70 @@ from foveal.core.log.events import (
 from foveal.core.models.budget import Budget, window_percent, window_share
 from foveal.core.models.cost import cost_text
 from foveal.core.policies import Policy
-from foveal.core.policies.ladder.compact import turns_since_summary
+from foveal.core.policies.ladder.compact import has_enough_turns, turns_since_summary
 from foveal.core.view.request import ReducedCounts
 from foveal.core.view.view import View
 from foveal.core.wire.common import json_text
 from foveal.core.wire.safe_print import one_line
 from foveal.core.wire.tool_schemas import each_tool, neutral_form
+
+PART_NAMES: Final = {
+    "system": "system texts",
+    "instructions": "instructions",
+    "tools": "tools",
+    "pinned": "pinned messages",
+    "summaries": "summaries",
+    "user": "your messages",
+    "assistant": "answers",
+    "results": "tool results",
+    "placeholders": "placeholders",
+    "overhead": "texts that the provider adds",
+}
+"""What the categories of the report are called in a sentence; without those that no request contains."""
+
+
+def compaction_question(engine: Engine, state: str) -> str:
+    """Return the question whether to compact; "" when there is nothing to ask."""
+    if not engine.policy.asks:
+        return ""
+    if state not in ("act", "over"):
+        turns = turns_since_summary(engine.view) if has_enough_turns(engine.view, engine.policy) else 0
+        return f"{turns:,} turns are not summarised yet. Compact conversation? [y/N]" if turns else ""
+    used, window = engine.calibration.tokens(engine.total_units), engine.model.window
+    usage = f"{window_percent(used, window)} of the window ({used:,}/{window:,} tokens)"
+    return f"Context usage at {usage}. Compact conversation? [y/N]"
+
+
+def limit_notice(engine: Engine, totals: Mapping[str, int], needed: int, *, left: int, seen: int) -> str:
+    """Return what to tell the user if the next turn of about `needed` tokens, as `seen` turns took, will probably
+    not fit; else ""."""
+    if needed <= left:
+        return ""
+    if isinstance(engine.plan_summary(reason="hand"), NoPlan):
+        advice = f"No turn is left to summarise, only long texts can be clipped: {largest_part(totals)}."
+    else:
+        advice = "`compact()` with your words decides what is kept."
+    turn = "The next turn" if seen > 1 else "Another turn like this one"
+    return (
+        f"{turn} needs about {needed:,} tokens and {max(0, left):,} are left: what does not fit is reduced then, "
+        f"also without a yes. {advice}"
+    )
+
+
+def over_limit_notice(needed: int, available: int) -> str:
+    """Return what to tell the user right before a reduction without consent. The reductions are listed after it,
+    each with its handle."""
+    return (
+        f"The next request needs {needed:,} tokens and at most {available:,} fit: older turns are reduced now. "
+        "You are told what was reduced, and how to undo it."
+    )
+
+
+def largest_part(totals: Mapping[str, int]) -> str:
+    """Return what takes most of the request, such as "the largest part are answers (3,450 tokens)"."""
+    category = max(PART_NAMES, key=lambda name: totals.get(name, 0))
+    return f"the largest part are {PART_NAMES[category]} ({totals.get(category, 0):,} tokens)"
+
 
 CATEGORIES: Final = (
     "system",

@@ -29,8 +29,7 @@ from foveal.core.wire import plain_json, tools_text
 from foveal.core.wire.common import Json, arguments_object, json_text
 from foveal.core.wire.event_text import LOAD_TOOLS, is_recall_tool
 from foveal.core.wire.safe_print import one_line
-from foveal.core.wire.tool_loading import loads_in_place
-from foveal.core.wire.tool_schemas import DEFER_FIELD, neutral_form, tool_schema
+from foveal.core.wire.tool_schemas import DEFER_FIELD, loads_in_place, neutral_form, tool_schema
 from foveal.errors import BadSetting
 
 MIN_SAVED_CHARS: Final = 4_000

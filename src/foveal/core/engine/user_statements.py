@@ -12,8 +12,8 @@ from typing import Final, Literal
 import msgspec
 
 from foveal.core.compaction.kept_messages import sentences_of
+from foveal.core.compaction.ledger.allocation import USER_PREFIX
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
-from foveal.core.compaction.ledger.sections import USER_PREFIX
 from foveal.core.compaction.standing.statements import (
     Statement,
     StatementKind,

@@ -15,8 +15,7 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.wire.common import Json, json_text
 from foveal.core.wire.event_text import LOAD_TOOLS
-from foveal.core.wire.tool_loading import additional_tools
-from foveal.core.wire.tool_schemas import DEFER_FIELD, each_tool, neutral_form
+from foveal.core.wire.tool_schemas import DEFER_FIELD, additional_tools, each_tool, neutral_form
 
 
 class LoadedTools(NamedTuple):

@@ -45,7 +45,7 @@ from foveal.core.view.text_facts import (
 )
 from foveal.core.wire import Wire
 from foveal.core.wire.bound_thinking import has_thinking, without_thinking
-from foveal.core.wire.tool_loading import tool_references
+from foveal.core.wire.tool_schemas import tool_references
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
 ProviderMessage = dict[str, Any]

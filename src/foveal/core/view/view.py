@@ -58,9 +58,8 @@ from foveal.core.log.events import (
 from foveal.core.log.ranges import Ranges, intersect_ranges, is_within, seqs_outside, subtract_ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages
-from foveal.core.view.line_index import LineIndex
+from foveal.core.view.line_index import LineIndex, References
 from foveal.core.view.loaded_tools import ToolUse
-from foveal.core.view.references import References
 from foveal.core.view.shown_thinking import ShownThinking
 from foveal.core.view.steps import (
     CoveredRange,

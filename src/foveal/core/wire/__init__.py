@@ -24,7 +24,9 @@ from foveal.core.wire.common import (
     MessageChunk,
     as_mapping,
     encode_json,
+    is_utf8,
     json_text,
+    replace_surrogates,
     same_role,
 )
 from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
@@ -33,7 +35,6 @@ from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_
 from foveal.core.wire.overflow_errors import ProviderOverflow, recognise_overflow, stop_reason
 from foveal.core.wire.safe_print import exact_line, one_line, readable, visible
 from foveal.core.wire.usage import read_usage, usage_or_none
-from foveal.core.wire.utf8_text import is_utf8, replace_surrogates
 from foveal.errors import BadSetting
 
 __all__ = [

@@ -12,15 +12,41 @@ So a view leaves out all thinking from before the last change in front of any of
 
 Bedrock checks Claude's `reasoningText` in the same way; OpenRouter does not check. Gemini binds no thinking to what
 comes before it: there, a call needs its own `thoughtSignature` (`gemini.write`), whatever was reduced before it.
+
+A stand-in for a provider's check of bound thinking.
+
+A provider that binds thinking knows, from the signature of a block, what came before it when it was produced. The
+stand-in remembers that instead:
+
+    check = ThinkingCheck()
+    faults = check.faults("anthropic", messages, system=system, tools=tools)       # [] if the provider accepts it
+    check.remember("anthropic", messages, reply, system=system, tools=tools)       # `reply` answers that request
+
+It refuses what the provider refuses: a block behind other system text, tools or blocks than before, and one whose
+chain has a gap. Thinking that is left out from the start of the chain is no fault. Cache marks and the order of the
+fields of an object do not count. Blocks that no remembered request has produced are not checked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
 
-from foveal.core.log.events import AnyFact, Content, ModelSaid, Opened, Thinking, ThinkingLeftOut, extras
+import msgspec
+
+from foveal.core.log.events import (
+    AnyFact,
+    Content,
+    Dialect,
+    ModelSaid,
+    Opened,
+    Thinking,
+    ThinkingLeftOut,
+    extras,
+)
+from foveal.core.wire.cache_marks import is_cache_point, strip_cache_marks
 from foveal.core.wire.common import Json
 
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
@@ -113,3 +139,145 @@ def with_beta(header: str, beta: str = BINDING_BETA) -> str:
     """Return the header `anthropic-beta` with one more value, by default the one that `block_binding` needs."""
     values = [value.strip() for value in header.split(",") if value.strip()]
     return ",".join(values if beta in values else [*values, beta])
+
+
+CHECKED_DIALECTS: Final = frozenset({"anthropic", "bedrock"})
+"""The dialects in which thinking is bound to what comes before it."""
+_DIGEST_BYTES: Final = 16
+_encode = msgspec.json.Encoder(order="deterministic", enc_hook=str).encode
+
+
+class _ThinkingBlock(NamedTuple):
+    """A thinking block in a request, and what stands before it."""
+
+    at: int
+    """The index of its message."""
+    place: int
+    """Its index in the content of that."""
+    key: bytes
+    """The digest of the block: two blocks with the same key are the same."""
+    before: bytes
+    """The digest of the system text, the tools and the other blocks before it."""
+
+
+class _ThinkingOrigin(NamedTuple):
+    """Where a thinking block was produced."""
+
+    before: bytes
+    previous: bytes
+    """The key of the thinking before it; b"" if there was none."""
+
+
+class ThinkingCheck:
+    """Remembers which requests have produced thinking, and checks those that send it back."""
+
+    def __init__(self) -> None:
+        self._origins: dict[bytes, _ThinkingOrigin] = {}
+
+    def remember(
+        self,
+        dialect: Dialect,
+        messages: Sequence[Any],
+        reply: Sequence[Any],
+        *,
+        system: Any = None,
+        tools: Any = (),
+    ) -> None:
+        """Remember the thinking in the messages of a reply to a request."""
+        if dialect not in CHECKED_DIALECTS:
+            return
+        known = len(list(_blocks(messages, system, tools)))
+        found = list(_blocks([*messages, *reply], system, tools))
+        previous = found[known - 1].key if known else b""
+        for block in found[known:]:
+            self._origins[block.key] = _ThinkingOrigin(block.before, previous)
+            previous = block.key
+
+    def faults(
+        self, dialect: Dialect, messages: Sequence[Any], *, system: Any = None, tools: Any = ()
+    ) -> list[str]:
+        """Return which thinking blocks of a request its provider would refuse."""
+        found = self._refused(messages, system, tools) if dialect in CHECKED_DIALECTS else ()
+        return [
+            f"[{block.at}].content[{block.place}] thinking "
+            + ("without the one before it" if is_gap else "behind other content than it was produced behind")
+            for block, is_gap in found
+        ]
+
+    def without_refused(
+        self, dialect: Dialect, messages: Sequence[Json], *, system: Any = None, tools: Any = ()
+    ) -> list[Json]:
+        """Return a request without the thinking that its provider would refuse, and without all before that."""
+        kept = list(messages)
+        while dialect in CHECKED_DIALECTS and (found := list(self._refused(kept, system, tools))):
+            moved = [block.at + 1 for block, is_gap in found if not is_gap]
+            # A block whose predecessor is missing is legal as the first one.
+            end = moved[-1] if moved else found[-1][0].at
+            if not any(map(has_thinking_blocks, kept[:end])):
+                end += 1
+            kept = [*without_thinking_blocks(kept[:end]), *kept[end:]]
+        return kept
+
+    def _refused(
+        self, messages: Sequence[Any], system: Any, tools: Any
+    ) -> Iterator[tuple[_ThinkingBlock, bool]]:
+        """Yield the blocks that would be refused, and whether it is because of a gap in the chain before them."""
+        previous = b""
+        for block in _blocks(messages, system, tools) if self._origins else ():
+            origin = self._origins.get(block.key)
+            if origin is not None and origin.before != block.before:
+                yield block, False
+            elif origin is not None and previous and previous != origin.previous:
+                yield block, True
+            previous = block.key
+
+
+def _blocks(messages: Sequence[Any], system: Any, tools: Any) -> Iterator[_ThinkingBlock]:
+    """Yield the thinking blocks of messages. Other blocks count with the message that they are in, so messages that
+    were merged or split are others."""
+    digest = blake2b(_encode(_plain([_as_blocks(system), tools or []])), digest_size=_DIGEST_BYTES)
+    for at, message in enumerate(messages):
+        content = _as_blocks(message.get("content") if isinstance(message, Mapping) else None)
+        is_begun = False
+        for place, block in enumerate(content):
+            if is_thinking_block(block):
+                key = blake2b(_encode(_plain(block)), digest_size=_DIGEST_BYTES).digest()
+                yield _ThinkingBlock(at, place, key, digest.digest())
+            elif not is_cache_point(block):
+                if not is_begun:
+                    is_begun = True
+                    digest.update(_encode(["message", message.get("role")]))
+                digest.update(_encode(_plain(block)))
+
+
+def _as_blocks(content: Any) -> list[Any]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return list(content) if isinstance(content, list | tuple) else []
+
+
+def _plain(value: Any) -> Any:
+    return strip_cache_marks(value, drop_nulls=True)
+
+
+def is_thinking_block(block: object) -> bool:
+    """Return whether a block of Anthropic or Bedrock is thinking."""
+    if not isinstance(block, Mapping):
+        return False
+    return block.get("type") in ("thinking", "redacted_thinking") or "reasoningContent" in block
+
+
+def has_thinking_blocks(message: Json) -> bool:
+    """Return whether a message of Anthropic or Bedrock has thinking in it."""
+    return any(map(is_thinking_block, _as_blocks(message.get("content"))))
+
+
+def without_thinking_blocks(messages: Sequence[Json]) -> list[Json]:
+    """Return messages of Anthropic or Bedrock without thinking, and without those that have nothing else."""
+    left: list[Json] = []
+    for message in messages:
+        if not has_thinking_blocks(message):
+            left.append(message)
+        elif content := [block for block in message["content"] if not is_thinking_block(block)]:
+            left.append({**message, "content": content})
+    return left

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foveal.core.log.events import Dialect
+from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.cache_marks import CACHE_POINT, MAX_CACHE_MARKS, count_cache_marks, is_cache_point
 from foveal.core.wire.common import Json
-from foveal.core.wire.thinking_check import ThinkingCheck
 
 MAX_FAULT_CHARS: Final = 200
 """Characters of a fault: a message of any size may be wrong."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from foveal.core.log.events import Dialect
-from foveal.core.wire.anthropic.write import COMPACTION_TYPE
+from foveal.core.wire.anthropic import COMPACTION_TYPE
 from foveal.core.wire.common import SYSTEM_ROLE, Json, as_mapping
-from foveal.core.wire.openai_responses.write import COMPACTION_TYPES
+from foveal.core.wire.openai_responses import COMPACTION_TYPES
 
 COMPACTION_BETA: Final = "compact-2026-09-04"
 """The value of the header `anthropic-beta` that the field `compaction` needs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foveal.recall.archive.archive import Archive
-    from foveal.recall.archive.session_filter import SessionFilter
+    from foveal.recall.archive.listing import SessionFilter
     from foveal.recall.archive.source import ArchiveSource, RecallProblem
     from foveal.recall.archive.store_sources import PostgresSource, SqliteSource, StoreSource
     from foveal.recall.archive.transcript_source import TranscriptSource
@@ -22,7 +22,7 @@ else:  # `foveal sessions` needs none of these, and loading the index takes a wh
         "ArchiveSource": "source",
         "PostgresSource": "store_sources",
         "RecallProblem": "source",
-        "SessionFilter": "session_filter",
+        "SessionFilter": "listing",
         "SqliteSource": "store_sources",
         "StoreSource": "store_sources",
         "TranscriptSource": "transcript_source",

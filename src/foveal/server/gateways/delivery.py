@@ -26,13 +26,15 @@ from foveal.errors import FovealError
 from foveal.server.chat_records import ChatMessage, ChatPlace
 from foveal.server.gateways import texts
 from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
-from foveal.server.gateways.outgoing import ChannelMessage, Replies, Undelivered
-from foveal.server.gateways.part_sender import (
+from foveal.server.gateways.outgoing import (
+    ChannelMessage,
     OutgoingPart,
     PartSender,
     PartT,
     PlaceClosed,
+    Replies,
     ReplyTarget,
+    Undelivered,
     outgoing_parts,
 )
 from foveal.server.gateways.place_queue import ClosedPlaces, PlaceQueue, QueuePosition, TypingStatus

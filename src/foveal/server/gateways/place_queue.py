@@ -13,8 +13,7 @@ from foveal.errors import FovealError
 from foveal.server.chat_records import ChatMessage, ChatPlace
 from foveal.server.gateways import texts
 from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
-from foveal.server.gateways.outgoing import ChannelMessage
-from foveal.server.gateways.part_sender import PlaceClosed, ReplyTarget
+from foveal.server.gateways.outgoing import ChannelMessage, PlaceClosed, ReplyTarget
 
 
 class QueuePosition:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from foveal.core.compaction.health import is_by_model, read_metrics
-from foveal.core.engine.confirm_texts import largest_part, over_limit_notice
 from foveal.core.engine.event_status import EventStatus
-from foveal.core.engine.report import Report
+from foveal.core.engine.report import Report, largest_part, over_limit_notice
 from foveal.core.engine.user_statements import unseen
 from foveal.core.log.events import (
     Clipped,

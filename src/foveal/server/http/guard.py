@@ -1,6 +1,6 @@
 """Middleware that authenticates and limits requests before any handler sees them.
 
-1. `foveal.web.request_checks` checks Host, Origin and sizes.
+1. `foveal.web.http_headers` checks Host, Origin and sizes.
 2. The request has a token, unless it needs none. The tenant comes from the token and from nowhere else. A browser
    that has logged in sends a cookie in place of the token, which counts on `Pages` only.
 3. Each token may make `server.rate` requests a minute.
@@ -23,11 +23,11 @@ from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, error_format, error_response, http_error_of
 from foveal.web.http_headers import (
     Headers,
+    RequestChecks,
     header_value,
     is_loopback,
     token_of,
 )
-from foveal.web.request_checks import RequestChecks
 
 # ── Callers ───────────────────────────────────────────────────────────────────────────────────────
 

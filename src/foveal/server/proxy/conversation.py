@@ -29,8 +29,7 @@ from foveal.core.log.events import (
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
 from foveal.core.wire import MessageChunk, original_text
-from foveal.core.wire.bound_thinking import without_thinking
-from foveal.core.wire.thinking_check import ThinkingCheck
+from foveal.core.wire.bound_thinking import ThinkingCheck, without_thinking
 from foveal.server.proxy.digest_index import KnownSession
 from foveal.sessions.session import Session
 from foveal.transport.client_request import ClientRequest, RequestTemplate

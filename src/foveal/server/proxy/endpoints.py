@@ -27,7 +27,7 @@ from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.wire.bound_thinking import BINDING_BETA
-from foveal.core.wire.refused_state import refuses_controls
+from foveal.core.wire.overflow_errors import refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from foveal.core.log.events import Dialect
+from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
 from foveal.core.wire.common import Json
 from foveal.core.wire.legality import request_faults
-from foveal.core.wire.thinking_check import ThinkingCheck
 from foveal.server.runtime import (
     IllegalRequestMade,
     ServiceEvent,

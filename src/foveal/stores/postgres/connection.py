@@ -9,6 +9,10 @@
 5. A call waits up to `MAX_POOL_WAIT_S` for a database that is away. Once that has failed, further calls fail at
    once until the database is reached again.
 6. Errors of psycopg become `StoreError`s that say what to do; they never contain the password.
+
+Any text as a value of PostgreSQL, which allows no NUL and only short keys.
+
+Ordinary text is stored as it is, so that it can be read in `psql`.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
@@ -31,6 +36,38 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from foveal.errors import StoreError, StoreUnusable
 from foveal.stores.postgres.error_advice import ConnectionLost, TransactionUndone, translate_errors
+
+MAX_KEY_BYTES: Final = 1_000
+"""Longest text that is a key as it is; an index of PostgreSQL holds keys of at most 2,704 bytes."""
+_KEY_START_CHARS: Final = 200
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+def to_text(value: str) -> str:
+    """Return a text without NUL: a NUL becomes `\\0`, and a backslash is doubled."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise StoreError("the id and title of a session must be valid Unicode; nothing was stored") from None
+    return value.replace("\\", "\\\\").replace("\0", "\\0")
+
+
+def from_text(text: str) -> str:
+    """Return the value that `to_text` was given."""
+    if "\\" not in text:
+        return text
+    return _ESCAPED.sub(lambda found: "\0" if found[1] == "0" else found[1], text)
+
+
+def to_key(value: str) -> str:
+    """Return a text that identifies the value and fits into an index: of a long one, its start and its digest."""
+    text = to_text(value)
+    data = text.encode()
+    if len(data) <= MAX_KEY_BYTES:
+        return text
+    # `\#` occurs in no other key, because `to_text` writes only `\\` and `\0`.
+    return f"{text[:_KEY_START_CHARS]}\\#{blake2b(data, digest_size=32).hexdigest()}"
+
 
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows: TypeAlias = list[tuple[Any, ...]]

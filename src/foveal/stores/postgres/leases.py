@@ -24,9 +24,8 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from foveal.errors import LeaseLost, StoreError
-from foveal.stores.postgres.connection import ConnectionLost, PostgresPool, SqlStatement
+from foveal.stores.postgres.connection import ConnectionLost, PostgresPool, SqlStatement, to_key
 from foveal.stores.postgres.schema import STORE_MIGRATIONS, migrate
-from foveal.stores.postgres.text_values import to_key
 from foveal.stores.postgres.wakeups import PostgresWakeups
 
 LEASE_S: Final = 15.0

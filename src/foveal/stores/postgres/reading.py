@@ -2,23 +2,58 @@
 
 A page is one transaction. If the session is erased between two of them, the events are read again, so that no
 reader sees a part of a session erased and a part not.
+
+Work that takes longer than an event loop may wait, in threads.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from foveal.core.log.events import Event
 from foveal.errors import StoreUnusable
-from foveal.stores.compression import CutText
-from foveal.stores.event_rows import to_events
+from foveal.stores.compression import CutText, LinePacker, to_events
 from foveal.stores.postgres import sql_statements as statements
 from foveal.stores.postgres.connection import PostgresPool, Rows, SqlStatement
 from foveal.stores.postgres.error_advice import translate_errors
 from foveal.stores.postgres.sql_statements import SessionName
-from foveal.stores.postgres.thread_work import outside_loop, packer
+from foveal.stores.search_words import Tokenizer
+
+T = TypeVar("T")
+
+MAX_INLINE_WORK_BYTES: Final = 64 << 10
+"""Bytes that are processed on the event loop; more of them go to a thread."""
+
+
+class _OfThread(threading.local):
+    """The objects of one thread, made when it first needs them."""
+
+    def __init__(self) -> None:
+        self.packer = LinePacker()
+        self.tokenizer = Tokenizer()
+
+
+_of_thread: Final = _OfThread()
+
+
+def packer() -> LinePacker:
+    """Return the current thread's packer."""
+    return _of_thread.packer
+
+
+def tokenizer() -> Tokenizer:
+    """Return the current thread's tokenizer."""
+    return _of_thread.tokenizer
+
+
+async def outside_loop(size: int, work: Callable[[], T]) -> T:
+    """Run `work`, which processes `size` bytes; in a thread if these are many."""
+    return work() if size <= MAX_INLINE_WORK_BYTES else await asyncio.to_thread(work)
+
 
 MAX_PAGE_EVENTS: Final = 1_000
 _MAX_ATTEMPTS: Final = 5

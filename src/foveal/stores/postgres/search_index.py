@@ -18,14 +18,20 @@ import msgspec
 
 from foveal.core.log.events import Event
 from foveal.ports import Hit
-from foveal.stores.bm25 import EXTRA_PIECES_START, MAX_ROWS_PER_TERM, FoundPiece, best_pieces, rank
-from foveal.stores.postgres.connection import PostgresPool, SqlStatement
+from foveal.stores.postgres.connection import PostgresPool, SqlStatement, to_key
 from foveal.stores.postgres.error_advice import ConnectionLost, TransactionUndone
-from foveal.stores.postgres.reading import read_range
+from foveal.stores.postgres.reading import outside_loop, read_range, tokenizer
 from foveal.stores.postgres.sql_statements import SessionName
-from foveal.stores.postgres.text_values import to_key
-from foveal.stores.postgres.thread_work import outside_loop, tokenizer
-from foveal.stores.search_words import QueryTerm, searchable_text, split_into_pieces
+from foveal.stores.search_words import (
+    EXTRA_PIECES_START,
+    MAX_ROWS_PER_TERM,
+    FoundPiece,
+    QueryTerm,
+    best_pieces,
+    rank,
+    searchable_text,
+    split_into_pieces,
+)
 
 _INDEX_PAGE_EVENTS: Final = 200
 _MAX_INDEX_S: Final = 60.0

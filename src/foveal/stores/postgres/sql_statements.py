@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from foveal.ports import Checkpoint, SessionInfo
-from foveal.stores.event_rows import BLOB_ROW_BYTES, MAX_COUNTED_SHARERS, EventRow
+from foveal.stores.compression import BLOB_ROW_BYTES, MAX_COUNTED_SHARERS, EventRow
 from foveal.stores.postgres.connection import SqlStatement
 
 POSTGRES_EVENT_BYTES: Final = 80

@@ -24,22 +24,28 @@ import msgspec
 from foveal.core.log.events import Event
 from foveal.errors import BadSetting, Conflict, LeaseLost, StoreError, StoreUnusable, UnknownSession
 from foveal.ports import Checkpoint, Hit, SessionEnd, SessionInfo
-from foveal.stores.compression import digest
-from foveal.stores.event_rows import erase_line, pack_lines, to_lines
+from foveal.stores.compression import digest, erase_line, pack_lines, to_lines
 from foveal.stores.postgres import reading
 from foveal.stores.postgres import sql_statements as statements
-from foveal.stores.postgres.connection import Connection, PostgresPool, Rows, SqlStatement
+from foveal.stores.postgres.connection import (
+    Connection,
+    PostgresPool,
+    Rows,
+    SqlStatement,
+    from_text,
+    to_key,
+    to_text,
+)
 from foveal.stores.postgres.error_advice import (
     BlobMissing,
     ConnectionLost,
     TransactionUndone,
     translate_errors,
 )
+from foveal.stores.postgres.reading import outside_loop, packer
 from foveal.stores.postgres.schema import STORE_MIGRATIONS, migrate
 from foveal.stores.postgres.search_index import PostgresIndex
 from foveal.stores.postgres.sql_statements import POSTGRES_EVENT_BYTES, AppendRequest, SessionName, StoredBlob
-from foveal.stores.postgres.text_values import from_text, to_key, to_text
-from foveal.stores.postgres.thread_work import outside_loop, packer
 
 MAX_SESSION_EVENTS: Final = 1 << 32
 """As in SQLite."""

@@ -18,8 +18,18 @@ from typing import Any, Final
 import apsw
 
 from foveal.ports import Hit
-from foveal.stores.bm25 import EXTRA_PIECES_START, MAX_ROWS_PER_TERM, FoundPiece, best_pieces, rank
-from foveal.stores.search_words import TOKENIZER, QueryTerm, Tokenizer, split_into_pieces, text_to_index
+from foveal.stores.search_words import (
+    EXTRA_PIECES_START,
+    MAX_ROWS_PER_TERM,
+    TOKENIZER,
+    FoundPiece,
+    QueryTerm,
+    Tokenizer,
+    best_pieces,
+    rank,
+    split_into_pieces,
+    text_to_index,
+)
 
 _SCHEMA: Final = f"""
 CREATE VIRTUAL TABLE IF NOT EXISTS foveal_text USING fts5(

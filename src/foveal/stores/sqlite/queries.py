@@ -20,8 +20,17 @@ from foveal.core.log.codec import encode
 from foveal.core.log.events import Event
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
-from foveal.stores.compression import MAX_INLINE_BYTES, CutText, LinePacker, digest
-from foveal.stores.event_rows import BLOB_ROW_BYTES, MAX_COUNTED_SHARERS, EventRow, erase_line, to_events
+from foveal.stores.compression import (
+    BLOB_ROW_BYTES,
+    MAX_COUNTED_SHARERS,
+    MAX_INLINE_BYTES,
+    CutText,
+    EventRow,
+    LinePacker,
+    digest,
+    erase_line,
+    to_events,
+)
 from foveal.stores.sqlite.schema import ACTIVE_LAG_S, EVENT_ROW_BYTES, ID_STRIDE
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────

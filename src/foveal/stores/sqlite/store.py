@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 from foveal.core.log.events import Event
 from foveal.errors import BadSetting
 from foveal.ports import Checkpoint, Hit, SessionEnd, SessionInfo
-from foveal.stores.event_rows import to_rows
+from foveal.stores.compression import to_rows
 from foveal.stores.search_words import searchable_text
 from foveal.stores.sqlite import queries
 from foveal.stores.sqlite.connection import Durability, StoreConnection, Work, in_transaction

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from foveal.core.compaction.ledger import parse_command, range_facts
 from foveal.core.compaction.ledger.agent_messages import _PLAN_WORD, _has_plan_word
+from foveal.core.compaction.ledger.allocation import OUTPUT_PREFIX, SECTION_HEADINGS, escape_tags
 from foveal.core.compaction.ledger.event_facts import (
     EventWords,
     first_quotable_lines,
@@ -27,7 +28,6 @@ from foveal.core.compaction.ledger.event_facts import (
 from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.likely_reused import FILE_SHARE, ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
-from foveal.core.compaction.ledger.sections import OUTPUT_PREFIX, SECTION_HEADINGS, escape_tags
 from foveal.core.log import (
     AnyFact,
     Call,

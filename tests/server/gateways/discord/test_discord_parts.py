@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from foveal.server.gateways.discord.parts import DISCORD_MESSAGE_LIMIT, discord_parts
+from foveal.server.gateways.discord.send import DISCORD_MESSAGE_LIMIT, discord_parts
 from foveal.server.gateways.outgoing import ChannelMessage
 from foveal.server.gateways.split_message import utf16
 from support.markdown_answers import Answer, answers, numbered

@@ -1,4 +1,7 @@
-"""Slash commands that go back: /rewind, /undo, /retry, and /diff for what the agent changed in files."""
+"""Slash commands that go back: /rewind, /undo, /retry, and /diff for what the agent changed in files.
+
+Changes of a file as a coloured diff.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,26 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
+from difflib import unified_diff
 from typing import Final
 
 from foveal.agent.permissions.protected_paths import protected_part
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.output.agent_event_rows import note
-from foveal.agent.terminal.output.file_diff import file_diff_rows
 from foveal.agent.terminal.output.recent_turns import split_turns
-from foveal.agent.terminal.output.styled_text import Row, Span, bold, counted, dim, row, table_lines
+from foveal.agent.terminal.output.styled_text import (
+    Row,
+    Span,
+    bold,
+    counted,
+    diff_rows,
+    dim,
+    row,
+    table_lines,
+)
 from foveal.agent.terminal.session_picker import age
 from foveal.agent.terminal.user_interface import Choice, MenuItem, Question
 from foveal.agent.terminal.user_message import UserMessage, typed_text
-from foveal.agent.tools.change_recorder import present_states, restore_files
 from foveal.agent.tools.file_history import (
     ChangeHistory,
     FileChanges,
@@ -27,8 +38,11 @@ from foveal.agent.tools.file_history import (
     digest_of,
     plan_rewind,
     plan_undo,
+    present_states,
     read_changes,
+    restore_files,
 )
+from foveal.agent.tools.text_edit import decode_for_reading, is_binary
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.log.events import REDUCTIONS, Event, Rewound, Superseded, UserSaid, handle, kind
 from foveal.core.view.fold import effective_events, effective_rewinds
@@ -348,3 +362,25 @@ def _not_shown(history: ChangeHistory) -> list[Row]:
     if not commands:
         return []
     return [note(f"not shown: what {counted(commands, 'command')} changed; `git diff` shows more")]
+
+
+MAX_COMPARED_CHARS: Final = 400_000
+"""Most characters of two texts that are compared."""
+
+
+def file_diff_rows(name: str, before: bytes | None, after: bytes | None) -> list[Row]:
+    """Return the difference between two states of a file; None is a file that does not exist."""
+    kind = "  new file" if before is None else "  deleted" if after is None else ""
+    head = row(bold(f"  {name}"), dim(kind))
+    if is_binary((before or b"")[:8_192]) or is_binary((after or b"")[:8_192]):
+        return [head, row(dim(f"    {len(before or b''):,} bytes become {len(after or b''):,}; not a text"))]
+    old, new = (decode_for_reading(data or b"")[0] for data in (before, after))
+    if len(old) + len(new) > MAX_COMPARED_CHARS:
+        return [
+            head,
+            row(dim(f"    {len(old):,} characters become {len(new):,}; too long to be compared here")),
+        ]
+    lines = list(unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))[2:]
+    if not lines:
+        return [head, row(dim("    only line endings or the encoding differ"))]
+    return [head, *diff_rows("\n".join(lines))]

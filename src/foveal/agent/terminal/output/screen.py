@@ -55,9 +55,9 @@ from foveal.agent.terminal.output.styled_text import (
     dim,
     row,
     rows_in_theme,
+    terminal_theme,
     wrap_row,
 )
-from foveal.agent.terminal.output.themes import terminal_theme
 from foveal.agent.terminal.user_input import Pastes, input_buffer, key_bindings
 from foveal.agent.terminal.user_interface import MenuItem, Question
 from foveal.core.engine.report import Report

@@ -14,20 +14,21 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.call_reader import heredoc_body, read_call
-from foveal.core.compaction.ledger.event_facts import ToolCallFacts
-from foveal.core.compaction.ledger.sections import (
+from foveal.core.compaction.ledger.allocation import (
     AGENT_PREFIX,
     ITEM_PREFIX,
     PLAN_HEADING,
     SAID_HEADING,
+    Item,
+    Section,
     inline,
     quote_agent,
     quote_line,
     word_end,
     word_start,
 )
+from foveal.core.compaction.ledger.call_reader import heredoc_body, read_call
+from foveal.core.compaction.ledger.event_facts import ToolCallFacts
 from foveal.core.compaction.plan import has_event
 from foveal.core.log.events import Event, handle, text_of
 

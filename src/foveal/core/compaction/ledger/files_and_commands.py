@@ -10,17 +10,18 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Final
 
-from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.call_outcome import ToolAction, describe_outcome
-from foveal.core.compaction.ledger.call_reader import FileAction, FileKeys, word_set
-from foveal.core.compaction.ledger.sections import (
+from foveal.core.compaction.ledger.allocation import (
     CALLS_HEADING,
     FILES_HEADING,
     FILES_READ_HEADING,
     ITEM_PREFIX,
     MAX_CALL_TITLE_CHARS,
+    Item,
+    Section,
     inline,
 )
+from foveal.core.compaction.ledger.call_reader import FileAction, FileKeys, word_set
+from foveal.core.compaction.ledger.event_facts import ToolAction, describe_outcome
 from foveal.core.log.events import handle, text_of
 
 MAX_READ_FILES_TRACKED: Final = 400

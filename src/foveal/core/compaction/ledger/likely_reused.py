@@ -23,6 +23,14 @@ from itertools import chain, filterfalse
 from math import log
 from typing import Final, NamedTuple, TypeAlias
 
+from foveal.core.compaction.ledger.allocation import (
+    EXCERPTS_HEADING,
+    ITEM_PREFIX,
+    MAX_QUOTED_LINE_CHARS,
+    OUTPUT_PREFIX,
+    inline,
+    quote_line,
+)
 from foveal.core.compaction.ledger.event_facts import (
     MIN_LEDGER_LINE_CHARS,
     EventWords,
@@ -33,14 +41,6 @@ from foveal.core.compaction.ledger.event_facts import (
     quotable_text,
 )
 from foveal.core.compaction.ledger.range_facts import MAX_EVENTS_QUOTED, LedgerIndex, RangeFacts
-from foveal.core.compaction.ledger.sections import (
-    EXCERPTS_HEADING,
-    ITEM_PREFIX,
-    MAX_QUOTED_LINE_CHARS,
-    OUTPUT_PREFIX,
-    inline,
-    quote_line,
-)
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, handle, text_of
 from foveal.core.tokens.counter import Counter as TokenCounter
 from foveal.core.view.text_facts import name_candidates, string_values

@@ -17,15 +17,16 @@ from operator import attrgetter
 from typing import Final
 
 from foveal.core.compaction.ledger.allocation import ItemSizes
-from foveal.core.compaction.ledger.call_outcome import ToolAction, has_failed
 from foveal.core.compaction.ledger.call_reader import FileKeys
 from foveal.core.compaction.ledger.event_facts import (
     EventFacts,
     EventWords,
     ModelFacts,
     SentenceReader,
+    ToolAction,
     ToolCallFacts,
     UserFacts,
+    has_failed,
     quotable_text,
     read_facts,
     read_words,

@@ -16,18 +16,19 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.call_outcome import ToolAction, head_and_tail, status_of
-from foveal.core.compaction.ledger.call_reader import FileKeys
-from foveal.core.compaction.ledger.sections import (
+from foveal.core.compaction.ledger.allocation import (
     ERRORS_HEADING,
     ITEM_PREFIX,
     MAX_CALL_TITLE_CHARS,
     OPEN_CALLS_HEADING,
     OUTPUT_PREFIX,
+    Item,
+    Section,
     inline,
     quote_line,
 )
+from foveal.core.compaction.ledger.call_reader import FileKeys
+from foveal.core.compaction.ledger.event_facts import ToolAction, head_and_tail, status_of
 from foveal.core.log.events import handle, text_of
 from foveal.core.reduction import important_lines
 

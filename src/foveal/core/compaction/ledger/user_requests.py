@@ -22,18 +22,19 @@ from itertools import chain, islice, pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.event_facts import UserFacts
-from foveal.core.compaction.ledger.pasted_text import end_of_own_words
-from foveal.core.compaction.ledger.sections import (
+from foveal.core.compaction.ledger.allocation import (
     GAP_LINE,
     ITEM_PREFIX,
     REQUESTS_HEADING,
+    Item,
+    Section,
     inline,
     quote_user,
     word_end,
     word_start,
 )
+from foveal.core.compaction.ledger.event_facts import UserFacts
+from foveal.core.compaction.ledger.pasted_text import end_of_own_words
 from foveal.core.compaction.standing.replaced_statements import MAX_COMPARED_MESSAGES
 from foveal.core.compaction.standing.statements import (
     Sentence,

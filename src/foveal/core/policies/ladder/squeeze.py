@@ -27,8 +27,8 @@ from foveal.core.compaction.kept_messages import (
     text_units,
     user_room,
 )
+from foveal.core.compaction.ledger.allocation import word_end
 from foveal.core.compaction.ledger.pasted_text import is_tool_report
-from foveal.core.compaction.ledger.sections import word_end
 from foveal.core.compaction.standing.statements import Sentence, find_sentences
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from telegram import MessageEntity
 
-from foveal.server.gateways.inline_markdown import plain_inline
-from foveal.server.gateways.markdown_blocks import MessageBlock, read_blocks
+from foveal.server.gateways.markdown_blocks import MessageBlock, plain_inline, read_blocks
 from foveal.server.gateways.split_message import utf16
 
 MAX_ENTITIES: Final = 100

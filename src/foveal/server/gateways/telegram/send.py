@@ -6,6 +6,13 @@
 3. A response `429` is obeyed: the request is sent again after the time that Telegram names, a few times.
 4. The token is never logged. It is part of every URL, so the libraries are kept from logging URLs, and every error
    text goes through `BotApiClient.error_text`.
+
+Splits a message into parts that Telegram accepts.
+
+1. A part has at most 4,096 UTF-16 units and 100 entities. Bold and italics are left out before any other entity;
+   a part that needs more than 100 others is divided.
+2. Each part of a table has the table's header; each part of code has its language; each part of a quote is a quote.
+3. The same message always has the same parts.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ import asyncio
 import json
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -44,11 +52,50 @@ from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways.chat_files import FileUnavailable
 from foveal.server.gateways.delivery import Sleep
 from foveal.server.gateways.incoming import IncomingFile
-from foveal.server.gateways.outgoing import ChannelMessage, Undelivered
-from foveal.server.gateways.part_sender import OutgoingPart, PlaceClosed
-from foveal.server.gateways.telegram.entities import FormattedText
-from foveal.server.gateways.telegram.parts import REFUSED_PART, telegram_parts
+from foveal.server.gateways.markdown_blocks import MessageBlock, cut_block
+from foveal.server.gateways.outgoing import ChannelMessage, OutgoingPart, PlaceClosed, Undelivered
+from foveal.server.gateways.split_message import PartSize, pack, utf16
+from foveal.server.gateways.telegram.entities import (
+    MAX_ENTITIES,
+    FormattedText,
+    block_gap,
+    block_prefix,
+    block_text,
+    format_blocks,
+    important_entities,
+    sendable,
+    telegram_blocks,
+)
 from foveal.server.gateways.telegram.updates import ParsedUpdate, parse_update
+
+TELEGRAM_MESSAGE_LIMIT: Final = 4096
+"""UTF-16 units of one message."""
+REFUSED_PART: Final = "(Telegram does not accept this part of the answer; it is stored on the server.)"
+_ROOM: Final = PartSize(TELEGRAM_MESSAGE_LIMIT, MAX_ENTITIES)
+
+
+def telegram_parts(message: ChannelMessage) -> list[FormattedText]:
+    """Return the text and the footer in parts; at least one."""
+    blocks = telegram_blocks(message.text)
+    cut = partial(cut_block, window=TELEGRAM_MESSAGE_LIMIT, fits=lambda block: _size(block).fits(_ROOM))
+    packed = pack(blocks, room=_ROOM, size=_size, cut=cut, is_heading=lambda block: block.kind == "heading")
+    formatted = [part for part in map(format_blocks, packed) if part.text]
+    parts = formatted or [FormattedText(REFUSED_PART)]
+    return _with_footer(parts, sendable(message.footer)) if message.footer else parts
+
+
+def _size(block: MessageBlock) -> PartSize:
+    units = utf16(block_prefix(block)) + utf16(block_text(block))
+    return PartSize(units, important_entities(block), gap=len(block_gap(block)))
+
+
+def _with_footer(parts: list[FormattedText], footer: str) -> list[FormattedText]:
+    """Add the footer to the last part, or as a part of its own if it does not fit."""
+    *rest, last = parts
+    if utf16(last.text) + utf16(footer) + 2 > TELEGRAM_MESSAGE_LIMIT:
+        return [*parts, FormattedText(footer)]
+    return [*rest, FormattedText(f"{last.text}\n\n{footer}", last.entities)]
+
 
 LOG: Final = logging.getLogger("foveal.gateways.telegram")
 
