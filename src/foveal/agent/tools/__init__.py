@@ -1,14 +1,13 @@
 """Tools that a model can call: files, search, shell, recall and MCP servers.
 
-tool.py            a tool and the toolbox, which answers every call
-tool_arguments.py  arguments: parsed and checked against the schema
 workspace.py       the working folder: which paths are allowed, which files have been read
-files.py           read, write, edit and list (text_edit.py: encodings and replacements)
-file_search.py     search (search_worker.py: the process that searches)
+files.py           read, write, edit, list and search (text_edit.py: encodings and replacements; search_worker.py: the
+                   process that searches)
 shell.py           run (process_group.py: a process with its environment, its group and its output)
-log_recall.py      the recall tools: search and read the session's log
 mcp.py             tools of MCP servers
 approvals.py       facts about a call, for the decision whether it needs approval
+
+The interface of a tool and the toolbox are `foveal.agent.tool`, the recall tools `foveal.agent.log_recall`.
 """
 
 from __future__ import annotations
