@@ -13,7 +13,7 @@ from foveal.agent.terminal.commands import SLASH_COMMANDS_BY_NAME
 from foveal.core.engine.operations import OPERATIONS, Operation, OperationName, OperationRequest
 from foveal.core.log import AnyFact, ModelSaid, UserSaid
 from foveal.server.api.routes import SESSION_OPERATIONS
-from foveal.sessions.operations import perform
+from foveal.sessions.perform import perform
 from foveal.stores.memory import MemoryStore
 
 ENTRIES = [pytest.param(entry, id=entry.name) for entry in OPERATIONS.values()]

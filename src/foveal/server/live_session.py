@@ -40,7 +40,7 @@ from foveal.server.turns import (
     postponed_outcome,
     session_deleted_outcome,
 )
-from foveal.sessions.operations import Performed, SessionCompaction, compact_measured, perform
+from foveal.sessions.perform import Performed, SessionCompaction, compact_measured, perform
 from foveal.sessions.session import Session
 
 MAX_ENDED_TURNS: Final = 64

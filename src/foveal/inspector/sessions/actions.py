@@ -30,7 +30,7 @@ from foveal.inspector.timeline.event_sentences import event_sentence
 from foveal.ports import Store
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
 from foveal.sessions.log_reader import last_opened
-from foveal.sessions.operations import Performed, perform
+from foveal.sessions.perform import Performed, perform
 from foveal.sessions.session import Session
 from foveal.stores import open_store
 
