@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.redaction import StreamRedactor, find_secrets, scrub, scrub_json
-from foveal.core.redaction.token_places import find_places
+from foveal.core.redaction.long_tokens import find_places
 from support.made_secrets import made
 
 HEX = "0123456789abcdef"

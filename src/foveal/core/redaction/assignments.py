@@ -14,7 +14,13 @@ from functools import lru_cache
 from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
-from foveal.core.redaction.passwords import VALUE_BELOW, VALUE_LEAD, judge_password, name_start
+from foveal.core.redaction.passwords import (
+    VALUE_BELOW,
+    VALUE_LEAD,
+    judge_manifest,
+    judge_password,
+    name_start,
+)
 from foveal.core.redaction.secret_values import (
     Secret,
     has_digit,
@@ -25,14 +31,14 @@ from foveal.core.redaction.secret_values import (
     is_uuid,
     looks_random,
 )
-from foveal.core.redaction.stored_logins import judge_manifest
 
 _VALUE_BELOW: Final = VALUE_BELOW.encode()
-_VALUE_LEAD: Final = VALUE_LEAD.encode()
+_SHORT_WORD: Final = rb"(?! ?(?:[:=,][ \n]{0,16}+| )(?!value)[a-z]{1,7}+[^a-z0-9_+/.~\-\"'`\\&:=])"
+"""Fails before a word that is too short for a value: `token: str`, `for key in`."""
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])*\s]{0,9}+(?:[:=>,|]|%3[ad])|" + _VALUE_BELOW + rb")"
 _BEFORE_VALUE: Final = (
     rb"(?="
-    + _VALUE_LEAD
+    + VALUE_LEAD.encode()
     + rb"[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
     rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
 )
@@ -44,30 +50,33 @@ FOLDED: Final = bytes(
 """Table for `bytes.translate`: lower case, and `k` for `w` and `z`. All names but `secret` have one of these rare
 letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `passw`, `authoriz`."""
 # What the checks would reject first is left out in the search itself: `"key":` without a word before it, frequent
-# harmless keys, and a password that begins like a placeholder.
+# harmless keys, and a password that begins like a placeholder. The cheapest test of each name comes first.
 _NAMES: Final = re.compile(
-    rb"k(?:e(?:y(?:(?<=[a-z0-9_.\-\s\x1c-\x1f]key)(?<!sort_key)(?<!cache_key)(?<!primary_key)(?P<key>)"
+    rb"k(?:e(?:y(?:(?=[s0-9_\"'`\\\])*\s:=>,|%])(?<!sort_key)(?<!ary_key)(?<!cache_key)"
+    rb"(?<=[a-z0-9_.\-\s\x1c-\x1f]key)(?P<key>)"
+    + _SHORT_WORD
     + _AFTER_NAME
     + _BEFORE_VALUE
-    + rb"|(?:(?<=private[ +]key)|(?<=private%20key))(?P<private_key>))"
+    + rb"|(?:(?:[ +]|%20)block)?--(?P<private_key>))"
     + rb"|n(?<=token)(?P<token>)"
+    + _SHORT_WORD
     + _AFTER_NAME
     + _BEFORE_VALUE
-    + rb")|ie(?<=cookie)(?P<cookie>)"
+    + rb")|i(?:e(?<=cookie)(?P<cookie>)"
     + _AFTER_NAME
-    + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
-    + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
-    + rb"(?P<password>)(?=[0-9\"'`\\\])*\s:=>%,(])"
+    + rb"|nd[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>))"
+    + rb"|[dot](?:(?<=o)r[dt])?+(?=[0-9\"'`\\\])*\s:=>%,(])"
+    + rb"(?:(?<=passk[dt])|(?<=passkor[dt])|(?<=pk[dt])|(?<=kennk[dt])|(?<=pkor[dt])|(?<=kennkor[dt]))"
+    + rb"(?P<password>)"
+    + rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
     + rb"(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
     + _VALUE_BELOW
     + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\s{2,40}\||\([enu]?&?['\"])"
-    + rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
-    + rb"|ind[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>)"
     + rb"|[:=\"'](?<=psk.)(?P<psk>)"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
 _SECRET_NAMES: Final = re.compile(
-    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE
+    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _SHORT_WORD + _AFTER_NAME + _BEFORE_VALUE
 )
 _PASS_NAMES: Final = re.compile(
     rb"pass(?:phrase|(?![a-z_.])(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"

@@ -17,10 +17,13 @@ from typing import Any, Final
 
 from foveal.core.redaction.assignments import KEY_WORDS, WORDS_BEFORE_BLANK
 from foveal.core.redaction.command_lines import CURL_FLAGS
-from foveal.core.redaction.key_formats import ALPHABETS, FIELD, KEY_FORMATS
-from foveal.core.redaction.long_tokens import SERVICE_NAMES
-from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS
-from foveal.core.redaction.token_places import ENCODED_JWT_START, ENCODED_KEY_START, JWT_START
+from foveal.core.redaction.key_formats import ALPHABETS, FIELD, KEY_FORMATS, MAX_KEY_BLOCK_CHARS
+from foveal.core.redaction.long_tokens import (
+    ENCODED_JWT_START,
+    ENCODED_KEY_START,
+    JWT_START,
+    SERVICE_NAMES,
+)
 
 MARGIN_CHARS: Final = 12_288
 """Characters around a match that are scanned with it: a secret and what introduces it are no longer."""
@@ -161,7 +164,7 @@ def _first_characters(rest: str) -> str:
 
 
 def _named_alternatives() -> list[str]:
-    """Return what `assignments` and `private_keys` look for."""
+    """Return what `assignments`, `passwords` and `key_formats` look for."""
     return [
         rf"(?i:(?:(?:{KEY_WORDS})[_.-]?|(?:{WORDS_BEFORE_BLANK})[{_SPACE}])key{_KEY_VALUE})",
         rf"_KEY(?i:{_KEY_VALUE})",
