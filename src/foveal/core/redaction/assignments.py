@@ -15,6 +15,7 @@ from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
 from foveal.core.redaction.passwords import (
+    STRING_IN_BRACES,
     VALUE_BELOW,
     VALUE_LEAD,
     judge_manifest,
@@ -32,7 +33,13 @@ from foveal.core.redaction.secret_values import (
     looks_random,
 )
 
-_VALUE_BELOW: Final = VALUE_BELOW.encode()
+FOLDED: Final = bytes(
+    ord("k") if chr(byte).lower() in ("p", "z") else ord(chr(byte).lower()) if byte < 128 else byte
+    for byte in range(256)
+)
+"""Table for `bytes.translate`: lower case, and `k` for `p` and `z`. All names but `secret` have one of these
+letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `pass`, `pwd`, `authoriz`."""
+_VALUE_BELOW: Final = VALUE_BELOW.encode().translate(FOLDED)
 _SHORT_WORD: Final = rb"(?! ?(?:[:=,][ \n]{0,16}+| )(?!value)[a-z]{1,7}+[^a-z0-9_+/.~\-\"'`\\&:=])"
 """Fails before a word that is too short for a value: `token: str`, `for key in`."""
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])*\s]{0,9}+(?:[:=>,|]|%3[ad])|" + _VALUE_BELOW + rb")"
@@ -43,12 +50,17 @@ _BEFORE_VALUE: Final = (
     rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
 )
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
-FOLDED: Final = bytes(
-    ord("k") if chr(byte).lower() in ("w", "z") else ord(chr(byte).lower()) if byte < 128 else byte
-    for byte in range(256)
+_BEFORE_PASSWORD: Final = (
+    rb"(?=[0-9\"'`\\\])*\s:=>%,(])"
+    rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:"
+    + rb"(?!"
+    + STRING_IN_BRACES.encode()
+    + rb")[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
+    rb"(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
+    + _VALUE_BELOW
+    + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\s{2,40}\||\([enu]?&?['\"])"
 )
-"""Table for `bytes.translate`: lower case, and `k` for `w` and `z`. All names but `secret` have one of these rare
-letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `passw`, `authoriz`."""
+"""The same for a password."""
 # What the checks would reject first is left out in the search itself: `"key":` without a word before it, frequent
 # harmless keys, and a password that begins like a placeholder. The cheapest test of each name comes first.
 _NAMES: Final = re.compile(
@@ -58,30 +70,26 @@ _NAMES: Final = re.compile(
     + _AFTER_NAME
     + _BEFORE_VALUE
     + rb"|(?:(?:[ +]|%20)block)?--(?P<private_key>))"
-    + rb"|n(?<=token)(?P<token>)"
+    + rb"|n(?:(?<=token)(?P<token>)"
     + _SHORT_WORD
     + _AFTER_NAME
     + _BEFORE_VALUE
-    + rb")|i(?:e(?<=cookie)(?P<cookie>)"
+    + rb"|nw(?:or[dt]|[dt])(?P<kennwort>)"
+    + _BEFORE_PASSWORD
+    + rb"))|i(?:e(?<=cookie)(?P<cookie>)"
     + _AFTER_NAME
     + rb"|nd[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>))"
-    + rb"|[dot](?:(?<=o)r[dt])?+(?=[0-9\"'`\\\])*\s:=>%,(])"
-    + rb"(?:(?<=passk[dt])|(?<=passkor[dt])|(?<=pk[dt])|(?<=kennk[dt])|(?<=pkor[dt])|(?<=kennkor[dt]))"
-    + rb"(?P<password>)"
-    + rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
-    + rb"(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
+    + rb"|w(?:or[dt]|[dt])(?P<pwd>)"
+    + _BEFORE_PASSWORD
+    + rb"|ass(?:w(?:or[dt]|[dt])(?P<password>)"
+    + _BEFORE_PASSWORD
+    + rb"|(?:khrase|(?![a-z_.])(?<![a-z0-9]kass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"
     + _VALUE_BELOW
-    + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\s{2,40}\||\([enu]?&?['\"])"
-    + rb"|[:=\"'](?<=psk.)(?P<psk>)"
+    + rb"))|[:=\"'](?<=ksk.)(?P<psk>)"
     + rb"|a(?<=uthorika)tion(?P<authorization>))"
 )
 _SECRET_NAMES: Final = re.compile(
     rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _SHORT_WORD + _AFTER_NAME + _BEFORE_VALUE
-)
-_PASS_NAMES: Final = re.compile(
-    rb"pass(?:phrase|(?![a-z_.])(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"
-    + _VALUE_BELOW
-    + rb")"
 )
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
@@ -91,7 +99,7 @@ _AUTHORIZATION: Final = re.compile(
 
 def find_names(folded: bytes) -> list[re.Match[bytes]]:
     """Find the names that introduce a secret, in a text translated with `FOLDED`; the last group is the kind."""
-    return [*_NAMES.finditer(folded), *_SECRET_NAMES.finditer(folded), *_PASS_NAMES.finditer(folded)]
+    return [*_NAMES.finditer(folded), *_SECRET_NAMES.finditer(folded)]
 
 
 def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:
@@ -258,7 +266,9 @@ _JUDGES: Final[dict[str, tuple[str, Callable[[str, re.Match[bytes]], Iterator[Se
     "token": ("kK", _judge_token),
     "secret": ("sS", _judge_key),
     "cookie": ("kK", _judge_cookies),
-    "password": ("wW", judge_password),
+    "password": ("pP", judge_password),
+    "pwd": ("pP", judge_password),
+    "kennwort": ("kK", judge_password),
     "psk": ("kK", judge_password),
     "passphrase": ("pP", judge_password),
     "manifest": ("kK", judge_manifest),

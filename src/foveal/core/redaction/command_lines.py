@@ -219,14 +219,16 @@ def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     if at >= 0:
         for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, max(0, at - MAX_LOGIN_CHARS)):
             yield from _address_login(text, address.end() - 1)
-    if b"%" in ascii_text and _ENCODED_SLASHES.search(ascii_text):
+    first = ascii_text.find(b"%")
+    if first >= 0 and _ENCODED_SLASHES.search(ascii_text, first):
         yield from _encoded_logins(text, ascii_text)
 
 
 def _address_login(text: str, at: int) -> Iterator[Secret]:
     """Find the password before the `@` of an address."""
     slash = text.rfind("/", max(0, at - MAX_LOGIN_CHARS), at)
-    hit = _ADDRESS_LOGIN.fullmatch(text, slash, at) if slash > 0 else None
+    is_second = slash > 0 and text[slash - 1] in "/\\"
+    hit = _ADDRESS_LOGIN.fullmatch(text, slash, at) if is_second else None
     if hit and _TWO_SLASHES.search(text, max(0, slash - 8), slash):
         yield from _password_of(hit)
 

@@ -51,9 +51,16 @@ _TOKEN_CHAR: Final = "[A-Za-z0-9_-]"
 def find_tokens(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find keys and tokens; `ascii_text` is the text with `?` for each other character."""
     for start, end, only_context in find_places(text, ascii_text):
-        if only_context and not _may_introduce(text[max(0, start - MAX_NEAR_CHARS) : start]):
+        if only_context and not _has_introduction(text, start, end):
             continue
         yield from _find_in_chain(text, start, end, only_context=only_context)
+
+
+def _has_introduction(text: str, start: int, end: int) -> bool:
+    """Return whether the text before a chain may introduce a secret; few secrets have no digit."""
+    near = text[max(0, start - MAX_NEAR_CHARS) : start]
+    is_short_proof = "auth" in near or near[-1:] in (":", "|")
+    return _may_introduce(near) and (is_short_proof or _DIGITS.search(text, start, end) is not None)
 
 
 def _find_in_chain(text: str, start: int, stop: int, *, only_context: bool) -> Iterator[Secret]:

@@ -33,13 +33,16 @@ VALUE_BELOW: Final = (
     r"(?:[Pp]arameter|[Oo]ption)?[Vv]alue[\"'\\]{0,8}\s?[:=]"
 )
 """A pattern of what stands between a name and its value in two fields, as variables of containers have them."""
+STRING_IN_BRACES: Final = r"\{(?=\\{0,7}[\"'][^\"'\n\\{}]{4,128}+\\{0,7}[\"'](?:![rsa])?\})"
+"""A pattern of the brace before a string that an f-string or a set contains: `f"password={'…'}"`."""
 VALUE_LEAD: Final = (
     r"(?:\s{0,3}+(?:\*{1,2}(?=\s)|__(?=\s)|</\w{1,8}>(?=\s)|&(?<=\s&)[A-Za-z0-9_-]{1,16} |!(?<=\s!)!\w{1,16} "
     r"|[|>](?<=\s[|>])[0-9+-]{0,2}[ \t]{0,8}\n[ \t]{1,32}"
+    rf"|{STRING_IN_BRACES}"
     r"|[BbRrUu]{1,2}(?=\\{0,7}[\"'])|[ENLenl@](?=\\{0,7}[\"'])|[Uu]&(?=\\{0,7}[\"'])|\$(?='))){0,3}+\s{0,3}+"
 )
-"""A pattern of what may precede a value: the end of bold text, an anchor, a tag or a block of YAML, and the letter
-of a string in code, SQL or a shell (`b"…"`, `N'…'`, `$'…'`)."""
+"""A pattern of what may precede a value: the end of bold text, an anchor, a tag or a block of YAML, a brace of an
+f-string, and the letter of a string in code, SQL or a shell (`b"…"`, `N'…'`, `$'…'`)."""
 _SIGN: Final = re.compile(
     rf"[0-9]?[\"'`\\\])*]{{0,9}}(?P<sign>{VALUE_BELOW}|\s{{0,2}}(?::=|=>|[:=]|%3[AaDd])|>|[ ]{{1,40}}\|(?=\s)"
     rf"|(?P<spoken>\s(?:ist?|lautet)(?:\s?[:=]|(?=\s))))(?P<lead>{VALUE_LEAD})(?P<quote>\\{{0,7}}[\"'`])?"
@@ -237,7 +240,17 @@ _PGPASS: Final = re.compile(
     r":(?P<password>(?:[^\s:\"'`<>()\\]|\\[:\\]|[\"'`<>()](?=\w)){4,128}+)(?=[\s\"'`\\]|\Z)"
 )
 """A line of `.pgpass` after its host: port, database, user and password."""
-_HOST: Final = re.compile(r"(?:\A|[\s\"'`])(?:\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9_.*/-]|\\[:\\]){1,64}+)\Z")
+_HOST: Final = re.compile(
+    r"(?:\A|[\s\"'`])(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9_.*/-]|\\[:\\]){1,64}+)\Z"
+)
+_PORT: Final = re.compile(rb":(?:[1-9][0-9]{3,4}|\*):")
+_LOGIN_FIELDS: Final = re.compile(r":[0-9]{4,5}(?::(?:\*|[A-Za-z_][A-Za-z0-9_.@-]{0,63})){2}:")
+"""The port, the database and the user, which begin with a letter or are a star."""
+_SOURCE_FILE: Final = re.compile(
+    r"/|^[0-9]+\Z|\.(?:[chmrs]|cc|cs|ex|go|hs|js|kt|md|ml|pl|py|rb|rs|sh|ts|[jt]sx|[ch]pp|cfg|css|csv|html?|ini|java"
+    r"|json|log|lua|php|rst|sql|scala|swift|toml|txt|vue|xml|ya?ml)\Z"
+)
+"""Hosts that are a place in a file, as compilers write it, or the hour of a time."""
 _IDENTIFIED: Final = re.compile(
     r"(?i)identified\s{1,4}(?:with\s{1,4}['\"`]?\w{1,40}['\"`]?\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?"
     r"(?:[NE]?(?P<quote>['\"])|(?!(?:values|random|password)\b)(?=[^\s]))"
@@ -279,20 +292,24 @@ def find_stored(text: str, folded: bytes) -> Iterator[Secret]:
     while at >= 0:
         yield from _identified(text, at)
         at = folded.find(b"identified", at + 1)
-    yield from _pgpass(text, folded, b":5432:")
-    if b"*" in folded:
-        yield from _pgpass(text, folded, b":*:")
+    for port in _PORT.finditer(folded):
+        yield from _pgpass(text, port.start())
 
 
-def _pgpass(text: str, folded: bytes, port: bytes) -> Iterator[Secret]:
-    """Find the passwords of `.pgpass` with this port: that of PostgreSQL, or any."""
-    at = folded.find(port)
-    while at >= 0:
-        line = _PGPASS.match(text, at)
-        is_host = line and _HOST.search(text, max(0, at - 65), at)
-        if line and is_host and not is_placeholder(line["password"]):
-            yield Secret(*line.span("password"), "password", tail=False)
-        at = folded.find(port, at + 1)
+def _pgpass(text: str, at: int) -> Iterator[Secret]:
+    """Find the password of a line of `.pgpass` whose port begins here. Compilers and logs write other numbers
+    between colons, so that a port that is not the usual one needs the fields of a login."""
+    line = _PGPASS.match(text, at)
+    host = _HOST.search(text, max(0, at - 65), at) if line else None
+    if line is None or host is None or is_placeholder(line["password"]):
+        return
+    is_usual = text.startswith((":5432:", ":*:"), at)
+    if is_usual or (_LOGIN_FIELDS.match(text, at) and _is_other_host(host["host"], line["password"])):
+        yield Secret(*line.span("password"), "password", tail=False)
+
+
+def _is_other_host(host: str, password: str) -> bool:
+    return _SOURCE_FILE.search(host) is None and looks_like_spoken_password(password)
 
 
 def find_foreign(text: str, ascii_text: bytes) -> Iterator[Secret]:
