@@ -99,7 +99,9 @@ _AUTHORIZATION: Final = re.compile(
 
 def find_names(folded: bytes) -> list[re.Match[bytes]]:
     """Find the names that introduce a secret, in a text translated with `FOLDED`; the last group is the kind."""
-    return [*_NAMES.finditer(folded), *_SECRET_NAMES.finditer(folded)]
+    names = list(_NAMES.finditer(folded))
+    first = folded.find(b"secret")  # takes less time than `re` in a text without the word
+    return [*names, *_SECRET_NAMES.finditer(folded, first)] if first >= 0 else names
 
 
 def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:

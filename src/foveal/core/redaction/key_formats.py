@@ -187,7 +187,7 @@ class ServiceKey(NamedTuple):
     rest: str
 
 
-_UUID: Final = "{x8}-{x4}-{x4}-{x4}-{x12}"
+UUID_FORMAT: Final = "{x8}-{x4}-{x4}-{x4}-{x12}"
 SERVICE_KEYS: Final = (
     ServiceKey("adafruit", "{m32}"),
     ServiceKey("airtable", "{a17}"),
@@ -222,14 +222,14 @@ SERVICE_KEYS: Final = (
     ServiceKey("freshbooks", "{l64}"),
     ServiceKey("gitlab_session", "{l32}"),
     ServiceKey("gitter", "{m40}"),
-    ServiceKey("heroku", _UUID),
-    ServiceKey("hubspot", _UUID),
+    ServiceKey("heroku", UUID_FORMAT),
+    ServiceKey("hubspot", UUID_FORMAT),
     ServiceKey("intercom", "{u60}"),
     ServiceKey("jfrog artifactory bintray xray", "{a73}"),
     ServiceKey("jfrog artifactory bintray xray", "{a64}"),
     ServiceKey("kraken", "{b80-88}"),
     ServiceKey("kucoin", "{h24}"),
-    ServiceKey("kucoin", _UUID),
+    ServiceKey("kucoin", UUID_FORMAT),
     ServiceKey("launchdarkly", "{m40}"),
     ServiceKey("linkedin linked_in", "{a16}"),
     ServiceKey("mailchimp", "{h32}-us{d2}"),
@@ -246,10 +246,10 @@ SERVICE_KEYS: Final = (
     ServiceKey("rapidapi", "{u50}"),
     ServiceKey("sendbird", "{h40}"),
     ServiceKey("sentry", "{h64}"),
-    ServiceKey("snyk", _UUID),
+    ServiceKey("snyk", UUID_FORMAT),
     ServiceKey("sonar", "{l40}"),
     ServiceKey("sourcegraph", "{h40}"),
-    ServiceKey("squarespace", _UUID),
+    ServiceKey("squarespace", UUID_FORMAT),
     ServiceKey("sumo", "{a64}"),
     ServiceKey("travis", "{a22}"),
     ServiceKey("twilio", "{h32}"),

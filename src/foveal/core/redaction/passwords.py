@@ -292,7 +292,8 @@ def find_stored(text: str, folded: bytes) -> Iterator[Secret]:
     while at >= 0:
         yield from _identified(text, at)
         at = folded.find(b"identified", at + 1)
-    for port in _PORT.finditer(folded):
+    first = folded.find(b":")
+    for port in _PORT.finditer(folded, first) if first >= 0 else ():
         yield from _pgpass(text, port.start())
 
 
