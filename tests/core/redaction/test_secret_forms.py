@@ -261,10 +261,10 @@ def test_ten_times_the_text_takes_about_ten_times_as_long(unit: str) -> None:
 
 
 def test_uuids_take_little_more_time_than_words() -> None:
-    """Without RE2; a check of each UUID would take ten times as long."""
+    """Without RE2; a check of each UUID would take twenty times as long."""
     text = many_uuids()
     words = "a line of words in a text\n" * (len(text) // 26)
-    assert scan_seconds(text) <= 6 * scan_seconds(words)
+    assert scan_seconds(text) <= 10 * scan_seconds(words)
 
 
 def scan_seconds(text: str) -> float:

@@ -58,16 +58,9 @@ _TOKEN_CHAR: Final = "[A-Za-z0-9_-]"
 def find_tokens(text: str, ascii_text: bytes) -> Iterator[Secret]:
     """Find keys and tokens; `ascii_text` is the text with `?` for each other character."""
     for start, end, only_context in find_places(text, ascii_text):
-        if only_context and not _has_introduction(text, start, end):
+        if only_context and not _may_introduce(text[max(0, start - MAX_NEAR_CHARS) : start]):
             continue
         yield from _find_in_chain(text, start, end, only_context=only_context)
-
-
-def _has_introduction(text: str, start: int, end: int) -> bool:
-    """Return whether the text before a chain may introduce a secret; few secrets have no digit."""
-    near = text[max(0, start - MAX_NEAR_CHARS) : start]
-    is_short_proof = "auth" in near or near[-1:] in (":", "|")
-    return _may_introduce(near) and (is_short_proof or _DIGITS.search(text, start, end) is not None)
 
 
 def _find_in_chain(text: str, start: int, stop: int, *, only_context: bool) -> Iterator[Secret]:
@@ -169,6 +162,8 @@ _ORDINARY: Final = (
     rf"(?![a-z_.~+/-]*+(?:(?<={_IN_CHAIN})(?<![a-z])[0-9]++(?![a-z])[a-z_.~+/-]*+){{0,3}}+(?![A-Z0-9]))"
 )
 """Fails at a chain of words in lower case and up to three numbers."""
+_LOWER: Final = "(?![a-z_.~+/-]++(?![A-Z0-9]))"
+"""Fails at a chain in lower case without a number: most chains, and no secret."""
 _HASH_LABELS: Final = (
     "sha256:", "sha512:", "sha1:", "h1:", 'sha256": "', 'sha256":"', 'checksum = "', 'integrity": "', 'hash": "',
 )  # fmt: skip
@@ -176,9 +171,11 @@ _ESCAPE_END: Final = (
     r"(?<=\\)(?:[nrtbf]|u[0-9A-Fa-f]{4})|(?<=%)[0-9A-Fa-f]{2}|(?<=\x1b\[)[0-9]{1,2}m|(?<=;)[0-9]{1,2}m"
 )
 _NO_HASH: Final = "(?!sha(?:1|256|384|512)-)" + "".join(f"(?<!{re.escape(label)})" for label in _HASH_LABELS)
+_AFTER_AUTH: Final = "|".join(rf"(?<=auth[\s\S]{{{chars}}})" for chars in range(1, 12))
+"""Text after `auth` and up to eleven signs: the only name whose value counts without a digit."""
 _CONTEXT: Final = (
     rf"(?:(?<=[:=>,|?])|(?<=[\"'`\\:=>,|? \t][ \t\"'`\\])|(?<=[rR:=]\s)|(?<=[rR]\s\s)|(?<=[rR]%)20"
-    rf"|(?<=[0-9]{{6}}%)3[Aa]|(?<![\s\S])){_NO_HASH}(?={_IN_PART}{{20}})(?=[A-Za-z_~+-]{{0,63}}[0-9]|(?<=[0-9]:){_IN_PART}{{35}}|[A-Za-z_~+/-]*+(?:[\"'`\\\s=,;}}<&|?]|\Z))"
+    rf"|(?<=[0-9]{{6}}%)3[Aa]|(?<![\s\S])){_NO_HASH}(?={_IN_PART}{{20}})(?=[A-Za-z_~+-]{{0,63}}[0-9]|(?<=[0-9]:){_IN_PART}{{35}}|(?:(?<=[:|])|{_AFTER_AUTH})[A-Za-z_~+/-]*+(?:[\"'`\\\s=,;}}<&|?]|\Z))"
 )
 """A run after a name and a sign such as `=`, after `Bearer`, or at the beginning of the text."""
 _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -207,7 +204,7 @@ def _place() -> re.Pattern[str]:
     chain = rf"{short}(?:{clean}(?:[./]++{short}|(?!{_IN_CHAIN})))*+(?={_IN_CHAIN})"
     word = rf"(?P<word>(?=(?:[A-Za-z0-9]{{{MIN_TOKEN_CHARS},}}+|{_UUID})(?!{_IN_CHAIN})))"
     return re.compile(
-        rf"{word}?+(?(word)|{_ORDINARY}{qualified})"
+        rf"{_LOWER}{word}?+(?(word)|{_ORDINARY}{qualified})"
         rf"(?:(?(word)(?:{_ESCAPE_END})?(?:{start})|(?:(?={_BLOB_START})|(?:{_ESCAPE_END})?{chain}))|(?P<context>{_CONTEXT}))"
     )
 
