@@ -51,7 +51,7 @@ _BEFORE_VALUE: Final = (
 )
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
 _BEFORE_PASSWORD: Final = (
-    rb"(?=[0-9\"'`\\\])*\s:=>%,(])"
+    rb"(?=[0-9\"'`\\\])*\s:=>%,(])(?![:=] ?\$[^'])"
     rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:"
     + rb"(?!"
     + STRING_IN_BRACES.encode()
@@ -81,12 +81,12 @@ _NAMES: Final = re.compile(
     + rb"|nd[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>))"
     + rb"|w(?:or[dt]|[dt])(?P<pwd>)"
     + _BEFORE_PASSWORD
-    + rb"|ass(?:w(?:or[dt]|[dt])(?P<password>)"
+    + rb"|a(?:ss(?:w(?:or[dt]|[dt])(?P<password>)"
     + _BEFORE_PASSWORD
     + rb"|(?:khrase|(?![a-z_.])(?<![a-z0-9]kass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"
     + _VALUE_BELOW
-    + rb"))|[:=\"'](?<=ksk.)(?P<psk>)"
-    + rb"|a(?<=uthorika)tion(?P<authorization>))"
+    + rb"))|tion(?<=uthorikation)(?P<authorization>))"
+    + rb"|[:=\"'](?<=ksk.)(?P<psk>))"
 )
 _SECRET_NAMES: Final = re.compile(
     rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _SHORT_WORD + _AFTER_NAME + _BEFORE_VALUE
