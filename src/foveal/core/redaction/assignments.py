@@ -40,8 +40,10 @@ FOLDED: Final = bytes(
 """Table for `bytes.translate`: lower case, and `k` for `p` and `z`. All names but `secret` have one of these
 letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `pass`, `pwd`, `authoriz`."""
 _VALUE_BELOW: Final = VALUE_BELOW.encode().translate(FOLDED)
-_SHORT_WORD: Final = rb"(?! ?(?:[:=,][ \n]{0,16}+| )(?!value)[a-z]{1,7}+[^a-z0-9_+/.~\-\"'`\\&:=])"
-"""Fails before a word that is too short for a value: `token: str`, `for key in`."""
+_NO_VALUE: Final = (
+    rb"(?!\s[^\s\"'`\\\])*:=>,|%tkov])(?! ?[:=,][ \n]{0,16}+(?!value)[a-z]{1,7}+[^a-z0-9_+/.~\-\"'`\\&:=])"
+)
+"""Fails before words without a sign, as in `for key in`, and before a word too short for a value: `token: str`."""
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])*\s]{0,9}+(?:[:=>,|]|%3[ad])|" + _VALUE_BELOW + rb")"
 _BEFORE_VALUE: Final = (
     rb"(?="
@@ -66,12 +68,12 @@ _BEFORE_PASSWORD: Final = (
 _NAMES: Final = re.compile(
     rb"k(?:e(?:y(?:(?=[s0-9_\"'`\\\])*\s:=>,|%])(?<!sort_key)(?<!ary_key)(?<!cache_key)"
     rb"(?<=[a-z0-9_.\-\s\x1c-\x1f]key)(?P<key>)"
-    + _SHORT_WORD
+    + _NO_VALUE
     + _AFTER_NAME
     + _BEFORE_VALUE
-    + rb"|(?:(?:[ +]|%20)block)?--(?P<private_key>))"
+    + rb"|(?=[ +%-])(?:(?:[ +]|%20)block)?--(?P<private_key>))"
     + rb"|n(?:(?<=token)(?P<token>)"
-    + _SHORT_WORD
+    + _NO_VALUE
     + _AFTER_NAME
     + _BEFORE_VALUE
     + rb"|nw(?:or[dt]|[dt])(?P<kennwort>)"
@@ -89,7 +91,7 @@ _NAMES: Final = re.compile(
     + rb"|[:=\"'](?<=ksk.)(?P<psk>))"
 )
 _SECRET_NAMES: Final = re.compile(
-    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _SHORT_WORD + _AFTER_NAME + _BEFORE_VALUE
+    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _NO_VALUE + _AFTER_NAME + _BEFORE_VALUE
 )
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
