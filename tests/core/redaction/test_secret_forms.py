@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import time
+import timeit
 
 import pytest
 from bench.made_keys import MadeKey, made_forms, made_keys
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.redaction import StreamRedactor, find_secrets, scrub, scrub_json
-from foveal.core.redaction.token_places import find_places
+from foveal.core.redaction.long_tokens import find_places
+from foveal.core.redaction.redact import scan_part
 from support.made_secrets import made
 
 HEX = "0123456789abcdef"
@@ -133,6 +135,29 @@ def test_the_lines_of_a_lock_file_need_no_further_check(line: str) -> None:
     assert list(find_places(text, text.encode())) == []
 
 
+def many_uuids() -> str:
+    """Return JSON with so many UUIDs that the search leaves them out."""
+    line = json.dumps({"id": UUID, "parent_id": UUID, "configuration_instance": UUID, "count": 7})
+    return f"{line}\n" * 500
+
+
+SECRETS_BETWEEN_UUIDS = {
+    "a key of a service": f'"heroku": "{UUID}"',
+    "a key of a service in capitals": f"HUBSPOT: '{UUID.upper()}'",
+    "a key with a prefix": f'"key": "sdk-{UUID}"',
+    "a token": f'"value": "sk-ant-{made(40)}"',
+    "a named key": f'"api_key": "{UUID}"',
+}
+
+
+@pytest.mark.parametrize("secret", SECRETS_BETWEEN_UUIDS.values(), ids=SECRETS_BETWEEN_UUIDS)
+def test_a_secret_between_many_uuids_is_found(secret: str) -> None:
+    text = f"{many_uuids()}{secret}\n{many_uuids()}"
+    found = [hit for hit, _ in scan_part(text, text.encode())]
+    assert found
+    assert all(secret in text[hit.start - 20 : hit.end + 2] for hit in found)
+
+
 def leaked(case: MadeKey) -> bool:
     """Return whether six successive characters of the second half of the key remain."""
     scrubbed = scrub(case.text)
@@ -233,3 +258,17 @@ def test_ten_times_the_text_takes_about_ten_times_as_long(unit: str) -> None:
     """A quadratic scan would take a hundred times as long."""
     small, large = unit * (8_000 // len(unit)), unit * (80_000 // len(unit))
     assert seconds(large) <= 35 * seconds(small) + 0.02
+
+
+def test_uuids_take_little_more_time_than_words() -> None:
+    """Without RE2; a check of each UUID would take twenty times as long."""
+    text = many_uuids()
+    words = "a line of words in a text\n" * (len(text) // 26)
+    assert scan_seconds(text) <= 10 * scan_seconds(words)
+
+
+def scan_seconds(text: str) -> float:
+    ascii_text = text.encode()
+    return min(
+        timeit.repeat(lambda: scan_part(text, ascii_text), number=1, repeat=7, timer=time.process_time)
+    )

@@ -14,7 +14,14 @@ from functools import lru_cache
 from typing import Final
 
 from foveal.core.redaction.long_tokens import is_service_key
-from foveal.core.redaction.passwords import VALUE_BELOW, VALUE_LEAD, judge_password, name_start
+from foveal.core.redaction.passwords import (
+    STRING_IN_BRACES,
+    VALUE_BELOW,
+    VALUE_LEAD,
+    judge_manifest,
+    judge_password,
+    name_start,
+)
 from foveal.core.redaction.secret_values import (
     Secret,
     has_digit,
@@ -25,54 +32,66 @@ from foveal.core.redaction.secret_values import (
     is_uuid,
     looks_random,
 )
-from foveal.core.redaction.stored_logins import judge_manifest
 
-_VALUE_BELOW: Final = VALUE_BELOW.encode()
-_VALUE_LEAD: Final = VALUE_LEAD.encode()
+FOLDED: Final = bytes(
+    ord("k") if chr(byte).lower() in ("p", "z") else ord(chr(byte).lower()) if byte < 128 else byte
+    for byte in range(256)
+)
+"""Table for `bytes.translate`: lower case, and `k` for `p` and `z`. All names but `secret` have one of these
+letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `pass`, `pwd`, `authoriz`."""
+_VALUE_BELOW: Final = VALUE_BELOW.encode().translate(FOLDED)
+_NO_VALUE: Final = (
+    rb"(?!\s[^\s\"'`\\\])*:=>,|%tkov])(?! ?[:=,][ \n]{0,16}+(?!value)[a-z]{1,7}+[^a-z0-9_+/.~\-\"'`\\&:=])"
+)
+"""Fails before words without a sign, as in `for key in`, and before a word too short for a value: `token: str`."""
 _AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?(?:[\"'`\\\])*\s]{0,9}+(?:[:=>,|]|%3[ad])|" + _VALUE_BELOW + rb")"
 _BEFORE_VALUE: Final = (
     rb"(?="
-    + _VALUE_LEAD
+    + VALUE_LEAD.encode()
     + rb"[=>\s\x1c-\x1f\"'`\\]{0,10}+(?:(?=[a-z0-9_+/.~-]{8})(?:[a-z_+/.~-]*+[0-9]|[a-z+/]{24})"
     rb"|(?<=[\"'])[^\s\"'`\\]{32}))"
 )
 """What `_judge` asks of a value first, in the search itself: most names have no such value."""
-FOLDED: Final = bytes(
-    ord("k") if chr(byte).lower() in ("w", "z") else ord(chr(byte).lower()) if byte < 128 else byte
-    for byte in range(256)
-)
-"""Table for `bytes.translate`: lower case, and `k` for `w` and `z`. All names but `secret` have one of these rare
-letters, so one search for `k` finds them: in `key`, `token`, `cookie`, `passw`, `authoriz`."""
-# What the checks would reject first is left out in the search itself: `"key":` without a word before it, frequent
-# harmless keys, and a password that begins like a placeholder.
-_NAMES: Final = re.compile(
-    rb"k(?:e(?:y(?:(?<=[a-z0-9_.\-\s\x1c-\x1f]key)(?<!sort_key)(?<!cache_key)(?<!primary_key)(?P<key>)"
-    + _AFTER_NAME
-    + _BEFORE_VALUE
-    + rb"|(?:(?<=private[ +]key)|(?<=private%20key))(?P<private_key>))"
-    + rb"|n(?<=token)(?P<token>)"
-    + _AFTER_NAME
-    + _BEFORE_VALUE
-    + rb")|ie(?<=cookie)(?P<cookie>)"
-    + _AFTER_NAME
-    + rb"|[dot](?:(?<=o)r[dt])?+(?:(?<=pk[dt])|(?<=passk[dt])|(?<=kennk[dt])"
-    + rb"|(?<=pkor.)|(?<=passkor.)|(?<=kennkor.))"
-    + rb"(?P<password>)(?=[0-9\"'`\\\])*\s:=>%,(])"
-    + rb"(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
+_BEFORE_PASSWORD: Final = (
+    rb"(?=[0-9\"'`\\\])*\s:=>%,(])(?![:=] ?\$[^'])"
+    rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:"
+    + rb"(?!"
+    + STRING_IN_BRACES.encode()
+    + rb")[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
+    rb"(?=[0-9]?[\"'`\\\])*]{0,9}(?:\s{0,2}(?:[:=>]|%3[ad]|is?t?[\s:=]|lautet[\s:=])|"
     + _VALUE_BELOW
     + rb")|\s[^\s]|\s{2,8}[^\s]{4}|\s{2,40}\||\([enu]?&?['\"])"
-    + rb"(?![0-9]?[\"'`\\\])*]{0,9}\s{0,2}+(?:=|:=?)\s{0,3}+[\"'`]?(?:[{\[%(]|\$(?!')|<(?!/)|\*(?!\*?\s)))"
-    + rb"|ind[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>)"
-    + rb"|[:=\"'](?<=psk.)(?P<psk>)"
-    + rb"|a(?<=uthorika)tion(?P<authorization>))"
+)
+"""The same for a password."""
+# What the checks would reject first is left out in the search itself: `"key":` without a word before it, frequent
+# harmless keys, and a password that begins like a placeholder. The cheapest test of each name comes first.
+_NAMES: Final = re.compile(
+    rb"k(?:e(?:y(?:(?=[s0-9_\"'`\\\])*\s:=>,|%])(?<!sort_key)(?<!ary_key)(?<!cache_key)"
+    rb"(?<=[a-z0-9_.\-\s\x1c-\x1f]key)(?P<key>)"
+    + _NO_VALUE
+    + _AFTER_NAME
+    + _BEFORE_VALUE
+    + rb"|(?=[ +%-])(?:(?:[ +]|%20)block)?--(?P<private_key>))"
+    + rb"|n(?:(?<=token)(?P<token>)"
+    + _NO_VALUE
+    + _AFTER_NAME
+    + _BEFORE_VALUE
+    + rb"|nw(?:or[dt]|[dt])(?P<kennwort>)"
+    + _BEFORE_PASSWORD
+    + rb"))|i(?:e(?<=cookie)(?P<cookie>)"
+    + _AFTER_NAME
+    + rb"|nd[\"']?:\s?[\"']?secret(?![a-z])(?P<manifest>))"
+    + rb"|w(?:or[dt]|[dt])(?P<pwd>)"
+    + _BEFORE_PASSWORD
+    + rb"|a(?:ss(?:w(?:or[dt]|[dt])(?P<password>)"
+    + _BEFORE_PASSWORD
+    + rb"|(?:khrase|(?![a-z_.])(?<![a-z0-9]kass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"
+    + _VALUE_BELOW
+    + rb"))|tion(?<=uthorikation)(?P<authorization>))"
+    + rb"|[:=\"'](?<=ksk.)(?P<psk>))"
 )
 _SECRET_NAMES: Final = re.compile(
-    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _AFTER_NAME + _BEFORE_VALUE
-)
-_PASS_NAMES: Final = re.compile(
-    rb"pass(?:phrase|(?![a-z_.])(?<![a-z0-9]pass))(?P<passphrase>)(?=[\"'`\\]{0,9}\s{0,2}[:=]|"
-    + _VALUE_BELOW
-    + rb")"
+    rb"secret(?![a-rtuxy-])(?:_?value)?(?P<secret>)" + _NO_VALUE + _AFTER_NAME + _BEFORE_VALUE
 )
 _AUTHORIZATION: Final = re.compile(
     r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
@@ -82,7 +101,9 @@ _AUTHORIZATION: Final = re.compile(
 
 def find_names(folded: bytes) -> list[re.Match[bytes]]:
     """Find the names that introduce a secret, in a text translated with `FOLDED`; the last group is the kind."""
-    return [*_NAMES.finditer(folded), *_SECRET_NAMES.finditer(folded), *_PASS_NAMES.finditer(folded)]
+    names = list(_NAMES.finditer(folded))
+    first = folded.find(b"secret")  # takes less time than `re` in a text without the word
+    return [*names, *_SECRET_NAMES.finditer(folded, first)] if first >= 0 else names
 
 
 def find_named(text: str, names: list[re.Match[bytes]]) -> Iterator[Secret]:
@@ -249,7 +270,9 @@ _JUDGES: Final[dict[str, tuple[str, Callable[[str, re.Match[bytes]], Iterator[Se
     "token": ("kK", _judge_token),
     "secret": ("sS", _judge_key),
     "cookie": ("kK", _judge_cookies),
-    "password": ("wW", judge_password),
+    "password": ("pP", judge_password),
+    "pwd": ("pP", judge_password),
+    "kennwort": ("kK", judge_password),
     "psk": ("kK", judge_password),
     "passphrase": ("pP", judge_password),
     "manifest": ("kK", judge_manifest),

@@ -17,10 +17,13 @@ from typing import Any, Final
 
 from foveal.core.redaction.assignments import KEY_WORDS, WORDS_BEFORE_BLANK
 from foveal.core.redaction.command_lines import CURL_FLAGS
-from foveal.core.redaction.key_formats import ALPHABETS, FIELD, KEY_FORMATS
-from foveal.core.redaction.long_tokens import SERVICE_NAMES
-from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS
-from foveal.core.redaction.token_places import ENCODED_JWT_START, ENCODED_KEY_START, JWT_START
+from foveal.core.redaction.key_formats import ALPHABETS, FIELD, KEY_FORMATS, MAX_KEY_BLOCK_CHARS
+from foveal.core.redaction.long_tokens import (
+    ENCODED_JWT_START,
+    ENCODED_KEY_START,
+    JWT_START,
+    SERVICE_NAMES,
+)
 
 MARGIN_CHARS: Final = 12_288
 """Characters around a match that are scanned with it: a secret and what introduces it are no longer."""
@@ -104,7 +107,7 @@ _VALUE_BELOW: Final = (
 )
 _LEAD: Final = (
     rf"""(?:\*{{1,2}}|__|</[A-Za-z0-9_]+>)?[{_SPACE}]{{0,3}}(?:(?:&[A-Za-z0-9_-]+|!![A-Za-z0-9_]+) ){{0,2}}"""
-    rf"""(?:[|>][0-9+-]{{0,2}}[ \t]*\n[ \t]+)?(?i:[bru]{{1,2}}|[enl@$]|u&)?"""
+    rf"""(?:[|>][0-9+-]{{0,2}}[ \t]*\n[ \t]+)?(?i:[bru]{{1,2}}|[enl@$]|u&|\{{)?"""
 )
 _AFTER_NAME: Final = rf"""s?[0-9]?(?:_id)?(?:["'`\\\])*{_SPACE}]{{0,9}}(?:[:=>,|]|%3[ad])|{_VALUE_BELOW})"""
 _LETTER: Final = "[a-z_+/.~-]"
@@ -161,7 +164,7 @@ def _first_characters(rest: str) -> str:
 
 
 def _named_alternatives() -> list[str]:
-    """Return what `assignments` and `private_keys` look for."""
+    """Return what `assignments`, `passwords` and `key_formats` look for."""
     return [
         rf"(?i:(?:(?:{KEY_WORDS})[_.-]?|(?:{WORDS_BEFORE_BLANK})[{_SPACE}])key{_KEY_VALUE})",
         rf"_KEY(?i:{_KEY_VALUE})",
@@ -177,7 +180,7 @@ def _named_alternatives() -> list[str]:
         rf"IDENTIFIED[{_SPACE}]+(?i:with[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+)?(?i:by|as)[{_SPACE}]",
         rf"(?i:(?:create|alter)[{_SPACE}]+(?:user|role)[{_SPACE}]+[^{_SPACE}]+[{_SPACE}]+identified[{_SPACE}])",
         rf"(?i:kind[\"']?:[{_SPACE}]?[\"']?secret)",
-        r":(?:5432|\*)(?::(?:[^:\s\x0b\\]|\\[:\\])+){2}:(?:[^:\s\x0b\\]|\\[:\\]){4}",
+        r":(?:[1-9][0-9]{3,4}|\*)(?::(?:[^:\s\x0b\\]|\\[:\\])+){2}:(?:[^:\s\x0b\\]|\\[:\\]){4}",
         rf"""(?i:uthorization["'`\\\]]{{0,4}}(?:[{_SPACE}]?[:=,]|%3[ad])[{_SPACE}]{{0,3}}(?:\\{{0,3}}["'`])?(?:%20)?"""
         rf"""(?:[a-z0-9-]{{3,16}}(?:[{_SPACE}]{{1,2}}|%20|\+))?[A-Za-z0-9._~+/-]{{8}})""",
         r"(?i:private(?:[ +]|%20)key(?:(?:[ +]|%20)block)?)--",

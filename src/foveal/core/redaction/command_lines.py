@@ -98,8 +98,9 @@ def find_options(text: str, ascii_text: bytes) -> Iterator[Secret]:
 
 def _option_hits(ascii_text: bytes) -> Iterator[re.Match[bytes]]:
     """Yield the options; many short ones only in a text with a command that has them."""
+    first = ascii_text.find(b"-")
     short = 0
-    for hit in _OPTION.finditer(ascii_text):
+    for hit in _OPTION.finditer(ascii_text, first) if first >= 0 else ():
         yield hit
         short += hit.lastgroup == "short"
         if short > _MAX_SHORT_OPTIONS:
@@ -189,7 +190,7 @@ def _cookie_option(text: str, at: int) -> Iterator[Secret]:
 MAX_LOGIN_CHARS: Final = 512
 """Characters between `//` and `@` of an address."""
 MAX_SIGNS_TRIED: Final = 2_000
-"""`@` signs that are tried one by one; in a text with more of them, a search for whole addresses is faster."""
+"""`@` and `%` signs that are tried one by one; in a text with more of them, `re` is faster than `bytes.find`."""
 _BEFORE_NO_LOGIN: Final = b" \t\n\r@/("
 """Characters before an `@` that ends no login, such as that of a decorator in code."""
 _TWO_SLASHES: Final = re.compile(r"/\\{0,7}\Z")
@@ -219,16 +220,26 @@ def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
     if at >= 0:
         for address in _ADDRESS_WITH_LOGIN.finditer(ascii_text, max(0, at - MAX_LOGIN_CHARS)):
             yield from _address_login(text, address.end() - 1)
-    if b"%" in ascii_text and _ENCODED_SLASHES.search(ascii_text):
+    if _has_encoded_slashes(ascii_text):
         yield from _encoded_logins(text, ascii_text)
 
 
 def _address_login(text: str, at: int) -> Iterator[Secret]:
     """Find the password before the `@` of an address."""
     slash = text.rfind("/", max(0, at - MAX_LOGIN_CHARS), at)
-    hit = _ADDRESS_LOGIN.fullmatch(text, slash, at) if slash > 0 else None
+    is_second = slash > 0 and text[slash - 1] in "/\\"
+    hit = _ADDRESS_LOGIN.fullmatch(text, slash, at) if is_second else None
     if hit and _TWO_SLASHES.search(text, max(0, slash - 8), slash):
         yield from _password_of(hit)
+
+
+def _has_encoded_slashes(ascii_text: bytes) -> bool:
+    at = ascii_text.find(b"%")
+    for _ in range(MAX_SIGNS_TRIED):
+        if at < 0 or _ENCODED_SLASHES.match(ascii_text, at):
+            return at >= 0
+        at = ascii_text.find(b"%", at + 1)
+    return at >= 0 and _ENCODED_SLASHES.search(ascii_text, at) is not None
 
 
 def _encoded_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:

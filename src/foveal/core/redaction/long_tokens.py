@@ -1,10 +1,13 @@
 """Scan for keys and tokens: long runs of letters, digits and a few signs, judged by what they begin with.
 
-1. `token_places` finds where runs of at least `MIN_TOKEN_CHARS` characters may be tokens; all other checks look
-   only at these places.
+1. A place is the beginning of a *chain*: a run of at least `MIN_TOKEN_CHARS` letters, digits and signs, with the
+   parts that dots and slashes join to it. One search finds the places and leaves out ordinary names, paths and
+   hashes; all other checks look only there. All work per chain is done by `re`: texts such as lock files have
+   ten thousand of them per megabyte.
 2. A run counts if it has the format of a service (`key_formats`), is a JWT, or stands after a text that introduces
    a secret (`Bearer`, the number of a bot, the address of a webhook, the name of a service).
-3. Time is linear: a check reads a bounded part of the text before a run, and no part of a run again and again.
+3. A run that its label calls a hash (`sha256:…`) does not count as the value of a name.
+4. Time is linear: a check reads a bounded part of the text before a run, and no part of a run again and again.
 """
 
 from __future__ import annotations
@@ -12,11 +15,19 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import repeat
 from typing import Final, NamedTuple
 
-from foveal.core.redaction.key_formats import KEY_FORMATS, SERVICE_KEYS, to_pattern
+from foveal.core.redaction.key_formats import (
+    ALPHABETS,
+    FIELD,
+    KEY_FORMATS,
+    SERVICE_KEYS,
+    UUID_FORMAT,
+    to_pattern,
+)
 from foveal.core.redaction.secret_values import (
     Secret,
     has_digit,
@@ -25,15 +36,14 @@ from foveal.core.redaction.secret_values import (
     is_random_token,
     looks_random,
 )
-from foveal.core.redaction.token_places import (
-    ENCODED_JWT_START,
-    ENCODED_KEY_START,
-    JWT_START,
-    MIN_BLOB_CHARS,
-    MIN_TOKEN_CHARS,
-    find_places,
-)
 
+MIN_TOKEN_CHARS: Final = 20
+MIN_BLOB_CHARS: Final = 512
+"""Base64 of this length is data, not a key; only its beginning is checked."""
+JWT_START: Final = "eyJ"
+ENCODED_JWT_START: Final = "ZXlK"
+ENCODED_KEY_START: Final = "LS0tLS1CRUdJTi"
+"""Base64 of `-----BEGIN`."""
 _RUN: Final = re.compile(rf"[A-Za-z0-9_~+-]{{{MIN_TOKEN_CHARS},}}+")
 _MIXED: Final = re.compile("[0-9A-Z]")
 _BLOB: Final = re.compile(rf"[A-Za-z0-9+/]{{{MIN_BLOB_CHARS},}}+")
@@ -70,6 +80,165 @@ def _find_in_chain(text: str, start: int, stop: int, *, only_context: bool) -> I
         run = _RUN.search(text, end, stop)
 
 
+# ── Places ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_IN_RUN: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-~+"
+_CLASSES: Final = bytes(97 if byte in _IN_RUN else 46 if byte in b"./" else 32 for byte in range(256))
+_RUN_CLASSES: Final = b"a" * MIN_TOKEN_CHARS
+_JOINT: Final = ord(".")
+_CHAIN: Final = re.compile(_RUN_CLASSES + rb"[a.]*+")
+_MANY_RUNS: Final = 250
+"""With more than one run per this many characters, a regular expression finds them faster than `bytes.find`."""
+_FIRST_CHARS: Final = 20_000
+"""Added to the characters read, since runs can be dense at the beginning of a text and nowhere else."""
+
+
+_PIECE_CHARS: Final = 24_000
+"""`bytes.replace` takes half the time per UUID in texts of this length."""
+
+
+def _shape(byte: int) -> int:
+    """Return `x` for a digit of a hexadecimal number, a quotation mark for both, and signs and letters as they are:
+    in lower case, and `k` for `p` as well, so that one search for `k` finds the services."""
+    sign = chr(byte).lower()
+    if byte not in _IN_RUN:
+        return ord({"'": '"', "/": "."}.get(sign, sign if sign in '".' else " "))
+    return ord("x" if sign in "0123456789abcdef" else {"x": "y", "p": "k"}.get(sign, sign))
+
+
+_SHAPES: Final = bytes(map(_shape, range(256)))
+_QUOTED_UUID: Final = b'"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"'
+_UUID_SERVICE: Final = re.compile(
+    b"|".join(
+        b"k" + rest + b"(?<=" + before + b"k" + rest + b")"
+        for row in SERVICE_KEYS
+        if row.rest == UUID_FORMAT
+        for before, _, rest in [row.service.encode().translate(_SHAPES).partition(b"k")]
+    )
+)
+"""A pattern of the services whose keys are UUIDs, in shapes; each has a `k`."""
+
+
+def find_places(text: str, ascii_text: bytes) -> Iterator[tuple[int, int, bool]]:
+    """Yield where a chain begins and ends that may contain a token, and whether only its context suggests so."""
+    classes = _without_uuids(ascii_text).translate(_CLASSES)
+    for place in filter(None, map(_place().match, repeat(text), _chain_starts(classes))):
+        start = place.start()
+        end = classes.find(b" ", start)
+        yield start, len(text) if end < 0 else end, place["context"] is not None
+
+
+def _without_uuids(ascii_text: bytes) -> bytes:
+    """Return the text, or its shapes with blanks for the UUIDs in quotes if it begins with many of them. They are
+    no keys, unless the name of a service with such keys stands before them."""
+    first = ascii_text[:_FIRST_CHARS].translate(_SHAPES)
+    if first.count(_QUOTED_UUID) * _MANY_RUNS < len(first):
+        return ascii_text
+    shapes = ascii_text.translate(_SHAPES)
+    if _UUID_SERVICE.search(shapes):
+        return ascii_text
+    pieces = (shapes[at : at + _PIECE_CHARS] for at in range(0, len(shapes), _PIECE_CHARS))
+    return b"".join([piece.replace(_QUOTED_UUID, b" " * len(_QUOTED_UUID)) for piece in pieces])
+
+
+def _chain_starts(classes: bytes) -> list[int]:
+    """Return where the chains with a run begin."""
+    starts: list[int] = []
+    at = classes.find(_RUN_CLASSES)
+    while at >= 0 and len(starts) * _MANY_RUNS < at + _FIRST_CHARS:
+        starts.append(at)
+        end = classes.find(b" ", at)
+        at = classes.find(_RUN_CLASSES, end) if end >= 0 else -1
+    if at >= 0:
+        starts += map(re.Match.start, _CHAIN.finditer(classes, at))
+    return [at if classes[at - 1] != _JOINT else classes.rfind(b" ", 0, at) + 1 for at in starts]
+
+
+_SIGN: Final = "[_~+-]"
+_WORD: Final = "[A-Za-z0-9]*+"
+_IN_PART: Final = "[A-Za-z0-9_~+-]"
+_IN_CHAIN: Final = "[A-Za-z0-9_.~+/-]"
+_ORDINARY: Final = (
+    rf"(?![a-z_.~+/-]*+(?:(?<={_IN_CHAIN})(?<![a-z])[0-9]++(?![a-z])[a-z_.~+/-]*+){{0,3}}+(?![A-Z0-9]))"
+)
+"""Fails at a chain of words in lower case and up to three numbers."""
+_LOWER: Final = "(?![a-z_.~+/-]++(?![A-Z0-9]))"
+"""Fails at a chain in lower case without a number: most chains, and no secret."""
+_HASH_LABELS: Final = (
+    "sha256:", "sha512:", "sha1:", "h1:", 'sha256": "', 'sha256":"', 'checksum = "', 'integrity": "', 'hash": "',
+)  # fmt: skip
+_ESCAPE_END: Final = (
+    r"(?<=\\)(?:[nrtbf]|u[0-9A-Fa-f]{4})|(?<=%)[0-9A-Fa-f]{2}|(?<=\x1b\[)[0-9]{1,2}m|(?<=;)[0-9]{1,2}m"
+)
+_NO_HASH: Final = "(?!sha(?:1|256|384|512)-)" + "".join(f"(?<!{re.escape(label)})" for label in _HASH_LABELS)
+_AFTER_AUTH: Final = "|".join(rf"(?<=auth[\s\S]{{{chars}}})" for chars in range(1, 12))
+"""Text after `auth` and up to eleven signs: the only name whose value counts without a digit."""
+_CONTEXT: Final = (
+    rf"(?:(?<=[:=>,|?])|(?<=[\"'`\\:=>,|? \t][ \t\"'`\\])|(?<=[rR:=]\s)|(?<=[rR]\s\s)|(?<=[rR]%)20"
+    rf"|(?<=[0-9]{{6}}%)3[Aa]|(?<![\s\S])){_NO_HASH}(?={_IN_PART}{{20}})(?=[A-Za-z_~+-]{{0,63}}[0-9]|(?<=[0-9]:){_IN_PART}{{35}}|(?:(?<=[:|])|{_AFTER_AUTH})[A-Za-z_~+/-]*+(?:[\"'`\\\s=,;}}<&|?]|\Z))"
+)
+"""A run after a name and a sign such as `=`, after `Bearer`, or at the beginning of the text."""
+_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_BLOB_START: Final = rf"[A-Za-z0-9+/]{{{MIN_BLOB_CHARS}}}"
+_DISCORD_REST: Final = r"(?<=\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_=-]{27}"
+_CONTEXT_WORDS: Final = ("atlasv1.", "hooks.slack.com/", "webhooks/", "webhook.office.com/")
+_JOINING_FIELD: Final = re.compile(r"\{[bpt]")
+"""A field of a format whose alphabet has a dot or a slash."""
+_DIGIT_OR_SIGN: Final = re.compile("[0-9_~+-]")
+_BEARER_WORDS: Final = ("bearer", "Bearer", "BEARER")
+
+
+@cache
+def _place() -> re.Pattern[str]:
+    """Compile the pattern at its first use, since that takes longer than importing this module."""
+    start, joined = _starts(joined=False), _starts(joined=True)
+    short = (  # parts that are no runs, up to one that may begin a key
+        rf"(?:(?!{joined}|{_DISCORD_REST})(?={_IN_PART}{{0,{MIN_TOKEN_CHARS - 1}}}+[./])"
+        rf"{_WORD}(?:{_SIGN}(?!{joined}){_WORD})*+[./]++)*+"
+    )
+    clean = rf"(?!{start}|{_DISCORD_REST}){_WORD}(?:{_SIGN}(?!{start}|(?<=Q~)){_WORD})*+"
+    plain = rf"(?!{_starts(joined=False, plain=True)}|[MNO][A-Za-z]{{21}})[A-Za-z]{{1,48}}+"
+    qualified = (  # fails at names such as `org.example.ThreadPool.run`, after text that introduces no value
+        rf"(?!(?:(?<=\()|(?<=[^\s\"'`\\:=>,|?rR] ))(?:{plain}[./]){{0,8}}+{plain}[0-9]{{0,3}}+(?!{_IN_CHAIN}))"
+    )
+    chain = rf"{short}(?:{clean}(?:[./]++{short}|(?!{_IN_CHAIN})))*+(?={_IN_CHAIN})"
+    word = rf"(?P<word>(?=(?:[A-Za-z0-9]{{{MIN_TOKEN_CHARS},}}+|{_UUID})(?!{_IN_CHAIN})))"
+    return re.compile(
+        rf"{_LOWER}{word}?+(?(word)|{_ORDINARY}{qualified})"
+        rf"(?:(?(word)(?:{_ESCAPE_END})?(?:{start})|(?:(?={_BLOB_START})|(?:{_ESCAPE_END})?{chain}))|(?P<context>{_CONTEXT}))"
+    )
+
+
+def _starts(*, joined: bool, plain: bool = False) -> str:
+    """Return a pattern of the beginnings of keys; `joined`: only of those whose first part can be short, because
+    dots or slashes join further parts to it; `plain`: only of those without digits and signs."""
+    starts = {
+        (prefix, _first_field(row.rest))
+        for row in KEY_FORMATS
+        for prefix in row.prefixes.split()
+        if not joined or "." in prefix + row.rest or _JOINING_FIELD.search(row.rest)
+    }
+    special = (JWT_START, ENCODED_JWT_START, ENCODED_KEY_START, *_CONTEXT_WORDS)
+    starts |= {(word, "") for word in (special if joined else (*special, *_BEARER_WORDS))}
+    if plain:
+        starts = {(prefix, "") for prefix, _ in starts if not _DIGIT_OR_SIGN.search(prefix)}
+    return _by_first_letter(starts)
+
+
+def _by_first_letter(starts: Iterable[tuple[str, str]]) -> str:
+    """Return a pattern of strings, each with a pattern of what follows it; the first letter is compared once."""
+    groups: dict[str, list[str]] = {}
+    for start, follows in sorted(starts):
+        groups.setdefault(start[0], []).append(re.escape(start[1:]) + follows)
+    return "|".join(f"{re.escape(letter)}(?:{'|'.join(rests)})" for letter, rests in groups.items())
+
+
+def _first_field(rest: str) -> str:
+    """Return a test of the characters right after a prefix."""
+    field = FIELD.match(rest)
+    return f"(?=[{ALPHABETS[field['alphabet']]}]{{{field['low']}}})" if field else ""
+
+
 # ── Formats of services ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -94,20 +263,10 @@ _FORMATS: Final = sorted(
     key=lambda each: -len(each.prefix),
 )
 """Longer prefixes come first."""
-_STARTS: Final = sorted(
-    {each.prefix for each in _FORMATS} | {JWT_START, ENCODED_JWT_START, ENCODED_KEY_START}
-)
-
-
-def _by_first_letter(starts: list[str]) -> str:
-    """Return a pattern that matches any of the strings and compares the first letter once."""
-    letters = sorted({start[0] for start in starts})
-    groups = ("|".join(re.escape(start[1:]) for start in starts if start[0] == letter) for letter in letters)
-    return "|".join(f"{re.escape(letter)}(?:{group})" for letter, group in zip(letters, groups, strict=True))
-
-
-_START: Final = re.compile(f"(?P<start>{_by_first_letter(_STARTS)})")
-_INNER_START: Final = re.compile(f"[_.~+/-](?P<start>{_by_first_letter(_STARTS)})")
+_STARTS: Final = {each.prefix for each in _FORMATS} | {JWT_START, ENCODED_JWT_START, ENCODED_KEY_START}
+_ANY_START: Final = _by_first_letter((start, "") for start in _STARTS)
+_START: Final = re.compile(f"(?P<start>{_ANY_START})")
+_INNER_START: Final = re.compile(f"[_.~+/-](?P<start>{_ANY_START})")
 _ESCAPE: Final = re.compile(
     r"(?<=\\)[nrtbf]|(?<=\\)u[0-9A-Fa-f]{4}|(?<=%)[0-9A-Fa-f]{2}|(?<=\x1b\[)[0-9]{1,2}m|(?<=\x1b\[[0-9];)[0-9]{1,2}m"
 )
@@ -382,7 +541,7 @@ _SERVICE_PATTERNS: Final = {
     for row in SERVICE_KEYS
     for name in row.service.split()
 }
-SERVICE_NAMES: Final = _by_first_letter(sorted(_SERVICE_PATTERNS))
+SERVICE_NAMES: Final = _by_first_letter((name, "") for name in _SERVICE_PATTERNS)
 """A pattern that matches the name of a service in lower case."""
 _SERVICES: Final = re.compile(SERVICE_NAMES)
 _DIGITS: Final = re.compile("[0-9]")

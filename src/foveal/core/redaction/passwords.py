@@ -1,8 +1,11 @@
-"""Scan for passwords after their name: `DB_PASSWORD=…`, `psk="…"`, "my password is …", `login ada password …`.
+"""Scan for passwords: after their name (`DB_PASSWORD=…`, "my password is …") and in files that have none.
 
 1. `assignments` finds the names; `judge_password` reads what stands before and after one.
 2. A value counts if it looks like a password, or if the form leaves no doubt: a variable in capitals, one of
    several pairs of a connection, a line of `.netrc`, a statement of SQL.
+3. `find_stored` and `judge_manifest` read forms that name no password: `.pgpass`, `IDENTIFIED BY`, Kubernetes
+   secrets. Each has a text that only it contains. In a Kubernetes secret every value of `data` and `stringData`
+   counts, except short ones such as a port.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final
 from foveal.core.redaction.secret_values import (
     Secret,
     is_code,
+    is_hexadecimal,
     is_placeholder,
     looks_like_password,
     looks_like_spoken_password,
@@ -24,18 +28,21 @@ MAX_NAME_CHARS: Final = 48
 """Characters of a name before its value that are read."""
 _NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_.-]*+")
 VALUE_BELOW: Final = (
-    r"[\"'\\]{0,8}+(?:,\s{0,40}+|\s{1,40}+)[\"'\\]{0,8}+"
+    r"[\"'\\]{0,8}+(?:,\s{0,40}+|\s{1,40}+)[\"'\\]{0,8}+(?=[TPOVtpov])"
     r"(?:[Tt]ype[\"'\\]{0,8}+:\s?[\"'\\]{0,8}\w{1,20}[\"'\\]{0,8},\s{0,40}+[\"'\\]{0,8}+)?"
     r"(?:[Pp]arameter|[Oo]ption)?[Vv]alue[\"'\\]{0,8}\s?[:=]"
 )
 """A pattern of what stands between a name and its value in two fields, as variables of containers have them."""
+STRING_IN_BRACES: Final = r"\{(?=\\{0,7}[\"'][^\"'\n\\{}]{4,128}+\\{0,7}[\"'](?:![rsa])?\})"
+"""A pattern of the brace before a string that an f-string or a set contains: `f"password={'…'}"`."""
 VALUE_LEAD: Final = (
-    r"(?:\s{0,3}+(?:(?:\*{1,2}|__|</\w{1,8}>)(?=\s)|(?<=\s)(?:&[A-Za-z0-9_-]{1,16}|!!\w{1,16}) "
-    r"|(?<=\s)[|>][0-9+-]{0,2}[ \t]{0,8}\n[ \t]{1,32}"
-    r"|(?:[BbRrUu]{1,2}|[ENLenl@]|[Uu]&|\$(?='))(?=\\{0,7}[\"']))){0,3}+\s{0,3}+"
+    r"(?:\s{0,3}+(?:\*{1,2}(?=\s)|__(?=\s)|</\w{1,8}>(?=\s)|&(?<=\s&)[A-Za-z0-9_-]{1,16} |!(?<=\s!)!\w{1,16} "
+    r"|[|>](?<=\s[|>])[0-9+-]{0,2}[ \t]{0,8}\n[ \t]{1,32}"
+    rf"|{STRING_IN_BRACES}"
+    r"|[BbRrUu]{1,2}(?=\\{0,7}[\"'])|[ENLenl@](?=\\{0,7}[\"'])|[Uu]&(?=\\{0,7}[\"'])|\$(?='))){0,3}+\s{0,3}+"
 )
-"""A pattern of what may precede a value: the end of bold text, an anchor, a tag or a block of YAML, and the letter
-of a string in code, SQL or a shell (`b"…"`, `N'…'`, `$'…'`)."""
+"""A pattern of what may precede a value: the end of bold text, an anchor, a tag or a block of YAML, a brace of an
+f-string, and the letter of a string in code, SQL or a shell (`b"…"`, `N'…'`, `$'…'`)."""
 _SIGN: Final = re.compile(
     rf"[0-9]?[\"'`\\\])*]{{0,9}}(?P<sign>{VALUE_BELOW}|\s{{0,2}}(?::=|=>|[:=]|%3[AaDd])|>|[ ]{{1,40}}\|(?=\s)"
     rf"|(?P<spoken>\s(?:ist?|lautet)(?:\s?[:=]|(?=\s))))(?P<lead>{VALUE_LEAD})(?P<quote>\\{{0,7}}[\"'`])?"
@@ -222,3 +229,146 @@ def _is_netrc(text: str, start: int, span: tuple[int, int]) -> bool:
 
 def _is_dockerfile(text: str, start: int, name: str) -> bool:
     return name.isupper() and _DOCKERFILE.search(text, max(0, start - 16), start) is not None
+
+
+# ── Without a name ─────────────────────────────────────────────────────────────────────────────────────
+
+MAX_MANIFEST_CHARS: Final = 4_000
+"""Characters of a Kubernetes secret around its `kind` that are read."""
+_PGPASS: Final = re.compile(
+    r":[0-9*]{1,5}(?::(?:[^:\s\\]|\\[:\\]){1,64}+){2}"
+    r":(?P<password>(?:[^\s:\"'`<>()\\]|\\[:\\]|[\"'`<>()](?=\w)){4,128}+)(?=[\s\"'`\\]|\Z)"
+)
+"""A line of `.pgpass` after its host: port, database, user and password."""
+_HOST: Final = re.compile(
+    r"(?:\A|[\s\"'`])(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|(?:[A-Za-z0-9_.*/-]|\\[:\\]){1,64}+)\Z"
+)
+_PORT: Final = re.compile(rb":(?:[1-9][0-9]{3,4}|\*):")
+_LOGIN_FIELDS: Final = re.compile(r":[0-9]{4,5}(?::(?:\*|[A-Za-z_][A-Za-z0-9_.@-]{0,63})){2}:")
+"""The port, the database and the user, which begin with a letter or are a star."""
+_SOURCE_FILE: Final = re.compile(
+    r"/|^[0-9]+\Z|\.(?:[chmrs]|cc|cs|ex|go|hs|js|kt|md|ml|pl|py|rb|rs|sh|ts|[jt]sx|[ch]pp|cfg|css|csv|html?|ini|java"
+    r"|json|log|lua|php|rst|sql|scala|swift|toml|txt|vue|xml|ya?ml)\Z"
+)
+"""Hosts that are a place in a file, as compilers write it, or the hour of a time."""
+_IDENTIFIED: Final = re.compile(
+    r"(?i)identified\s{1,4}(?:with\s{1,4}['\"`]?\w{1,40}['\"`]?\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?"
+    r"(?:[NE]?(?P<quote>['\"])|(?!(?:values|random|password)\b)(?=[^\s]))"
+)
+_ACCOUNT: Final = re.compile(r"(?i)(?:create|alter)\s{1,4}(?:user|role)\s{1,4}[^\s]{1,64}\s{1,4}\Z")
+MAX_ACCOUNT_CHARS: Final = 100
+"""Characters of a statement before `IDENTIFIED` that are read."""
+_DOCUMENT_END: Final = re.compile(r"\n---|\bkind[\"']?:")
+_DATA: Final = re.compile(r"\b(?:data|stringData)[\"']?:[ \t]*(?=[\n{])")
+_ENTRY: Final = re.compile(
+    r"(?:\n[ \t]{1,64}|\{\s*|,\s*)[\"']?[A-Za-z0-9_.-]{1,64}[\"']?:[ \t]*"
+    r"(?P<quote>[\"']?)(?P<value>[^\s\"',{}]{1,4096})(?P=quote)[ \t]*"
+)
+MIN_SECRET_DATA_CHARS: Final = 8
+MIN_CHARS_BEFORE_SENTENCE: Final = 4
+MIN_FOREIGN_KEY_CHARS: Final = 16
+_EAST_ASIAN: Final = re.compile("[\u3000-\u9fff\uac00-\ud7af\uff00-\uffef“”‘’]")
+FOREIGN_KEY_NAMES: Final = ("密钥", "密鑰", "秘钥", "金鑰", "令牌", "トークン")
+"""Words for "key" and "token" that are not ASCII."""
+FOREIGN_NAMES: Final = (
+    "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "пароль", "Пароль", "contraseña", "Contraseña",
+)  # fmt: skip
+"""Words for "password" that are not ASCII."""
+MAX_FOREIGN_NAME_CHARS: Final = 12
+_BORDER: Final = re.compile(rb"\?(?:(?<=\?\?)|(?<=ontrase\?)a) ?(?:[:=]|es )? ?[\"'`]?(?=[!->@-~])")
+"""Where letters end that are not ASCII, and a word of ASCII begins."""
+_LAST_LETTERS: Final = frozenset("：＝是为為は는은о“‘「") | {
+    name.rstrip("a")[-1] for name in FOREIGN_NAMES + FOREIGN_KEY_NAMES
+}
+"""Letters right before such a word, if a name introduces it."""
+_FOREIGN: Final = re.compile(
+    rf"(?:{'|'.join(FOREIGN_NAMES)}|(?P<key>{'|'.join(FOREIGN_KEY_NAMES)}))(?:\s?(?:[:=：＝]|是|为|為|は|는|은|es\b|это)\s?|\s)[“‘「]?(?P<quote>[\"'`])?(?=[!-~])"
+)
+
+
+def find_stored(text: str, folded: bytes) -> Iterator[Secret]:
+    """Find the secrets of these forms; `folded` is the text in lower case, as bytes."""
+    at = folded.find(b"identified")
+    while at >= 0:
+        yield from _identified(text, at)
+        at = folded.find(b"identified", at + 1)
+    first = folded.find(b":")
+    for port in _PORT.finditer(folded, first) if first >= 0 else ():
+        yield from _pgpass(text, port.start())
+
+
+def _pgpass(text: str, at: int) -> Iterator[Secret]:
+    """Find the password of a line of `.pgpass` whose port begins here. Compilers and logs write other numbers
+    between colons, so that a port that is not the usual one needs the fields of a login."""
+    line = _PGPASS.match(text, at)
+    host = _HOST.search(text, max(0, at - 65), at) if line else None
+    if line is None or host is None or is_placeholder(line["password"]):
+        return
+    is_usual = text.startswith((":5432:", ":*:"), at)
+    if is_usual or (_LOGIN_FIELDS.match(text, at) and _is_other_host(host["host"], line["password"])):
+        yield Secret(*line.span("password"), "password", tail=False)
+
+
+def _is_other_host(host: str, password: str) -> bool:
+    return _SOURCE_FILE.search(host) is None and looks_like_spoken_password(password)
+
+
+def find_foreign(text: str, ascii_text: bytes) -> Iterator[Secret]:
+    """Find passwords after the word for it in a language whose letters are not ASCII; `ascii_text` has `?` for
+    each of these letters."""
+    for border in _BORDER.finditer(ascii_text):
+        if text[border.start()] not in _LAST_LETTERS:
+            continue
+        name = _FOREIGN.search(text, max(0, border.start() - MAX_FOREIGN_NAME_CHARS), border.end() + 1)
+        if name is None:
+            continue
+        span = password_at(text, name.end(), quote=name["quote"] or "")
+        if span is None:
+            continue
+        end = end_in_sentence(text, *span)
+        value = text[span[0] : end]
+        if (
+            name["key"]
+            and len(value) >= MIN_FOREIGN_KEY_CHARS
+            and (looks_random(value) or is_hexadecimal(value))
+        ):
+            yield Secret(span[0], end, "secret key")
+        elif not name["key"] and looks_like_spoken_password(value) and not is_code(value):
+            yield Secret(span[0], end, "password", tail=False)
+
+
+def end_in_sentence(text: str, start: int, end: int) -> int:
+    """Return where a secret ends at the latest: before Chinese, Japanese or Korean text that goes on after it."""
+    after = _EAST_ASIAN.search(text, start + MIN_CHARS_BEFORE_SENTENCE, end)
+    return after.start() if after else end
+
+
+def _identified(text: str, at: int) -> Iterator[Secret]:
+    """Find the password of a statement of SQL; in small letters the words are prose as well."""
+    clause = _IDENTIFIED.match(text, at)
+    span = password_at(text, clause.end(), quote=clause["quote"] or "") if clause else None
+    if span and clause:
+        password = text[slice(*span)]
+        is_capital = clause.group().startswith("IDENTIFIED")
+        if clause["quote"]:
+            is_statement = is_capital or looks_like_spoken_password(password)
+        else:
+            before = _ACCOUNT.search(text, max(0, at - MAX_ACCOUNT_CHARS), at)
+            is_statement = before is not None or (is_capital and looks_like_password(password))
+        if is_statement and not is_placeholder(password):
+            yield Secret(*span, "password", tail=False)
+
+
+def judge_manifest(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
+    """Find the values of a Kubernetes secret, before or after its `kind`."""
+    kind = hit.start()
+    far = max(0, kind - MAX_MANIFEST_CHARS)
+    first = max(far, text.rfind("\n---", far, kind), text.rfind("kind", far, kind))
+    end = _DOCUMENT_END.search(text, hit.end(), hit.end() + MAX_MANIFEST_CHARS)
+    last = end.start() if end else hit.end() + MAX_MANIFEST_CHARS
+    for data in _DATA.finditer(text, first, last):
+        at = data.end()
+        while entry := _ENTRY.match(text, at, last):
+            if len(entry["value"]) >= MIN_SECRET_DATA_CHARS and not is_placeholder(entry["value"]):
+                yield Secret(*entry.span("value"), "secret value", tail=False)
+            at = entry.end()
