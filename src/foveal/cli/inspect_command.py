@@ -8,6 +8,7 @@ foveal inspect SESSION --export FILE  one HTML file that opens from disk
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from argparse import SUPPRESS, Namespace
@@ -28,6 +29,8 @@ COMMANDS: Final = ("inspect",)
 DEFAULT_INSPECT_PORT: Final = 8791
 """Taken if it is free, so that addresses in the browser's history stay valid."""
 INSPECT_PACKAGES: Final = ("starlette", "uvicorn")
+MIN_NEW_OBJECTS: Final = 100_000
+"""New objects after which Python looks for garbage."""
 _MAX_PORT: Final = 65_535
 _MAX_PROBLEM_CHARS: Final = 500
 _REFUSED_HOST: Final = (
@@ -76,7 +79,15 @@ def inspect(args: Namespace) -> int:
         raise BadSetting("--window", args.window, "a whole number from 1")
     import asyncio
 
+    _collect_garbage_rarely()
     return asyncio.run(_export(args) if args.export is not None else _serve(args))
+
+
+def _collect_garbage_rarely() -> None:
+    """Set thresholds of the garbage collector for a process that holds whole logs: each full collection looks at
+    all of their events, and they are no garbage."""
+    gc.freeze()
+    gc.set_threshold(MIN_NEW_OBJECTS, 50, 50)
 
 
 # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,9 +198,8 @@ async def _export(args: Namespace) -> int:
         if not key:
             raise FovealError("--export writes one session: name its id, or a file with one session")
         log = OpenLog(await source.open(key))
-        events, timeline = await log.events(), await log.timeline()
-        about = log.reader.about
-        page = await to_thread(export_html, about, events, timeline=timeline, report=_export_progress())
+        events, about = await log.events(), log.reader.about
+        page = await to_thread(export_html, about, events, report=_export_progress())
     finally:
         await source.close()
     with open_output(args.export, replaces=args.force, advice="name another file, or use --force") as file:

@@ -10,9 +10,10 @@ without secrets.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,6 +29,7 @@ from foveal.core.log.events import (
     UserSaid,
     text_of,
 )
+from foveal.core.log.logged_requests import logged_requests
 from foveal.core.log.original_text import original_text
 from foveal.core.redaction import find_secrets, redact_fact, scrub
 from foveal.core.tokens.message_tokens import MessageTokens
@@ -59,16 +61,17 @@ ReportExport = Callable[[int, int], None]
 """Called with the steps done and their total."""
 
 
+_LogStep: TypeAlias = tuple[Event, View, list[ViewChange]]
+"""An event, the view after it, and what it changed."""
+
+
 class RedactedLog(NamedTuple):
     """A log as it was recorded, and without what looks like a secret."""
 
     recorded: Sequence[Event]
     redacted: list[Event]
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing was replaced."""
-        return all(one.fact is other.fact for one, other in zip(self.recorded, self.redacted, strict=True))
+    is_clean: bool
+    """Whether nothing was replaced."""
 
 
 class _FoldedData(NamedTuple):
@@ -107,17 +110,21 @@ def export_data(
     """Return what the page of an exported file reads. `timeline` is that of the log as it was recorded, if the
     caller has it; `about` is redacted."""
     max_chars = _text_limit(log.redacted)
-    if timeline is None or not log.is_clean or timeline.next != len(log.recorded):
-        builder = TimelineBuilder(inspected_settings(about))
-        builder.add(log.redacted)
+    builder = TimelineBuilder(inspected_settings(about))
+    if timeline is None and log.is_clean:  # the usual case of the command: one fold makes both
+        made = _versions(log, builder.follow(log.recorded), max_chars, report)
         timeline = builder.document()
+    else:
+        if timeline is None or not log.is_clean or timeline.next != len(log.recorded):
+            builder.add(log.redacted)
+            timeline = builder.document()
+        made = _versions(log, _walk(log.recorded, timeline.changes), max_chars, report)
     timeline = msgspec.structs.replace(timeline, title=about.title, problems=about.problems, generation=0)
     texts = {
         event.handle: _cut(whole_text(event, max_chars=max_chars))
         for event in log.redacted
         if isinstance(event.fact, _SPOKEN)
     }
-    made = _versions(log, timeline, max_chars, report)
     return {
         "timeline": timeline,
         "texts": texts,
@@ -135,24 +142,24 @@ def redacted_log(events: Sequence[Event], report: ReportExport) -> RedactedLog:
         redacted.append(event if fact is event.fact else Event(event.seq, fact, event.at))
         if number % _EVENTS_PER_REPORT == 0:
             report(number, 2 * len(events))
-    return RedactedLog(events, redacted)
+    is_clean = all(one is other for one, other in zip(events, redacted, strict=True))
+    return RedactedLog(events, redacted, is_clean)
 
 
 # ── Versions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _versions(log: RedactedLog, timeline: Timeline, max_chars: int, report: ReportExport) -> _FoldedData:
-    wanted: defaultdict[int, list[ViewChange]] = defaultdict(list)
-    for change in timeline.changes:
-        if change.level in ("clipped", "masked") or (change.level == "full" and change.key[0] in "nm"):
-            wanted[change.at].append(change)
-    last = timeline.requests[-1].at if timeline.requests else -1
+def _versions(
+    log: RedactedLog, steps: Iterator[_LogStep], max_chars: int, report: ReportExport
+) -> _FoldedData:
+    sent = logged_requests(log.recorded)
+    last = sent[-1].at if sent else -1
     is_clean, count = log.is_clean, len(log.recorded)
     versions: dict[str, InspectedText] = {}
     requests: list[InspectedRequest] = []
     statements = ShownStatements(at=-1)
-    for number, (event, view) in enumerate(_walk(log.recorded)):
-        for change in wanted.get(event.seq, ()):
+    for number, (event, view, changes) in enumerate(steps):
+        for change in filter(_has_version, changes):
             text = shown_text(
                 log.recorded,
                 change.key,
@@ -187,8 +194,14 @@ def _statements(log: RedactedLog, view: View) -> ShownStatements:
     return msgspec.structs.replace(found, statements=tuple(map(redacted, found.statements)))
 
 
-def _walk(log: Sequence[Event]) -> Iterator[tuple[Event, View]]:
-    """Yield each event with the view after it, which the next one changes."""
+def _has_version(change: ViewChange) -> bool:
+    """Return whether a message is shown with another text than its own."""
+    return change.level in ("clipped", "masked") or (change.level == "full" and change.key[0] in "nm")
+
+
+def _walk(log: Sequence[Event], changes: Sequence[ViewChange]) -> Iterator[_LogStep]:
+    """Yield each event with the view after it, which the next one changes, and what it changed."""
+    changed = {at: list(group) for at, group in groupby(changes, key=attrgetter("at"))}
     meter = MessageTokens(UncountedTexts())
     view = View(meter)
     for number, event in enumerate(log):
@@ -196,7 +209,7 @@ def _walk(log: Sequence[Event]) -> Iterator[tuple[Event, View]]:
             view = fold(log[: number + 1], meter)
         else:
             view.advance(event)
-        yield event, view
+        yield event, view, changed.get(event.seq, [])
 
 
 def _without_fragments(text: InspectedText, log: RedactedLog) -> InspectedText:

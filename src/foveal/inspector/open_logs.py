@@ -68,7 +68,13 @@ class OpenLog:
 
     async def snapshot(self) -> LogSnapshot:
         """Return all events up to now, with the views that are kept of them."""
-        return await self._read(lambda builder: LogSnapshot(list(builder.log), self._views))
+
+
+        async def work() -> LogSnapshot:
+            await self._load()
+            return LogSnapshot(list(self._events), self._views)
+
+        return await self._alone(work)
 
     async def timeline(self, first: int = 0) -> Timeline:
         """Return the timeline from event `first` on."""

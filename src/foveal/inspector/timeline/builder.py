@@ -7,7 +7,7 @@ the provider counts and what its limits are, and sums the costs. The builder onl
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, cast
 
@@ -35,6 +35,7 @@ from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.tokens.counter import Counter, FunctionCounter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import EffectiveLog
+from foveal.core.view.view import View
 from foveal.inspector.timeline.reduction_cards import ReductionCards
 from foveal.inspector.timeline.request_rows import RequestRows, RequestSize, key_seq
 from foveal.inspector.timeline.rows import TimelineRows
@@ -104,7 +105,14 @@ class TimelineBuilder:
         for event in events:
             self._add(event)
 
-    def _add(self, event: Event) -> None:
+    def follow(self, events: Iterable[Event]) -> Iterator[tuple[Event, View, list[ViewChange]]]:
+        """Take over the next events; yield each with the view after it, which the next one changes, and what it
+        changed."""
+        for event in events:
+            changes = self._add(event)
+            yield event, self._engine.view, changes
+
+    def _add(self, event: Event) -> list[ViewChange]:
         self._choose_model(event.fact)
         fact, engine, tracker = event.fact, self._engine, self._tracker
         folded_again = engine.effective_log if engine.take_over(event) else None
@@ -124,6 +132,7 @@ class TimelineBuilder:
         self._requests.add(event, changes, self._size, model=engine.model, marked=shown)
         if isinstance(fact, ModelSaid):
             self._answered_at = event.seq
+        return changes
 
     def document(self, first: int = 0) -> Timeline:
         """Return the timeline from event `first` on."""
