@@ -198,8 +198,8 @@ async def _export(args: Namespace) -> int:
         if not key:
             raise FovealError("--export writes one session: name its id, or a file with one session")
         log = OpenLog(await source.open(key))
-        events, about = await log.events(), log.reader.about
-        page = await to_thread(export_html, about, events, report=_export_progress())
+        events, counts, report = await log.events(), await log.reader.counts(), _export_progress()
+        page = await to_thread(export_html, log.reader.about, events, counts=counts, report=report)
     finally:
         await source.close()
     with open_output(args.export, replaces=args.force, advice="name another file, or use --force") as file:

@@ -32,7 +32,7 @@ from foveal.core.log.events import (
 from foveal.core.log.logged_requests import logged_requests
 from foveal.core.log.original_text import original_text
 from foveal.core.redaction import find_secrets, redact_fact, scrub
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.tokens.message_tokens import MessageCounts, MessageTokens
 from foveal.core.view.fold import fold, needs_refold
 from foveal.core.view.view import View
 from foveal.inspector.open_logs import inspected_settings
@@ -105,12 +105,17 @@ class UncountedTexts:
 
 
 def export_data(
-    about: SessionAbout, log: RedactedLog, timeline: Timeline | None, report: ReportExport
+    about: SessionAbout,
+    log: RedactedLog,
+    timeline: Timeline | None,
+    report: ReportExport,
+    *,
+    counts: MessageCounts | None = None,
 ) -> dict[str, Any]:
     """Return what the page of an exported file reads. `timeline` is that of the log as it was recorded, if the
-    caller has it; `about` is redacted."""
+    caller has it; `counts` are stored with it; `about` is redacted."""
     max_chars = _text_limit(log.redacted)
-    builder = TimelineBuilder(inspected_settings(about))
+    builder = TimelineBuilder(inspected_settings(about), counts=counts if log.is_clean else None)
     if timeline is None and log.is_clean:  # the usual case of the command: one fold makes both
         made = _versions(log, builder.follow(log.recorded), max_chars, report)
         timeline = builder.document()

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from foveal.core.log.events import (
-    Event,
-)
+from foveal.core.log.events import Event
 from foveal.core.redaction import scrub
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.inspector.export_data import ReportExport, export_data, redacted_log
 from foveal.inspector.html_elements import Html, element
 from foveal.inspector.pages import events_table, session_head, session_title
@@ -37,12 +36,14 @@ def export_html(
     events: Sequence[Event],
     *,
     timeline: Timeline | None = None,
+    counts: MessageCounts | None = None,
     report: ReportExport = lambda done, total: None,
 ) -> bytes:
-    """Return the page as UTF-8. `timeline` is that of these events, if the caller has it."""
+    """Return the page as UTF-8. `timeline` is that of these events, if the caller has it, and `counts` are stored
+    with them."""
     log = redacted_log(events, report)
     about = _redacted(about)
-    data = json_for_html(export_data(about, log, timeline, report))
+    data = json_for_html(export_data(about, log, timeline, report, counts=counts))
     script, style = script_bundle(), style_bundle()
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "

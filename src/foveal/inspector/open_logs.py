@@ -16,6 +16,7 @@ import msgspec
 
 from foveal.core.log.events import Event
 from foveal.core.log.original_text import original_text
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.inspector.sessions.source import MAX_PART_EVENTS, LogEnd, SessionAbout, SessionReader
 from foveal.inspector.timeline.log_views import LogViews
 from foveal.inspector.timeline.timeline import Timeline
@@ -116,11 +117,11 @@ class OpenLog:
         self._rows = self._rows or TimelineRows()
         return timeline_outline(self.reader.about.key, self._events, self._rows)
 
-    def _make_builder(self) -> TimelineBuilder:
+    def _make_builder(self, counts: MessageCounts | None) -> TimelineBuilder:
         """Return a timeline without events. It loads the vocabulary of the model."""
         from foveal.inspector.timeline.builder import TimelineBuilder
 
-        return TimelineBuilder(inspected_settings(self.reader.about), row_maker=self._rows)
+        return TimelineBuilder(inspected_settings(self.reader.about), counts=counts, row_maker=self._rows)
 
     async def _read(self, make: Callable[[TimelineBuilder], T]) -> T:
         """Return what `make` makes of the log up to now, in a thread."""
@@ -145,7 +146,7 @@ class OpenLog:
         await self._load()
         builder = self._builder
         if builder is None:
-            builder = await asyncio.to_thread(self._make_builder)
+            builder = await asyncio.to_thread(self._make_builder, await self.reader.counts())
         new = self._events[len(builder.log) :]
         for start in range(0, len(new), MAX_PART_EVENTS):
             await asyncio.to_thread(builder.add, new[start : start + MAX_PART_EVENTS])

@@ -11,6 +11,7 @@ from foveal.core.engine.overflow import ProviderLimits
 from foveal.core.engine.past_calls import PastCalls
 from foveal.core.models.cost import UsageTotals
 from foveal.core.tokens.calibration import Calibration
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.core.view.checkpoint import ViewCheckpoint
 
 
@@ -32,6 +33,8 @@ class EngineState(
     past_calls: PastCalls = PastCalls()
     record: dict[str, Any] = {}
     """The fields of `CompactionHealth` and of `ProviderLimits`, in one object."""
+    counts: MessageCounts | None = None
+    """Units of the messages up to `seq`; None in checkpoints that were written before they were stored."""
 
     def __post_init__(self) -> None:
         self.compaction_health()  # raises `ValidationError` if another version wrote something else
@@ -42,3 +45,17 @@ class EngineState(
 
     def provider_limits(self) -> ProviderLimits:
         return msgspec.convert(self.record, ProviderLimits)
+
+
+class _StateCounts(msgspec.Struct, frozen=True):
+    """The part of a state that a reader of the whole log needs."""
+
+    counts: MessageCounts | None = None
+
+
+def stored_counts(state: bytes) -> MessageCounts | None:
+    """Return the counts in the state of a checkpoint; None if it has none, or is damaged."""
+    try:
+        return msgspec.json.decode(state, type=_StateCounts).counts
+    except msgspec.DecodeError:
+        return None

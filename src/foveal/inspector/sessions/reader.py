@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from operator import eq
 from typing import TYPE_CHECKING, Final
 
+from foveal.core.engine.state import stored_counts
 from foveal.core.log.events import Event
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.errors import UnknownSession
 from foveal.inspector.sessions.source import (
     MAX_PART_EVENTS,
@@ -88,6 +90,12 @@ class ArchivedSession:
             log = await self._look()
         with _missing():
             return await log.pick([seq for seq in wanted if seq < log.end])
+
+    async def counts(self) -> MessageCounts | None:
+        log = self._log or await self._look()
+        with _missing():
+            checkpoint = await log.checkpoint()
+        return None if checkpoint is None else stored_counts(checkpoint.state)
 
     async def wait(self, after: LogEnd, *, timeout: float) -> LogEnd:
         until = time.monotonic() + timeout

@@ -33,7 +33,7 @@ from foveal.core.models.model import model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.tokens.counter import Counter, FunctionCounter
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.tokens.message_tokens import MessageCounts, MessageTokens
 from foveal.core.view.fold import EffectiveLog
 from foveal.core.view.view import View
 from foveal.inspector.timeline.reduction_cards import ReductionCards
@@ -73,12 +73,15 @@ class TimelineBuilder:
         settings: InspectedSettings,
         *,
         counter: Counter | None = None,
+        counts: MessageCounts | None = None,
         row_maker: TimelineRows | None = None,
     ) -> None:
-        """Without `counter`, the vocabulary of the model counts; `row_maker` may have rows of this log."""
+        """Without `counter`, the vocabulary of the model counts; `counts` are stored with this log, and `row_maker`
+        may have rows of it."""
         self._settings = settings
         self._row_maker = row_maker if row_maker is not None else TimelineRows()
         self._given_counter = counter
+        self._counts = counts
         self._window = settings.window
         self._start(settings.model)
         self._origin = ""
@@ -178,7 +181,8 @@ class TimelineBuilder:
         """Begin with a model, whose vocabulary counts."""
         found = model(name or "unknown", window=self._window)
         counter = self._given_counter or counter_for(found.name, "auto")
-        self._engine: Engine = Engine(found, PRESETS["off"], Caps(reserve=self._settings.reserve), counter)
+        view, caps = View(MessageTokens(counter, self._counts)), Caps(reserve=self._settings.reserve)
+        self._engine: Engine = Engine(found, PRESETS["off"], caps, counter, view=view)
         self._tracker: ViewTracker = ViewTracker(self._engine.log, self._engine.view)
 
     def _choose_model(self, fact: AnyFact) -> None:
