@@ -167,7 +167,6 @@ class Engine:
             unreduced_units=self.unreduced_units,
             past_calls=self.past_calls,
             record=msgspec.to_builtins(self.compaction_health) | msgspec.to_builtins(self.provider_limits),
-            counts=self.view.meter.counts(),
         )
 
     def _resume(self, state: EngineState, meter: MessageTokens) -> None:
