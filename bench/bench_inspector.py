@@ -31,7 +31,7 @@ from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.wire import wire_for
-from foveal.inspector.html_export import export_html
+from foveal.inspector.export_data import export_html
 from foveal.inspector.sessions.source import SessionAbout
 from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
 from foveal.inspector.timeline.timeline import Timeline

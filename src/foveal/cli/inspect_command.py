@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from argparse import SUPPRESS, Namespace
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,11 @@ from foveal.errors import BadSetting, FovealError
 if TYPE_CHECKING:
     import socket
 
+    from foveal.core.engine.settings import SettingArguments
     from foveal.inspector.export_data import ReportExport
     from foveal.inspector.sessions.collection import SessionCollection
+    from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction
+    from foveal.ports import Provider
     from foveal.recall.archive import ArchiveSource
 
 COMMANDS: Final = ("inspect",)
@@ -31,6 +35,12 @@ DEFAULT_INSPECT_PORT: Final = 8791
 INSPECT_PACKAGES: Final = ("starlette", "uvicorn")
 MIN_NEW_OBJECTS: Final = 100_000
 """New objects after which Python looks for garbage."""
+LEDGER_WRITER_NAME: Final = "ledger"
+MODEL_WRITER_NAME: Final = "model"
+_NO_MODEL: Final = (
+    "no model is configured that could write the summary: set `model` or a provider's key, or let it be written "
+    "from the log"
+)
 _MAX_PORT: Final = 65_535
 _MAX_PROBLEM_CHARS: Final = 500
 _REFUSED_HOST: Final = (
@@ -108,7 +118,6 @@ def _is_place(given: str) -> bool:
 
 
 def _collection(args: Namespace, sources: list[ArchiveSource]) -> SessionCollection:
-    from foveal.inspector.configured_actor import ConfiguredActor
     from foveal.inspector.sessions.collection import SessionCollection
 
     window = {} if args.window is None else {"window": args.window}
@@ -187,7 +196,7 @@ async def _export(args: Namespace) -> int:
 
     from foveal.config.project.safe_read import open_output
     from foveal.core.wire.safe_print import visible
-    from foveal.inspector.html_export import export_html
+    from foveal.inspector.export_data import export_html
     from foveal.inspector.open_logs import OpenLog
 
     sources, sessions = _sources(args)
@@ -250,3 +259,88 @@ def _open_browser(url: str) -> None:
     import webbrowser
 
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
+# ── Summaries ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ConfiguredActor:
+    """A `SessionActor` with the user's configuration, which is read when something is summarised.
+
+    1. Without a choice, the configured model writes. A model on this machine can take minutes, so then the ledger
+       does.
+    2. A provider is closed after each use, also when the action is cancelled, so no process of a local model
+       remains."""
+
+    def __init__(self, *, window: int | None = None) -> None:
+        self._settings: SettingArguments = {} if window is None else {"window": window}
+
+    def refusal(self, source: ArchiveSource) -> str:
+        from foveal.inspector.sessions.source import store_refusal
+
+        return store_refusal(source)
+
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        from asyncio import to_thread
+
+        from foveal.inspector.sessions.source import OfferedWriter
+
+        ledger = OfferedWriter(name=LEDGER_WRITER_NAME, title="from the log, without a model (at once)")
+        provider = await to_thread(_summary_provider)
+        if provider is None:
+            return (ledger,)
+        await provider.close()
+        speed = ", on this machine (can take minutes)" if _is_local(provider) else ""
+        writer = OfferedWriter(name=MODEL_WRITER_NAME, title=f"{provider.name}{speed}", calls_model=True)
+        return (ledger, writer) if _is_local(provider) else (writer, ledger)
+
+    async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
+        from foveal.inspector.sessions.actions import StoreActor  # loads the engine
+
+        provider = await _chosen_provider(action.writer) if action.operation == "compact" else None
+        if provider is None:
+            return await StoreActor(**self._settings).act(source, session, action)
+        from foveal.providers.summariser import summariser_for
+
+        try:
+            actor = StoreActor(summarise=summariser_for(provider), **self._settings)
+            return await actor.act(source, session, action)
+        finally:
+            await provider.close()
+
+
+async def _chosen_provider(writer: str) -> Provider | None:
+    """Return the provider of a writer, of the default one for ""; None for the ledger."""
+    from asyncio import to_thread
+
+    if writer not in ("", LEDGER_WRITER_NAME, MODEL_WRITER_NAME):
+        raise BadSetting("writer", writer, f"{LEDGER_WRITER_NAME} or {MODEL_WRITER_NAME}")
+    if writer == LEDGER_WRITER_NAME:
+        return None
+    provider = await to_thread(_summary_provider)
+    if provider is None and writer == MODEL_WRITER_NAME:
+        raise FovealError(_NO_MODEL)
+    if provider is not None and not writer and _is_local(provider):
+        await provider.close()
+        return None
+    return provider
+
+
+def _is_local(provider: Provider) -> bool:
+    from foveal.providers import LOCAL_SERVICE
+
+    return provider.name.startswith(f"{LOCAL_SERVICE}/")
+
+
+def _summary_provider() -> Provider | None:
+    """Return the provider that writes summaries; None if none is configured, or its model must be downloaded."""
+    from foveal.config import load  # these take as long to load as the whole inspector
+    from foveal.config.configured_provider import provider_from_config
+
+    with suppress(FovealError):
+        config = load(project=False)  # a project's file must not choose where a session's text is sent
+        name = config.summariser or None
+        found = provider_from_config(config, name, environment=os.environ, progress=lambda _: None)
+        if getattr(found, "is_downloaded", True):
+            return found
+    return None

@@ -1,18 +1,23 @@
-"""The data of an exported session: timeline, texts, versions of texts, statements of the user and one request,
-without secrets.
+"""A session without secrets as one HTML file that opens from disk.
+
+The file asks no server. It has the timeline, texts, versions of texts, statements of the user and one request.
 
 1. Secrets are replaced once more, in the log, before anything is made of it. So they are in no preview either. A
    log in which nothing had to be replaced keeps the timeline that the caller has of it.
 2. A version that a reduction made is taken from the log as it is, and redacted then: a clip has positions in the
    text as it was recorded. Of a secret that it cuts, at most `MAX_FRAGMENT_CHARS` characters remain.
 3. Texts are cut so that the file stays below `MAX_EXPORT_CHARS`, and say how much is left out.
+4. The page may run its own script only, by its hash, and load nothing.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
+from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -36,13 +41,19 @@ from foveal.core.tokens.message_tokens import MessageCounts, MessageTokens
 from foveal.core.view.fold import fold, needs_refold
 from foveal.core.view.view import View
 from foveal.inspector.open_logs import inspected_settings
+from foveal.inspector.pages import Html, element, events_table, session_head, session_title
 from foveal.inspector.sessions.source import SessionAbout
+from foveal.inspector.static_files import script_bundle, style_bundle
 from foveal.inspector.timeline.builder import TimelineBuilder
-from foveal.inspector.timeline.log_views import LogViews
-from foveal.inspector.timeline.message_text import InspectedText, TextPiece, shown_text, whole_text
-from foveal.inspector.timeline.sent_request import InspectedRequest, sent_request
-from foveal.inspector.timeline.shown_statements import ShownStatements, statements_in
+from foveal.inspector.timeline.message_text import InspectedText, LogViews, TextPiece, shown_text, whole_text
+from foveal.inspector.timeline.sent_request import (
+    InspectedRequest,
+    ShownStatements,
+    sent_request,
+    statements_in,
+)
 from foveal.inspector.timeline.timeline import Timeline, ViewChange
+from foveal.web.event_stream import encode_struct
 
 MAX_EXPORT_CHARS: Final = 40_000_000
 """Characters of all texts of an exported file together."""
@@ -52,6 +63,11 @@ MIN_EXPORTED_TEXT_CHARS: Final = 200
 MAX_EXPORTED_REQUEST_BYTES: Final = 5_000_000
 MAX_FRAGMENT_CHARS: Final = 5
 """Characters that can remain of a secret that a clip has cut."""
+EXPORT_NOTICE: Final = (
+    "An exported session without what looks like a secret. Check the rest before you share it."
+)
+_DATA: Final = f"data-{token_hex(16)}"
+"""Stands for the data until the page around them is written; no text of a session can contain it."""
 _FRAGMENT: Final = "[foveal: redacted part]"
 _EVENTS_PER_REPORT: Final = 200
 _SPOKEN: Final = (UserSaid, ModelSaid, ToolReturned, Instructed, Compacted, Pinned, Noted)
@@ -266,3 +282,73 @@ def _cut(text: InspectedText) -> InspectedText:
     left = text.chars - sum(len(part.text) for part in text.parts)
     note = TextPiece(kind="text", text=f"\n… {left:,} characters are left out of this file")
     return msgspec.structs.replace(text, parts=(*text.parts, note))
+
+
+# ── The page ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def export_html(
+    about: SessionAbout,
+    events: Sequence[Event],
+    *,
+    timeline: Timeline | None = None,
+    counts: MessageCounts | None = None,
+    report: ReportExport = lambda done, total: None,
+) -> bytes:
+    """Return the page as UTF-8. `timeline` is that of these events, if the caller has it, and `counts` are stored
+    with them."""
+    log = redacted_log(events, report)
+    about = _redacted(about)
+    data = json_for_html(export_data(about, log, timeline, report, counts=counts))
+    script, style = script_bundle(), style_bundle()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = [
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
+        element("meta", {"name": "referrer", "content": "no-referrer"}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("meta", {"name": "color-scheme", "content": "light dark"}),
+        element("title", {}, f"{session_title(about)} – Foveal"),
+        element("link", {"rel": "icon", "href": "data:,"}),
+        Html(f"<style>{style}</style>"),
+    ]
+    body = [
+        element("header", {"id": "head"}, *session_head(about, is_exported=True)),
+        element("p", {"class": "export-notice"}, EXPORT_NOTICE),
+        element("section", {"id": "scrubber", "aria-label": "Requests and events"}),
+        element(
+            "main",
+            {"id": "main"},
+            element("section", {"id": "log-view", "aria-label": "Log and view"}, events_table(log.redacted)),
+            element("aside", {"id": "panels", "aria-label": "Details"}),
+        ),
+        element("div", {"id": "status", "role": "status", "aria-live": "polite"}),
+        Html(f'<script type="application/json" id="foveal-data">{_DATA}</script>'),
+        Html(f'<script type="module">{script}</script>'),
+    ]
+    attributes = {"data-page": "session", "data-id": about.key, "data-offline": ""}
+    page = element("html", {"lang": "en"}, element("head", {}, *head), element("body", attributes, *body))
+    # The data are tens of megabytes: each element around them would copy them once more.
+    before, after = f"<!doctype html>\n{page}\n".encode().split(_DATA.encode())
+    return b"".join((before, data, after))
+
+
+def json_for_html(value: Any) -> bytes:
+    """Return JSON that can stand inside a script element: no character of it begins a tag."""
+    return encode_struct(value).replace(b"<", b"\\u003c").replace("\u2028".encode(), b"\\u2028")
+
+
+def _redacted(about: SessionAbout) -> SessionAbout:
+    return msgspec.structs.replace(
+        about,
+        title=scrub(about.title),
+        place="",
+        problems=tuple(scrub(problem) for problem in about.problems),
+    )
+
+
+def _hash(code: str) -> str:
+    return f"sha256-{b64encode(sha256(code.encode()).digest()).decode()}"

@@ -18,12 +18,11 @@ from foveal.core.log.events import Event
 from foveal.core.log.original_text import original_text
 from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.inspector.sessions.source import MAX_PART_EVENTS, LogEnd, SessionAbout, SessionReader
-from foveal.inspector.timeline.log_views import LogViews
+from foveal.inspector.timeline.message_text import LogViews
 from foveal.inspector.timeline.timeline import Timeline
 
 if TYPE_CHECKING:  # they load the engine, which the first page does not need
-    from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
-    from foveal.inspector.timeline.rows import TimelineRows
+    from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder, TimelineRows
 
 MAX_OPEN_LOGS: Final = 16
 """Logs that stay in memory after their last use."""
@@ -70,7 +69,6 @@ class OpenLog:
     async def snapshot(self) -> LogSnapshot:
         """Return all events up to now, with the views that are kept of them."""
 
-
         async def work() -> LogSnapshot:
             await self._load()
             return LogSnapshot(list(self._events), self._views)
@@ -111,8 +109,7 @@ class OpenLog:
         return self._outline
 
     def _make_outline(self) -> Timeline:
-        from foveal.inspector.timeline.builder import timeline_outline
-        from foveal.inspector.timeline.rows import TimelineRows
+        from foveal.inspector.timeline.builder import TimelineRows, timeline_outline
 
         self._rows = self._rows or TimelineRows()
         return timeline_outline(self.reader.about.key, self._events, self._rows)

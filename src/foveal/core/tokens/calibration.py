@@ -191,8 +191,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return msgspec.structs.replace(self, at_units=units, at_tokens=max(1, tokens))
 
     def _span_of(self, seq: int, ends: Sequence[int]) -> tuple[int, int, float]:
-        """Return the first seq, the seq after the last, and the ratio of the span with an event; `ends` are those of
-        the spans."""
+        """Return the first seq, the seq after the last, and the ratio of the span with an event. `ends` are those
+        of all spans."""
         place = bisect_right(ends, seq)
         first = self.spans[place - 1].until if place else 0
         if place == len(self.spans):

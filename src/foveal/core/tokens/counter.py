@@ -240,9 +240,7 @@ class Estimate(FunctionCounter):
     """Counts by character classes, without a dependency."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "estimate", _estimate_tokens, exact=False, limit=100_000, version=ESTIMATE_VERSION
-        )
+        super().__init__("estimate", _estimate_tokens, exact=False, limit=100_000, version=ESTIMATE_VERSION)
 
 
 def counter_stamp(counter: Counter) -> str:

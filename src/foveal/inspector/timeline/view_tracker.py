@@ -54,7 +54,7 @@ _MESSAGES: Final = (UserSaid, ModelSaid, ToolReturned, Instructed)
 
 
 _StepState: TypeAlias = tuple[int, int, str, bool]
-"""Version, place and kind of a step, and whether it is the newest: its messages are shown alike while these stay."""
+"""Version, place and kind of a step, and whether it is the newest: it shows the same while these stay."""
 
 
 class _Shown(NamedTuple):
