@@ -1,7 +1,8 @@
 """Measures the inspector in a real Chromium, on a session with 10,000 messages and 50 MB of log.
 
 The timeline and the exported file are measured without a browser, in CPU time as a multiple of one fold of the log,
-which depends little on the machine.
+which depends little on the machine: once with the counts that the session's checkpoint has, and once without. The
+commands are measured whole, in CPU seconds from their start.
 
 Times are wall times in the browser, so other work on the machine shows in them. A step of the scrubber is the time
 from the input event to the end of the frame that shows it.
@@ -10,6 +11,7 @@ from the input event to the end of the frame that shows it.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -26,12 +29,13 @@ from typing import Any, Final, TypeVar
 from bench.measure import Row, progress
 from bench.processes import cpu_seconds
 from bench.work import coding_session
+from foveal.core.engine.state import stored_counts
 from foveal.core.log import Event
 from foveal.core.tokens.counter import counter
-from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
+from foveal.core.tokens.message_tokens import CountedFact, MessageCounts, MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.wire import wire_for
-from foveal.inspector.html_export import export_html
+from foveal.inspector.export_data import export_html
 from foveal.inspector.sessions.source import SessionAbout
 from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
 from foveal.inspector.timeline.timeline import Timeline
@@ -49,6 +53,9 @@ MAX_LEVELS_S: Final = 2.0
 MAX_STEP_S: Final = 0.050
 MAX_PAGE_MB: Final = 300
 MAX_TIMELINE_FOLDS: Final = 6.0
+MAX_COUNTED_TIMELINE_FOLDS: Final = 4.0
+MAX_EXPORT_S: Final = 4.0
+MAX_OPEN_S: Final = 5.0
 MAX_EXPORT_FOLDS: Final = 3.0
 STEPS: Final = 200
 SCROLL_PX: Final = 1_500
@@ -112,6 +119,7 @@ def rows() -> Iterator[Row]:
         path = Path(folder) / "large.db"
         size = asyncio.run(_build(path))
         yield from _cpu_rows(path)
+        yield from _command_rows(path)
         if program is None:
             yield Row("first paint of a session", None, limit=MAX_PAINT_S, note="Chromium is not installed")
             return
@@ -126,18 +134,18 @@ def rows() -> Iterator[Row]:
 
 def _cpu_rows(path: Path) -> Iterator[Row]:
     """Yield what a timeline and an exported file take, without a browser and without loading the vocabulary."""
-    events = asyncio.run(_events(path))
+    events, counts = asyncio.run(_log(path))
     counter("auto").count(" ")
     progress("inspector: timeline and export …")
     folded, _ = _cpu(lambda: _counted_fold(events))
     settings = InspectedSettings(id="large", window=WINDOW)
-    built, timeline = _cpu(lambda: _timeline(events, settings))
+    for stored, limit in ((None, MAX_TIMELINE_FOLDS), (counts, MAX_COUNTED_TIMELINE_FOLDS)):
+        built, timeline = _cpu(partial(_timeline, events, settings, stored))
+        how = "with the counts of the checkpoint" if stored else "counted again"
+        note = f"{built:.1f} s of CPU; the fold takes {folded:.1f} s"
+        yield Row(f"timeline, {how}: CPU of one fold", built / folded, "×", limit=limit, note=note)
     about = SessionAbout(key="large", id="large", settings={"window": WINDOW})
     exported, page = _cpu(lambda: export_html(about, events, timeline=timeline))
-    note = f"{built:.1f} s of CPU; the fold takes {folded:.1f} s"
-    yield Row(
-        "timeline: CPU of one fold with all counts", built / folded, "×", limit=MAX_TIMELINE_FOLDS, note=note
-    )
     note = f"{exported:.1f} s of CPU for {len(page) / 1e6:,.0f} MB, beside the timeline"
     yield Row(
         "exported file: CPU of one fold with all counts",
@@ -146,6 +154,23 @@ def _cpu_rows(path: Path) -> Iterator[Row]:
         limit=MAX_EXPORT_FOLDS,
         note=note,
     )
+
+
+def _command_rows(path: Path) -> Iterator[Row]:
+    """Yield what `foveal inspect --export` takes from its start."""
+    progress("inspector: foveal inspect --export …")
+    page = path.with_suffix(".html")
+    command = [sys.executable, "-m", "foveal.cli", "inspect", str(path), "--window", str(WINDOW)]
+    before = _children_s()
+    subprocess.run([*command, "--export", str(page)], check=True, stdout=subprocess.DEVNULL)
+    note = f"{page.stat().st_size / 1e6:,.0f} MB"
+    yield Row("foveal inspect --export: CPU", _children_s() - before, limit=MAX_EXPORT_S, note=note)
+
+
+def _children_s() -> float:
+    """Return the CPU time of the processes that this one has started, and that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _counted_fold(events: list[Event]) -> None:
@@ -157,8 +182,10 @@ def _counted_fold(events: list[Event]) -> None:
             meter.message(event.seq, event.fact)
 
 
-def _timeline(events: list[Event], settings: InspectedSettings) -> Timeline:
-    builder = TimelineBuilder(settings)
+def _timeline(
+    events: list[Event], settings: InspectedSettings, counts: MessageCounts | None = None
+) -> Timeline:
+    builder = TimelineBuilder(settings, counts=counts)
     builder.add(events)
     return builder.document()
 
@@ -169,10 +196,12 @@ def _cpu(work: Callable[[], T]) -> tuple[float, T]:
     return time.process_time() - start, made
 
 
-async def _events(path: Path) -> list[Event]:
+async def _log(path: Path) -> tuple[list[Event], MessageCounts | None]:
+    """Return the events, and the counts that are stored with them."""
     async with open_store(path) as store:
-        end = (await store.info("large")).events
-        return [event async for part in read_slices(store, "large", end=end) for event in part]
+        end, checkpoint = (await store.info("large")).events, await store.checkpoint("large")
+        events = [event async for part in read_slices(store, "large", end=end) for event in part]
+        return events, stored_counts(checkpoint.state) if checkpoint is not None else None
 
 
 # ── The session ──────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +219,7 @@ async def _build(path: Path) -> LogSize:
     size, reader = LogSize(), wire_for("openai_chat")
     source = coding_session(seed=7)
     async with open_store(path, durability="normal") as store:
-        session = await Session.open(store, "large", model="gpt-4.1", window=WINDOW, tokenizer="estimate")
+        session = await Session.open(store, "large", model="gpt-4.1", window=WINDOW)
         await session.rename("A session with 10,000 messages")
         while size.messages < MESSAGES:
             progress(f"inspector: message {size.messages:,} of {MESSAGES:,} …")
@@ -267,8 +296,9 @@ def _load_rows(page: Any, url: str, server: int, when: str) -> Iterator[Row]:
         f"{when} load: first paint", paint / 1000, limit=MAX_PAINT_S, note="the newest events as plain rows"
     )
     yield Row(f"{when} load: until all rows have their levels", levels / 1000, limit=MAX_LEVELS_S)
-    note = f"{cpu_seconds(server) - before:.1f} s of CPU of the server"
-    yield Row(f"{when} load: until sizes and earlier views are there", history / 1000, note=note)
+    yield Row(f"{when} load: until sizes and earlier views are there", history / 1000)
+    cpu = cpu_seconds(server) - (0.0 if when == "first" else before)  # the first load includes the start
+    yield Row(f"{when} load: CPU of the server", cpu, limit=MAX_OPEN_S)
 
 
 def _motion_rows(page: Any) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from foveal.core.log import REDUCTIONS, Call, ModelSaid, ToolReturned, UserSaid, handle
-from foveal.inspector.expansion_room import expansion_room
+from foveal.inspector.api import expansion_room
 from foveal.inspector.timeline.builder import InspectedSettings
 from foveal.sessions import Session
 from foveal.stores import open_store

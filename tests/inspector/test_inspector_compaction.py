@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from foveal.cli.inspect_command import ConfiguredActor
 from foveal.core.log.events import ModelSaid, UserSaid
 from foveal.core.view.request import Fitted
-from foveal.inspector.configured_actor import ConfiguredActor
 from foveal.ports import Reply, ReplyPiece
 from foveal.testing import Scripted
 from support.inspected_server import DEADLINE_S, TOKEN_HEADER, InspectedServer, page_token, write_session

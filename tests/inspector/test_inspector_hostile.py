@@ -41,7 +41,7 @@ from foveal.core.log.events import (
     UserSaid,
     raw,
 )
-from foveal.inspector.html_export import json_for_html
+from foveal.inspector.export_data import json_for_html
 from foveal.stores import open_store
 from support.inspected_server import InspectedServer
 

@@ -7,7 +7,7 @@ import pytest
 from foveal.core.log.events import Event, ModelSaid, UserSaid
 from foveal.core.view.view import View
 from foveal.errors import UnknownHandle
-from foveal.inspector.timeline.log_views import MAX_KEPT_VIEWS, LogViews
+from foveal.inspector.timeline.message_text import MAX_KEPT_VIEWS, LogViews
 from foveal.inspector.timeline.request_diff import request_diff
 from foveal.inspector.timeline.sent_request import sent_request
 

@@ -19,8 +19,8 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.errors import UnknownHandle
-from foveal.inspector.timeline.log_views import LogViews
 from foveal.inspector.timeline.lost_details import MAX_LOST_DETAILS, LostDetail, LostDetails, lost_details
+from foveal.inspector.timeline.message_text import LogViews
 
 TASK = (
     "Add VAT for Switzerland to the cart. Never touch migrations/0007_prices.py. "

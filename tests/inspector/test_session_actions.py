@@ -28,8 +28,7 @@ from foveal.core.log import (
 from foveal.core.log.events import REDUCTIONS
 from foveal.errors import NotDropped, UnknownHandle
 from foveal.inspector.sessions.actions import StoreActor
-from foveal.inspector.sessions.collection import SessionCollection
-from foveal.inspector.sessions.reader import ArchivedSession
+from foveal.inspector.sessions.collection import ArchivedSession, SessionCollection
 from foveal.inspector.sessions.source import ActionResult, NotWritable, SessionAction
 from foveal.recall.archive import SqliteSource, StoreSource, TranscriptSource
 from foveal.sessions import Session

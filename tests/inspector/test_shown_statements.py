@@ -7,9 +7,9 @@ import pytest
 from foveal.core.engine.user_statements import UserStatement
 from foveal.core.log.events import AnyFact, Compacted, Event, ModelSaid, Rewound, Superseded, UserSaid
 from foveal.errors import UnknownHandle
-from foveal.inspector.timeline import shown_statements as module
-from foveal.inspector.timeline.log_views import LogViews
-from foveal.inspector.timeline.shown_statements import ShownStatements, shown_statements
+from foveal.inspector.timeline import sent_request as module
+from foveal.inspector.timeline.message_text import LogViews
+from foveal.inspector.timeline.sent_request import ShownStatements, shown_statements
 
 PUSH = "Never push to main."
 BUDGET = "The budget is 12,450.50 EUR."

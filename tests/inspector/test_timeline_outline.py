@@ -9,8 +9,12 @@ from foveal.core.engine.event_status import hidden_event_status
 from foveal.core.log.events import Event, ToolReturned, UserSaid, handle
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import EffectiveLog, fold
-from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder, timeline_outline
-from foveal.inspector.timeline.rows import TimelineRows
+from foveal.inspector.timeline.builder import (
+    InspectedSettings,
+    TimelineBuilder,
+    TimelineRows,
+    timeline_outline,
+)
 from foveal.inspector.timeline.timeline import Timeline, ViewChange
 from support.histories import ESTIMATE, logs
 

@@ -34,6 +34,7 @@ from foveal.core.log import (
     ToolReturned,
     UserSaid,
 )
+from foveal.core.tokens import message_tokens
 from foveal.core.view import View, effective_events
 from foveal.sessions import Session, event_writer
 from foveal.sessions.fitter import RequestFitter
@@ -231,7 +232,8 @@ async def test_an_expanded_range_of_a_long_log_is_shown_for_one_turn(monkeypatch
 
 
 @run
-async def test_a_checkpoint_does_not_grow_with_the_session() -> None:
+async def test_a_checkpoint_does_not_grow_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_tokens, "MAX_STORED_COUNTS", 100)
     store = CountingStore()
     session = await Session.open(store, "demo", **SMALL)
     sizes: list[int] = []

@@ -760,7 +760,7 @@ async def test_a_checkpoint_keeps_the_json_names_of_the_first_version() -> None:
     assert checkpoint is not None
     state = json.loads(checkpoint.state)
     first = {"seq", "carried", "calibration", "accounts", "unreduced", "record"}
-    assert set(state) == first | {"past_calls"}
+    assert set(state) == first | {"past_calls", "counts"}
     said = state["record"].pop("said")
     assert state["record"] == {"failures": 1, "refused": 2, "limits": {MODEL: 4_000}}
     assert said == (await full_engine(session)).compaction_health.said

@@ -8,9 +8,11 @@ foveal inspect SESSION --export FILE  one HTML file that opens from disk
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from argparse import SUPPRESS, Namespace
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,14 +22,25 @@ from foveal.errors import BadSetting, FovealError
 if TYPE_CHECKING:
     import socket
 
+    from foveal.core.engine.settings import SettingArguments
     from foveal.inspector.export_data import ReportExport
     from foveal.inspector.sessions.collection import SessionCollection
+    from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction
+    from foveal.ports import Provider
     from foveal.recall.archive import ArchiveSource
 
 COMMANDS: Final = ("inspect",)
 DEFAULT_INSPECT_PORT: Final = 8791
 """Taken if it is free, so that addresses in the browser's history stay valid."""
 INSPECT_PACKAGES: Final = ("starlette", "uvicorn")
+MIN_NEW_OBJECTS: Final = 100_000
+"""New objects after which Python looks for garbage."""
+LEDGER_WRITER_NAME: Final = "ledger"
+MODEL_WRITER_NAME: Final = "model"
+_NO_MODEL: Final = (
+    "no model is configured that could write the summary: set `model` or a provider's key, or let it be written "
+    "from the log"
+)
 _MAX_PORT: Final = 65_535
 _MAX_PROBLEM_CHARS: Final = 500
 _REFUSED_HOST: Final = (
@@ -76,7 +89,15 @@ def inspect(args: Namespace) -> int:
         raise BadSetting("--window", args.window, "a whole number from 1")
     import asyncio
 
+    _collect_garbage_rarely()
     return asyncio.run(_export(args) if args.export is not None else _serve(args))
+
+
+def _collect_garbage_rarely() -> None:
+    """Set thresholds of the garbage collector for a process that holds whole logs: each full collection looks at
+    all of their events, and they are no garbage."""
+    gc.freeze()
+    gc.set_threshold(MIN_NEW_OBJECTS, 50, 50)
 
 
 # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,7 +118,6 @@ def _is_place(given: str) -> bool:
 
 
 def _collection(args: Namespace, sources: list[ArchiveSource]) -> SessionCollection:
-    from foveal.inspector.configured_actor import ConfiguredActor
     from foveal.inspector.sessions.collection import SessionCollection
 
     window = {} if args.window is None else {"window": args.window}
@@ -176,7 +196,7 @@ async def _export(args: Namespace) -> int:
 
     from foveal.config.project.safe_read import open_output
     from foveal.core.wire.safe_print import visible
-    from foveal.inspector.html_export import export_html
+    from foveal.inspector.export_data import export_html
     from foveal.inspector.open_logs import OpenLog
 
     sources, sessions = _sources(args)
@@ -187,9 +207,8 @@ async def _export(args: Namespace) -> int:
         if not key:
             raise FovealError("--export writes one session: name its id, or a file with one session")
         log = OpenLog(await source.open(key))
-        events, timeline = await log.events(), await log.timeline()
-        about = log.reader.about
-        page = await to_thread(export_html, about, events, timeline=timeline, report=_export_progress())
+        events, counts, report = await log.events(), await log.reader.counts(), _export_progress()
+        page = await to_thread(export_html, log.reader.about, events, counts=counts, report=report)
     finally:
         await source.close()
     with open_output(args.export, replaces=args.force, advice="name another file, or use --force") as file:
@@ -240,3 +259,88 @@ def _open_browser(url: str) -> None:
     import webbrowser
 
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
+# ── Summaries ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ConfiguredActor:
+    """A `SessionActor` with the user's configuration, which is read when something is summarised.
+
+    1. Without a choice, the configured model writes. A model on this machine can take minutes, so then the ledger
+       does.
+    2. A provider is closed after each use, also when the action is cancelled, so no process of a local model
+       remains."""
+
+    def __init__(self, *, window: int | None = None) -> None:
+        self._settings: SettingArguments = {} if window is None else {"window": window}
+
+    def refusal(self, source: ArchiveSource) -> str:
+        from foveal.inspector.sessions.source import store_refusal
+
+        return store_refusal(source)
+
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        from asyncio import to_thread
+
+        from foveal.inspector.sessions.source import OfferedWriter
+
+        ledger = OfferedWriter(name=LEDGER_WRITER_NAME, title="from the log, without a model (at once)")
+        provider = await to_thread(_summary_provider)
+        if provider is None:
+            return (ledger,)
+        await provider.close()
+        speed = ", on this machine (can take minutes)" if _is_local(provider) else ""
+        writer = OfferedWriter(name=MODEL_WRITER_NAME, title=f"{provider.name}{speed}", calls_model=True)
+        return (ledger, writer) if _is_local(provider) else (writer, ledger)
+
+    async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
+        from foveal.inspector.sessions.actions import StoreActor  # loads the engine
+
+        provider = await _chosen_provider(action.writer) if action.operation == "compact" else None
+        if provider is None:
+            return await StoreActor(**self._settings).act(source, session, action)
+        from foveal.providers.summariser import summariser_for
+
+        try:
+            actor = StoreActor(summarise=summariser_for(provider), **self._settings)
+            return await actor.act(source, session, action)
+        finally:
+            await provider.close()
+
+
+async def _chosen_provider(writer: str) -> Provider | None:
+    """Return the provider of a writer, of the default one for ""; None for the ledger."""
+    from asyncio import to_thread
+
+    if writer not in ("", LEDGER_WRITER_NAME, MODEL_WRITER_NAME):
+        raise BadSetting("writer", writer, f"{LEDGER_WRITER_NAME} or {MODEL_WRITER_NAME}")
+    if writer == LEDGER_WRITER_NAME:
+        return None
+    provider = await to_thread(_summary_provider)
+    if provider is None and writer == MODEL_WRITER_NAME:
+        raise FovealError(_NO_MODEL)
+    if provider is not None and not writer and _is_local(provider):
+        await provider.close()
+        return None
+    return provider
+
+
+def _is_local(provider: Provider) -> bool:
+    from foveal.providers import LOCAL_SERVICE
+
+    return provider.name.startswith(f"{LOCAL_SERVICE}/")
+
+
+def _summary_provider() -> Provider | None:
+    """Return the provider that writes summaries; None if none is configured, or its model must be downloaded."""
+    from foveal.config import load  # these take as long to load as the whole inspector
+    from foveal.config.load import provider_from_config
+
+    with suppress(FovealError):
+        config = load(project=False)  # a project's file must not choose where a session's text is sent
+        name = config.summariser or None
+        found = provider_from_config(config, name, environment=os.environ, progress=lambda _: None)
+        if getattr(found, "is_downloaded", True):
+            return found
+    return None

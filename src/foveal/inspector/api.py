@@ -1,19 +1,22 @@
-"""The inspector's API: JSON and streams of one place with sessions."""
+"""The inspector's API: JSON and streams of one place with sessions, and the query strings as structs."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foveal.core.log.events import handle
-from foveal.errors import UnknownHandle
+from foveal.core.engine.engine import Engine
+from foveal.core.engine.operations import room_for_expansion
+from foveal.core.engine.settings import SettingArguments, recorded_window, resolve_settings
+from foveal.core.log.events import AnyFact, Clipped, Compacted, Dropped, Event, Masked, Opened, handle
+from foveal.errors import FovealError, UnknownHandle
 from foveal.inspector.open_logs import (
     MIN_OUTLINE_EVENTS,
     LogSnapshot,
@@ -22,21 +25,6 @@ from foveal.inspector.open_logs import (
     inspected_settings,
 )
 from foveal.inspector.pages import MAX_PAGE_PROBLEMS
-from foveal.inspector.queries import (
-    InspectDiffQuery,
-    InspectLiveQuery,
-    InspectLostQuery,
-    InspectQuery,
-    InspectRequestQuery,
-    InspectRoomQuery,
-    InspectSearchQuery,
-    InspectSessionsQuery,
-    InspectShownQuery,
-    InspectStatementsQuery,
-    InspectTextQuery,
-    InspectTimelineQuery,
-    InspectWhatIfQuery,
-)
 from foveal.inspector.sessions.source import SessionAction, SessionPage, SessionReader, SessionSource
 from foveal.inspector.streams import (
     LOGIN_ENDED,
@@ -46,6 +34,7 @@ from foveal.inspector.streams import (
     sessions_stream,
 )
 from foveal.inspector.text_search import search_log
+from foveal.inspector.timeline.event_sentences import event_sentence, ranges_text
 from foveal.inspector.timeline.message_text import shown_text, whole_text
 from foveal.web.asgi_extensions import wait_for_client_end
 from foveal.web.event_stream import encode_struct, event_stream_response
@@ -53,11 +42,14 @@ from foveal.web.http_errors import HttpError
 from foveal.web.request_body import JSON_TYPE, read_body, read_query
 
 if TYPE_CHECKING:
+    from foveal.inspector.timeline.builder import InspectedSettings
     from foveal.inspector.timeline.request_diff import RequestDiff
     from foveal.inspector.timeline.sent_request import InspectedRequest
     from foveal.inspector.timeline.timeline import Timeline
 
 MIN_GZIP_BYTES: Final = 100_000
+MAX_NAMED_MESSAGES: Final = 6
+"""Hidden messages that a sentence names; more are counted."""
 GZIP_LEVEL: Final = 1
 """The fastest: pages wait for a timeline, mostly on the same machine."""
 LOG: Final = logging.getLogger("foveal.inspector")
@@ -67,6 +59,97 @@ _RUNNING: Final = (
 )
 _CANCELLED: Final = "the summary was cancelled; nothing was recorded"
 T = TypeVar("T")
+
+
+MAX_KEY_CHARS: Final = 8_192
+"""Longest key of a session: it may contain the path of a file."""
+MAX_PARAMETER_CHARS: Final = 1_000
+MAX_TEXT_CHARS: Final = 1_000_000
+"""Characters of a message that one response has."""
+DEFAULT_TEXT_CHARS: Final = 200_000
+MAX_SESSION_ROWS: Final = 200
+
+_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
+_Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Words = Annotated[str, msgspec.Meta(max_length=MAX_PARAMETER_CHARS)]
+_Chars = Annotated[int, msgspec.Meta(ge=1, le=MAX_TEXT_CHARS)]
+
+
+class InspectQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The session that a request is about."""
+
+    id: _Key
+
+
+class InspectSessionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    after: Annotated[str, msgspec.Meta(max_length=MAX_KEY_CHARS)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_SESSION_ROWS)] = 50
+    q: _Words = ""
+
+
+class InspectTimelineQuery(InspectQuery, frozen=True, kw_only=True):
+    first: _Seq = 0
+    outline: bool = False
+    """Whether an outline of all events will do; the answer may be the whole timeline."""
+
+
+class InspectTextQuery(InspectQuery, frozen=True, kw_only=True):
+    event: _Seq
+    start: _Seq = msgspec.field(default=0, name="from")
+    chars: _Chars = DEFAULT_TEXT_CHARS
+
+
+class InspectShownQuery(InspectQuery, frozen=True, kw_only=True):
+    key: Annotated[str, msgspec.Meta(max_length=MAX_PARAMETER_CHARS)]
+    at: _Seq
+    start: _Seq = msgspec.field(default=0, name="from")
+    chars: _Chars = DEFAULT_TEXT_CHARS
+
+
+class InspectRequestQuery(InspectQuery, frozen=True, kw_only=True):
+    at: _Seq
+    dialect: _Words = ""
+
+
+class InspectDiffQuery(InspectQuery, frozen=True, kw_only=True):
+    a: _Seq
+    b: _Seq
+    dialect: _Words = ""
+
+
+class InspectLostQuery(InspectQuery, frozen=True, kw_only=True):
+    event: _Seq
+    """The compaction."""
+
+
+class InspectRoomQuery(InspectQuery, frozen=True, kw_only=True):
+    event: _Seq
+    """The message or reduction that would be shown again."""
+    pins: bool = False
+
+
+class InspectStatementsQuery(InspectQuery, frozen=True, kw_only=True):
+    at: _Seq
+
+
+class InspectSearchQuery(InspectQuery, frozen=True, kw_only=True):
+    q: _Words
+
+
+class InspectWhatIfQuery(InspectQuery, frozen=True, kw_only=True):
+    policy: _Words = ""
+    window: Annotated[str, msgspec.Meta(pattern=r"^\d{0,20}$")] = ""
+    """Tokens; "" for the recorded one. A window that no model has gets as far as the replay, which says why."""
+    model: _Words = ""
+
+
+class InspectLiveQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: Annotated[str, msgspec.Meta(max_length=MAX_KEY_CHARS)] = ""
+    """"" for the list of sessions."""
+    after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    """The newest event that the page has."""
+    generation: _Seq | None = None
+    """`Timeline.generation` of what the page has."""
 
 
 class InspectCall(NamedTuple):
@@ -155,7 +238,7 @@ class InspectorApi:
         return _json({"writers": await reader.writers()})
 
     async def export(self, call: InspectCall) -> Response:
-        from foveal.inspector.html_export import export_html  # loads the patterns of secrets
+        from foveal.inspector.export_data import export_html  # loads the patterns of secrets
 
         log = await self._log(call, read_query(call.request, InspectQuery))
         events, timeline = await log.events(), await log.timeline()
@@ -222,8 +305,6 @@ class InspectorApi:
         return await self._answer(call, query, find)
 
     async def room(self, call: InspectCall) -> Response:
-        from foveal.inspector.expansion_room import ExpansionRoom, expansion_room  # loads the engine
-
         query = read_query(call.request, InspectRoomQuery)
         settings = inspected_settings((await self._reader(call, query)).about)
 
@@ -233,7 +314,7 @@ class InspectorApi:
         return await self._answer(call, query, find)
 
     async def statements(self, call: InspectCall) -> Response:
-        from foveal.inspector.timeline.shown_statements import (  # loads the ledger
+        from foveal.inspector.timeline.sent_request import (  # loads the ledger
             ShownStatements,
             shown_statements,
         )
@@ -344,3 +425,58 @@ async def _while_connected(work: Coroutine[Any, Any, T], request: Request, stopp
     if task.cancelled():
         raise HttpError(409, _CANCELLED, code="cancelled")
     return task.result()
+
+
+# ── Room for a message that is shown again ─────────────────────────────────────────────────────────────
+
+
+class ExpansionRoom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What makes room for a message that is shown again."""
+
+    text: str
+    """For people."""
+    possible: bool = True
+    """Whether the session would accept it."""
+
+
+def expansion_room(
+    log: Sequence[Event], seq: int, *, pins: bool, settings: InspectedSettings
+) -> ExpansionRoom:
+    """Return what makes room if event `seq` of a whole log is expanded, or pinned while it is hidden. Nothing is
+    recorded: it is found out with a trial of the engine."""
+    from foveal.inspector.sessions.actions import recorded_policy  # loads the sessions
+
+    opened = next((event.fact for event in reversed(log) if isinstance(event.fact, Opened)), None)
+    if opened is None or not (opened.model or settings.model):
+        return ExpansionRoom(text="The log names no model, so its limit is not known.")
+    given = SettingArguments(
+        policy=recorded_policy(opened), window=settings.window or recorded_window(opened)
+    )
+    try:
+        engine = Engine(*resolve_settings(opened.model or settings.model, **given), log=log)
+        reductions = room_for_expansion(engine, log, seq, pins=pins)
+    except FovealError as problem:
+        return ExpansionRoom(text=f"This is not possible now: {problem}", possible=False)
+    if not reductions:
+        return ExpansionRoom(text="There is room for it: no other message has to be hidden.")
+    hidden = "; ".join(_hidden_text(event.fact) for event in reductions)
+    return ExpansionRoom(text=f"To make room, the next request hides {hidden}.")
+
+
+def _hidden_text(fact: AnyFact) -> str:
+    """Return what a reduction would hide."""
+    match fact:
+        case Clipped():
+            return f"a part of {handle(fact.target)}"
+        case Dropped():
+            return f"{ranges_text(fact.ranges)}, with a notice in their place"
+        case Masked() | Compacted() if fact.masks:
+            targets = list(dict.fromkeys(mask.target for mask in fact.masks))
+            names = ", ".join(map(handle, targets[:MAX_NAMED_MESSAGES]))
+            more = len(targets) - MAX_NAMED_MESSAGES
+            what = f"{len(targets):,} {'message' if len(targets) == 1 else 'messages'}"
+            return f"{what} ({names}{f' and {more:,} more' if more > 0 else ''})"
+        case Compacted():
+            return f"{ranges_text([(fact.first, fact.last)])}, with a summary in their place"
+        case _:
+            return event_sentence(fact)

@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from foveal.errors import FovealError, StoreError, UnknownHandle
-from foveal.inspector.api import InspectCall, InspectorApi
+from foveal.inspector.api import InspectCall, InspectorApi, InspectQuery
 from foveal.inspector.browser_logins import WRITE_TOKEN_HEADER, BrowserLogins
 from foveal.inspector.pages import (
     FIRST_LOG_ROWS,
@@ -30,7 +30,6 @@ from foveal.inspector.pages import (
     overview_page,
     session_page,
 )
-from foveal.inspector.queries import InspectQuery
 from foveal.inspector.sessions.source import NotWritable, SessionMissing, SessionSource
 from foveal.inspector.static_files import MAIN_SCRIPT, main_script, static_file
 from foveal.web.http_errors import HttpError, error_response, http_error_of

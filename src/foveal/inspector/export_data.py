@@ -1,18 +1,24 @@
-"""The data of an exported session: timeline, texts, versions of texts, statements of the user and one request,
-without secrets.
+"""A session without secrets as one HTML file that opens from disk.
+
+The file asks no server. It has the timeline, texts, versions of texts, statements of the user and one request.
 
 1. Secrets are replaced once more, in the log, before anything is made of it. So they are in no preview either. A
    log in which nothing had to be replaced keeps the timeline that the caller has of it.
 2. A version that a reduction made is taken from the log as it is, and redacted then: a clip has positions in the
    text as it was recorded. Of a secret that it cuts, at most `MAX_FRAGMENT_CHARS` characters remain.
 3. Texts are cut so that the file stays below `MAX_EXPORT_CHARS`, and say how much is left out.
+4. The page may run its own script only, by its hash, and load nothing.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from hashlib import sha256
+from itertools import groupby
+from operator import attrgetter
+from secrets import token_hex
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,19 +34,26 @@ from foveal.core.log.events import (
     UserSaid,
     text_of,
 )
+from foveal.core.log.logged_requests import logged_requests
 from foveal.core.log.original_text import original_text
 from foveal.core.redaction import find_secrets, redact_fact, scrub
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.tokens.message_tokens import MessageCounts, MessageTokens
 from foveal.core.view.fold import fold, needs_refold
 from foveal.core.view.view import View
 from foveal.inspector.open_logs import inspected_settings
+from foveal.inspector.pages import Html, element, events_table, session_head, session_title
 from foveal.inspector.sessions.source import SessionAbout
+from foveal.inspector.static_files import script_bundle, style_bundle
 from foveal.inspector.timeline.builder import TimelineBuilder
-from foveal.inspector.timeline.log_views import LogViews
-from foveal.inspector.timeline.message_text import InspectedText, TextPiece, shown_text, whole_text
-from foveal.inspector.timeline.sent_request import InspectedRequest, sent_request
-from foveal.inspector.timeline.shown_statements import ShownStatements, statements_in
+from foveal.inspector.timeline.message_text import InspectedText, LogViews, TextPiece, shown_text, whole_text
+from foveal.inspector.timeline.sent_request import (
+    InspectedRequest,
+    ShownStatements,
+    sent_request,
+    statements_in,
+)
 from foveal.inspector.timeline.timeline import Timeline, ViewChange
+from foveal.web.event_stream import encode_struct
 
 MAX_EXPORT_CHARS: Final = 40_000_000
 """Characters of all texts of an exported file together."""
@@ -50,6 +63,11 @@ MIN_EXPORTED_TEXT_CHARS: Final = 200
 MAX_EXPORTED_REQUEST_BYTES: Final = 5_000_000
 MAX_FRAGMENT_CHARS: Final = 5
 """Characters that can remain of a secret that a clip has cut."""
+EXPORT_NOTICE: Final = (
+    "An exported session without what looks like a secret. Check the rest before you share it."
+)
+_DATA: Final = f"data-{token_hex(16)}"
+"""Stands for the data until the page around them is written; no text of a session can contain it."""
 _FRAGMENT: Final = "[foveal: redacted part]"
 _EVENTS_PER_REPORT: Final = 200
 _SPOKEN: Final = (UserSaid, ModelSaid, ToolReturned, Instructed, Compacted, Pinned, Noted)
@@ -59,16 +77,17 @@ ReportExport = Callable[[int, int], None]
 """Called with the steps done and their total."""
 
 
+_LogStep: TypeAlias = tuple[Event, View, list[ViewChange]]
+"""An event, the view after it, and what it changed."""
+
+
 class RedactedLog(NamedTuple):
     """A log as it was recorded, and without what looks like a secret."""
 
     recorded: Sequence[Event]
     redacted: list[Event]
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing was replaced."""
-        return all(one.fact is other.fact for one, other in zip(self.recorded, self.redacted, strict=True))
+    is_clean: bool
+    """Whether nothing was replaced."""
 
 
 class _FoldedData(NamedTuple):
@@ -102,22 +121,31 @@ class UncountedTexts:
 
 
 def export_data(
-    about: SessionAbout, log: RedactedLog, timeline: Timeline | None, report: ReportExport
+    about: SessionAbout,
+    log: RedactedLog,
+    timeline: Timeline | None,
+    report: ReportExport,
+    *,
+    counts: MessageCounts | None = None,
 ) -> dict[str, Any]:
     """Return what the page of an exported file reads. `timeline` is that of the log as it was recorded, if the
-    caller has it; `about` is redacted."""
+    caller has it; `counts` are stored with it; `about` is redacted."""
     max_chars = _text_limit(log.redacted)
-    if timeline is None or not log.is_clean or timeline.next != len(log.recorded):
-        builder = TimelineBuilder(inspected_settings(about))
-        builder.add(log.redacted)
+    builder = TimelineBuilder(inspected_settings(about), counts=counts if log.is_clean else None)
+    if timeline is None and log.is_clean:  # the usual case of the command: one fold makes both
+        made = _versions(log, builder.follow(log.recorded), max_chars, report)
         timeline = builder.document()
+    else:
+        if timeline is None or not log.is_clean or timeline.next != len(log.recorded):
+            builder.add(log.redacted)
+            timeline = builder.document()
+        made = _versions(log, _walk(log.recorded, timeline.changes), max_chars, report)
     timeline = msgspec.structs.replace(timeline, title=about.title, problems=about.problems, generation=0)
     texts = {
         event.handle: _cut(whole_text(event, max_chars=max_chars))
         for event in log.redacted
         if isinstance(event.fact, _SPOKEN)
     }
-    made = _versions(log, timeline, max_chars, report)
     return {
         "timeline": timeline,
         "texts": texts,
@@ -135,24 +163,24 @@ def redacted_log(events: Sequence[Event], report: ReportExport) -> RedactedLog:
         redacted.append(event if fact is event.fact else Event(event.seq, fact, event.at))
         if number % _EVENTS_PER_REPORT == 0:
             report(number, 2 * len(events))
-    return RedactedLog(events, redacted)
+    is_clean = all(one is other for one, other in zip(events, redacted, strict=True))
+    return RedactedLog(events, redacted, is_clean)
 
 
 # ── Versions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _versions(log: RedactedLog, timeline: Timeline, max_chars: int, report: ReportExport) -> _FoldedData:
-    wanted: defaultdict[int, list[ViewChange]] = defaultdict(list)
-    for change in timeline.changes:
-        if change.level in ("clipped", "masked") or (change.level == "full" and change.key[0] in "nm"):
-            wanted[change.at].append(change)
-    last = timeline.requests[-1].at if timeline.requests else -1
+def _versions(
+    log: RedactedLog, steps: Iterator[_LogStep], max_chars: int, report: ReportExport
+) -> _FoldedData:
+    sent = logged_requests(log.recorded)
+    last = sent[-1].at if sent else -1
     is_clean, count = log.is_clean, len(log.recorded)
     versions: dict[str, InspectedText] = {}
     requests: list[InspectedRequest] = []
     statements = ShownStatements(at=-1)
-    for number, (event, view) in enumerate(_walk(log.recorded)):
-        for change in wanted.get(event.seq, ()):
+    for number, (event, view, changes) in enumerate(steps):
+        for change in filter(_has_version, changes):
             text = shown_text(
                 log.recorded,
                 change.key,
@@ -187,8 +215,14 @@ def _statements(log: RedactedLog, view: View) -> ShownStatements:
     return msgspec.structs.replace(found, statements=tuple(map(redacted, found.statements)))
 
 
-def _walk(log: Sequence[Event]) -> Iterator[tuple[Event, View]]:
-    """Yield each event with the view after it, which the next one changes."""
+def _has_version(change: ViewChange) -> bool:
+    """Return whether a message is shown with another text than its own."""
+    return change.level in ("clipped", "masked") or (change.level == "full" and change.key[0] in "nm")
+
+
+def _walk(log: Sequence[Event], changes: Sequence[ViewChange]) -> Iterator[_LogStep]:
+    """Yield each event with the view after it, which the next one changes, and what it changed."""
+    changed = {at: list(group) for at, group in groupby(changes, key=attrgetter("at"))}
     meter = MessageTokens(UncountedTexts())
     view = View(meter)
     for number, event in enumerate(log):
@@ -196,7 +230,7 @@ def _walk(log: Sequence[Event]) -> Iterator[tuple[Event, View]]:
             view = fold(log[: number + 1], meter)
         else:
             view.advance(event)
-        yield event, view
+        yield event, view, changed.get(event.seq, [])
 
 
 def _without_fragments(text: InspectedText, log: RedactedLog) -> InspectedText:
@@ -248,3 +282,73 @@ def _cut(text: InspectedText) -> InspectedText:
     left = text.chars - sum(len(part.text) for part in text.parts)
     note = TextPiece(kind="text", text=f"\n… {left:,} characters are left out of this file")
     return msgspec.structs.replace(text, parts=(*text.parts, note))
+
+
+# ── The page ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def export_html(
+    about: SessionAbout,
+    events: Sequence[Event],
+    *,
+    timeline: Timeline | None = None,
+    counts: MessageCounts | None = None,
+    report: ReportExport = lambda done, total: None,
+) -> bytes:
+    """Return the page as UTF-8. `timeline` is that of these events, if the caller has it, and `counts` are stored
+    with them."""
+    log = redacted_log(events, report)
+    about = _redacted(about)
+    data = json_for_html(export_data(about, log, timeline, report, counts=counts))
+    script, style = script_bundle(), style_bundle()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = [
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
+        element("meta", {"name": "referrer", "content": "no-referrer"}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("meta", {"name": "color-scheme", "content": "light dark"}),
+        element("title", {}, f"{session_title(about)} – Foveal"),
+        element("link", {"rel": "icon", "href": "data:,"}),
+        Html(f"<style>{style}</style>"),
+    ]
+    body = [
+        element("header", {"id": "head"}, *session_head(about, is_exported=True)),
+        element("p", {"class": "export-notice"}, EXPORT_NOTICE),
+        element("section", {"id": "scrubber", "aria-label": "Requests and events"}),
+        element(
+            "main",
+            {"id": "main"},
+            element("section", {"id": "log-view", "aria-label": "Log and view"}, events_table(log.redacted)),
+            element("aside", {"id": "panels", "aria-label": "Details"}),
+        ),
+        element("div", {"id": "status", "role": "status", "aria-live": "polite"}),
+        Html(f'<script type="application/json" id="foveal-data">{_DATA}</script>'),
+        Html(f'<script type="module">{script}</script>'),
+    ]
+    attributes = {"data-page": "session", "data-id": about.key, "data-offline": ""}
+    page = element("html", {"lang": "en"}, element("head", {}, *head), element("body", attributes, *body))
+    # The data are tens of megabytes: each element around them would copy them once more.
+    before, after = f"<!doctype html>\n{page}\n".encode().split(_DATA.encode())
+    return b"".join((before, data, after))
+
+
+def json_for_html(value: Any) -> bytes:
+    """Return JSON that can stand inside a script element: no character of it begins a tag."""
+    return encode_struct(value).replace(b"<", b"\\u003c").replace("\u2028".encode(), b"\\u2028")
+
+
+def _redacted(about: SessionAbout) -> SessionAbout:
+    return msgspec.structs.replace(
+        about,
+        title=scrub(about.title),
+        place="",
+        problems=tuple(scrub(problem) for problem in about.problems),
+    )
+
+
+def _hash(code: str) -> str:
+    return f"sha256-{b64encode(sha256(code.encode()).digest()).decode()}"

@@ -16,13 +16,13 @@ import msgspec
 
 from foveal.core.log.events import Event
 from foveal.core.log.original_text import original_text
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.inspector.sessions.source import MAX_PART_EVENTS, LogEnd, SessionAbout, SessionReader
-from foveal.inspector.timeline.log_views import LogViews
+from foveal.inspector.timeline.message_text import LogViews
 from foveal.inspector.timeline.timeline import Timeline
 
 if TYPE_CHECKING:  # they load the engine, which the first page does not need
-    from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
-    from foveal.inspector.timeline.rows import TimelineRows
+    from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder, TimelineRows
 
 MAX_OPEN_LOGS: Final = 16
 """Logs that stay in memory after their last use."""
@@ -68,7 +68,12 @@ class OpenLog:
 
     async def snapshot(self) -> LogSnapshot:
         """Return all events up to now, with the views that are kept of them."""
-        return await self._read(lambda builder: LogSnapshot(list(builder.log), self._views))
+
+        async def work() -> LogSnapshot:
+            await self._load()
+            return LogSnapshot(list(self._events), self._views)
+
+        return await self._alone(work)
 
     async def timeline(self, first: int = 0) -> Timeline:
         """Return the timeline from event `first` on."""
@@ -104,17 +109,16 @@ class OpenLog:
         return self._outline
 
     def _make_outline(self) -> Timeline:
-        from foveal.inspector.timeline.builder import timeline_outline
-        from foveal.inspector.timeline.rows import TimelineRows
+        from foveal.inspector.timeline.builder import TimelineRows, timeline_outline
 
         self._rows = self._rows or TimelineRows()
         return timeline_outline(self.reader.about.key, self._events, self._rows)
 
-    def _make_builder(self) -> TimelineBuilder:
+    def _make_builder(self, counts: MessageCounts | None) -> TimelineBuilder:
         """Return a timeline without events. It loads the vocabulary of the model."""
         from foveal.inspector.timeline.builder import TimelineBuilder
 
-        return TimelineBuilder(inspected_settings(self.reader.about), row_maker=self._rows)
+        return TimelineBuilder(inspected_settings(self.reader.about), counts=counts, row_maker=self._rows)
 
     async def _read(self, make: Callable[[TimelineBuilder], T]) -> T:
         """Return what `make` makes of the log up to now, in a thread."""
@@ -139,7 +143,7 @@ class OpenLog:
         await self._load()
         builder = self._builder
         if builder is None:
-            builder = await asyncio.to_thread(self._make_builder)
+            builder = await asyncio.to_thread(self._make_builder, await self.reader.counts())
         new = self._events[len(builder.log) :]
         for start in range(0, len(new), MAX_PART_EVENTS):
             await asyncio.to_thread(builder.add, new[start : start + MAX_PART_EVENTS])

@@ -1,7 +1,9 @@
 """Pages of the inspector as HTML: overview, session, login and errors.
 
 The modules in `static/` replace what is rendered here. Without JavaScript it is all there is, so it can be read.
-Text of a session reaches a page only through `html_elements`, and every text is bounded.
+Every string that is not `Html` is escaped in one place, `escaped`, and every text of a session is bounded.
+Characters that cannot be seen or that turn the direction of text are shown as their codes, and lone surrogates too,
+so a page is always valid UTF-8.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
+from html import escape
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from foveal.core.log.events import Event, handle, kind
-from foveal.core.wire.safe_print import one_line
-from foveal.inspector.html_elements import Html, element, escaped, joined
+from foveal.core.wire.safe_print import one_line, readable
 from foveal.inspector.sessions.source import SessionAbout, SessionPage, SessionRow
 from foveal.inspector.static_files import LOGIN_SCRIPT, MAIN_SCRIPT, style_names
 from foveal.inspector.timeline.event_sentences import event_sentence
@@ -33,6 +35,33 @@ _NO_SCRIPT: Final = (
 _EMPTY_OVERVIEW: Final = (
     "There are no sessions here: start one with foveal chat, or name a file, as in foveal inspect PATH."
 )
+
+
+_VOID_ELEMENTS: Final = frozenset({"input", "link", "meta"})
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def escaped(text: str) -> Html:
+    """Return text as HTML; `Html` stays as it is."""
+    return text if isinstance(text, Html) else Html(escape(readable(text), quote=True))
+
+
+def element(name: str, attributes: dict[str, str] | None = None, *children: str) -> Html:
+    """Return an element; attributes and children that are not `Html` are escaped."""
+    written = "".join(f' {key}="{escaped(value)}"' for key, value in (attributes or {}).items())
+    if name in _VOID_ELEMENTS:
+        return Html(f"<{name}{written}>")
+    return Html(f"<{name}{written}>{''.join(map(escaped, children))}</{name}>")
+
+
+def joined(*parts: str) -> Html:
+    """Return the parts one after the other."""
+    return Html("".join(map(escaped, parts)))
 
 
 @cache

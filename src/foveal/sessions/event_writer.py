@@ -359,7 +359,7 @@ class EventWriter:
         if engine.view.expansions or not 0 < len(engine.view.seqs) <= MAX_CHECKPOINT_EVENTS:
             return
         needed = needed_seqs(engine.view) | {engine.opened_seq}
-        state = engine.state()
+        state = replace(engine.state(), counts=engine.view.meter.counts())
         checkpoint = Checkpoint(seq=state.seq, needed=tuple(sorted(needed)), state=msgspec.json.encode(state))
         with suppress(StoreError):  # a checkpoint is a cache: without it, opening takes longer
             await self.store.keep_checkpoint(self.id, checkpoint)

@@ -145,7 +145,7 @@ class Engine:
             for event in self.log:
                 self._learn(event, self._units(event))
         else:
-            self._resume(state, MessageTokens(counter))
+            self._resume(state, MessageTokens(counter, state.counts))
         self.next_seq: int = 1 + max(self.log[-1].seq if self.log else -1, -1 if state is None else state.seq)
         opened = ((event.fact, event.seq) for event in reversed(self.log) if isinstance(event.fact, Opened))
         self.opened: Opened

@@ -53,6 +53,7 @@ from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.policies import Moment
 from foveal.core.tokens.calibration import Calibration
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.core.view.checkpoint import ViewCheckpoint
 
 RECENT_TURNS: Final = 5
@@ -207,6 +208,8 @@ class EngineState(
     past_calls: PastCalls = PastCalls()
     record: dict[str, Any] = {}
     """The fields of `CompactionHealth` and of `ProviderLimits`, in one object."""
+    counts: MessageCounts | None = None
+    """Units of the messages up to `seq`; None in checkpoints that were written before they were stored."""
 
     def __post_init__(self) -> None:
         self.compaction_health()  # raises `ValidationError` if another version wrote something else
@@ -248,3 +251,17 @@ class AwaitedAnswer:
             return self._is_outdated
         self._is_outdated = self._is_outdated or type(fact) not in _UNSEEN
         return False
+
+
+class _StateCounts(msgspec.Struct, frozen=True):
+    """The part of a state that a reader of the whole log needs."""
+
+    counts: MessageCounts | None = None
+
+
+def stored_counts(state: bytes) -> MessageCounts | None:
+    """Return the counts in the state of a checkpoint; None if it has none, or is damaged."""
+    try:
+        return msgspec.json.decode(state, type=_StateCounts).counts
+    except msgspec.DecodeError:
+        return None

@@ -5,7 +5,7 @@ The ranges of a set do not overlap, in any order. Each function takes O((n + m) 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TypeAlias
@@ -62,9 +62,6 @@ def _met_ranges(
 ) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
     """Yield each range of `one` with the ranges of `other` that it meets, in ascending order."""
     ordered = sorted(other)
-    ends = [last for _, last in ordered]
+    starts, ends = [first for first, _ in ordered], [last for _, last in ordered]
     for low, high in one:
-        begin = end = bisect_left(ends, low)
-        while end < len(ordered) and ordered[end][0] <= high:
-            end += 1
-        yield low, high, ordered[begin:end]
+        yield low, high, ordered[bisect_left(ends, low) : bisect_right(starts, high)]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 from msgspec.structs import replace
 
 from foveal.core.log.events import AnyFact
@@ -286,11 +286,15 @@ def _is_json(text: str) -> bool:
 # ── Facts ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_WITHOUT_TEXT: Final = frozenset({int, float, bool, type(None), UnsetType})
+"""Types of most fields."""
+
+
 def _redact_struct(value: T) -> T:
     changed = {}
     for name in cast(Any, value).__struct_fields__:
-        if name not in REFERENCE_FIELDS:
-            old = getattr(value, name)
+        old = getattr(value, name)
+        if old and type(old) not in _WITHOUT_TEXT and name not in REFERENCE_FIELDS:
             new = _redact_value(old, arguments=name == "arguments")
             if new is not old:
                 changed[name] = new
@@ -305,6 +309,8 @@ def _redact_value(value: Any, *, arguments: bool = False) -> Any:
         scrubbed = scrub_json(text)
         return value if scrubbed is text else Raw(scrubbed.encode("utf-8", "surrogateescape"))
     if isinstance(value, tuple):
+        if _WITHOUT_TEXT.issuperset(map(type, value)):  # the seqs that a summary keeps
+            return value
         new = tuple(map(_redact_value, value))
         return value if all(a is b for a, b in zip(new, value, strict=True)) else new
     return _redact_struct(value) if isinstance(value, msgspec.Struct) else value

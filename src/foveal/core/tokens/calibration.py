@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -181,17 +181,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             return self
         total, rest = self.beyond_spans, units
         first, last, ratio = 0, -1, 0.0
+        ends = [span.until for span in self.spans]
         for seq, size in shown:
             if not first <= seq < last:  # consecutive messages are mostly of one span
-                first, last, ratio = self._span_of(seq)
+                first, last, ratio = self._span_of(seq, ends)
             total += size * ratio
             rest -= size
         tokens = round(total + rest * self.spans[0].ratio)
         return msgspec.structs.replace(self, at_units=units, at_tokens=max(1, tokens))
 
-    def _span_of(self, seq: int) -> tuple[int, int, float]:
-        """Return the first seq, the seq after the last, and the ratio of the span with an event."""
-        place = bisect_right(self.spans, seq, key=lambda span: span.until)
+    def _span_of(self, seq: int, ends: Sequence[int]) -> tuple[int, int, float]:
+        """Return the first seq, the seq after the last, and the ratio of the span with an event. `ends` are those
+        of all spans."""
+        place = bisect_right(ends, seq)
         first = self.spans[place - 1].until if place else 0
         if place == len(self.spans):
             return first, seq + 1, self.ratio

@@ -42,6 +42,8 @@ Cut = Callable[[str, int], tuple[str, int]]
 MIN_KEPT_CHARS: Final = 1_000
 MAX_KEPT_CHARS: Final = 200_000
 """The last text within these lengths is kept with its count."""
+ESTIMATE_VERSION: Final = "1"
+"""Raised when the estimate of a text changes: stored counts of another version are not used."""
 _SLICES: Final = 64
 _GROWTH: Final = 8
 _PROBE_CHARS: Final = 256
@@ -116,8 +118,10 @@ class Counter(Protocol):
 class FunctionCounter:
     """A counter around a function that counts one text; at most `limit` characters are counted."""
 
-    def __init__(self, name: str, measure: Measure, *, exact: bool, limit: int) -> None:
+    def __init__(self, name: str, measure: Measure, *, exact: bool, limit: int, version: str = "") -> None:
+        """`version` changes when the function counts otherwise; without it, counts are not stored."""
         self.name = name
+        self.version: str = version
         self.exact = exact
         self._measure = measure
         self._limit = limit
@@ -164,7 +168,8 @@ class Exact(FunctionCounter):
     """Counts with one of toktok's vocabularies; needs the extra `foveal[exact]`."""
 
     def __init__(self, encoding: str = "o200k_base") -> None:
-        super().__init__(encoding, _toktok(encoding), exact=True, limit=2_000_000)
+        version = getattr(_load("toktok", name=encoding, install='"foveal[exact]"'), "__version__", "")
+        super().__init__(encoding, _toktok(encoding), exact=True, limit=2_000_000, version=version)
         self._toktok_cut = _toktok_cut(encoding)
 
     def head(self, text: str, tokens: int) -> int:
@@ -235,7 +240,13 @@ class Estimate(FunctionCounter):
     """Counts by character classes, without a dependency."""
 
     def __init__(self) -> None:
-        super().__init__("estimate", _estimate_tokens, exact=False, limit=100_000)
+        super().__init__("estimate", _estimate_tokens, exact=False, limit=100_000, version=ESTIMATE_VERSION)
+
+
+def counter_stamp(counter: Counter) -> str:
+    """Return the name and the version of a counter, by which stored counts are recognised; "" if it has none."""
+    version = getattr(counter, "version", "")
+    return f"{counter.name} {version}" if version else ""
 
 
 def counter(name: str = "auto", *, model: str = "") -> Counter:

@@ -6,10 +6,11 @@ tokens that the provider reports.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Set
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from foveal.core.log.events import (
     DIALOGUE_TYPES,
@@ -28,8 +29,12 @@ from foveal.core.log.events import (
     parts,
     unraw,
 )
-from foveal.core.tokens.counter import Counter
+from foveal.core.tokens.counter import Counter, counter_stamp
 
+MAX_STORED_COUNTS: Final = 16_384
+"""The newest events whose units a checkpoint has: it does not grow further with the session."""
+COUNTING_VERSION: Final = 1
+"""Raised when the units of the same message change: stored counts of another version are not used."""
 PER_MESSAGE: Final = 4
 """Units of role and separators, which every chat template adds to a message."""
 PER_CALL: Final = 6
@@ -42,12 +47,27 @@ COUNTED_TYPES: Final = DIALOGUE_TYPES | {Instructed, ForeignSummary}
 """The types of `CountedFact`."""
 
 
+class MessageCounts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Units of consecutive events, as a checkpoint stores them. The field names are stored data."""
+
+    counter: str
+    """What has counted: the version of the rules, the vocabulary and its version."""
+    first: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    units: tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...] = ()
+    """For each event from `first` on; 0 if it is no message or was not counted."""
+
+
 class MessageTokens:
     """Counts facts with one counter. The cache key is the seq, so no event is counted twice."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counter, known: MessageCounts | None = None) -> None:
+        """`known` are counts of the same log; those of another counter are not used."""
         self.counter = counter
-        self._facts: dict[int, int] = {}
+        self._facts = array("I")
+        """By seq; 0 for an event that was not counted. Four bytes for each event, so all of a session stay."""
+        if known is not None and known.counter == self._stamp:
+            self._facts.frombytes(bytes(known.first * self._facts.itemsize))
+            self._facts.extend(known.units)
         self._texts: dict[tuple[int, int, int], int] = {}
 
     def message(self, seq: int, fact: CountedFact) -> int:
@@ -55,10 +75,27 @@ class MessageTokens:
         if seq < 0:
             # The notice of dropped messages is no event: after a revert, the same drop shows other numbers.
             return self._measure(fact)
-        known = self._facts.get(seq)
-        if known is None:
-            known = self._facts[seq] = self._measure(fact)
-        return known
+        facts = self._facts
+        if seq < len(facts) and (known := facts[seq]):
+            return known
+        units = self._measure(fact)
+        if seq >= len(facts):
+            facts.frombytes(bytes((seq + 1 - len(facts)) * facts.itemsize))
+        facts[seq] = units
+        return units
+
+    def counts(self) -> MessageCounts | None:
+        """Return what is known of the newest events; None if the counter has no version, by which another process
+        knows whether it counts alike."""
+        if not self._stamp:
+            return None
+        first = max(0, len(self._facts) - MAX_STORED_COUNTS)
+        return MessageCounts(counter=self._stamp, first=first, units=tuple(self._facts[first:]))
+
+    @property
+    def _stamp(self) -> str:
+        stamp = counter_stamp(self.counter)
+        return f"{COUNTING_VERSION} {stamp}" if stamp else ""
 
     def text(self, owner: int, target: int, part: int, text: str) -> int:
         """Return the units of a text that event `owner` shows in place of a part of event `target`."""
@@ -79,13 +116,12 @@ class MessageTokens:
         return known
 
     def keep_only(self, seqs: Set[int]) -> None:
-        """Keep only the counts of these events."""
-        self._facts = {seq: units for seq, units in self._facts.items() if seq in seqs}
+        """Keep only the counts of these events; those of whole messages take little, and stay."""
         self._texts = {key: units for key, units in self._texts.items() if key[1] in seqs or key[1] < 0}
 
     def forget_from(self, seq: int) -> None:
         """Drop the counts of events from `seq` on, because other events will get these seqs."""
-        self._facts = {key: units for key, units in self._facts.items() if key < seq}
+        del self._facts[max(seq, 0) :]
         self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
 
     def _measure(self, fact: CountedFact) -> int:

@@ -445,6 +445,7 @@ class Step:
         "slots",
         "units",
         "utterance",
+        "version",
     )
 
     def __init__(
@@ -477,6 +478,8 @@ class Step:
         """The messages as they were last rendered; None when the step changed since."""
         self.rendered_by: Wire | None = None
         """The dialect of these messages; None when there are none."""
+        self.version: int = 0
+        """How often the step has changed."""
 
     @property
     def is_pinned(self) -> bool:
@@ -579,6 +582,7 @@ class Step:
         """Forget the units and the rendered messages: the step has changed."""
         self.units = None
         self.rendered = self.rendered_by = None
+        self.version += 1
 
     def retire(self) -> None:
         """Set the units to 0, because the step has left the view."""

@@ -3,6 +3,10 @@
 sessions = SessionCollection(default_sources())
 page = await sessions.rows(query="flaky test")
 reader = await sessions.open(page.rows[0].key)
+
+The reader of a session follows it while it grows: a store is asked for its end, and a transcript is read again when
+its file has changed. The longer a look takes, the longer a follower rests after it, so that a large file that grows
+does not keep a processor busy.
 """
 
 from __future__ import annotations
@@ -10,21 +14,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count, islice
+from operator import eq
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from foveal.core.engine.state import stored_counts
 from foveal.core.log.events import Event, Opened
 from foveal.core.tokens.counter import counter
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.core.wire.safe_print import one_line
-from foveal.errors import FovealError
-from foveal.inspector.sessions.reader import POLL_S, REST_PER_WORK, ArchivedSession
+from foveal.errors import FovealError, UnknownSession
 from foveal.inspector.sessions.rows import SessionRows, bare_row
 from foveal.inspector.sessions.source import (
+    MAX_PART_EVENTS,
+    ActionResult,
+    LogEnd,
+    NotWritable,
+    OfferedWriter,
     SessionAbout,
+    SessionAction,
     SessionChanges,
     SessionMissing,
     SessionPage,
@@ -32,6 +44,7 @@ from foveal.inspector.sessions.source import (
 )
 from foveal.recall.archive import Archive, ArchiveSource, TranscriptSource
 from foveal.recall.archive.listing import ListedSession, SessionList, sessions_named
+from foveal.recall.archive.source import RecallProblem, SessionLog
 
 if TYPE_CHECKING:
     from foveal.inspector.sessions.actions import SessionActor
@@ -47,6 +60,123 @@ MAX_KEPT_READERS: Final = 64
 _MAX_CURSOR_DIGITS: Final = 9
 MAX_ABOUT_AGE_S: Final = 5.0
 """Age of what is known of a session that is used again."""
+
+
+POLL_S: Final = 0.5
+"""Pause between two looks at a session that is followed."""
+REST_PER_WORK: Final = 5
+"""A follower rests at least this many times as long as its last look took."""
+
+
+class ArchivedSession:
+    """A session of an archive source."""
+
+    def __init__(
+        self,
+        listed: ListedSession,
+        about: SessionAbout,
+        *,
+        first: Event | None = None,
+        actor: SessionActor,
+        next_generation: Callable[[], int],
+    ) -> None:
+        self.entry: Final = listed.entry
+        self.source: Final = listed.source
+        self.first: Final = first
+        """The first event, as far as it is known."""
+        self._about = about
+        self._actor = actor
+        self._next_generation = next_generation
+        self._log: SessionLog | None = None
+        self._generation = 0
+        self._looking = asyncio.Lock()
+        self._looked_at = 0.0
+
+    @property
+    def about(self) -> SessionAbout:
+        return self._about
+
+    def set_about(self, about: SessionAbout) -> None:
+        """Replace what is known of the session."""
+        self._about = about
+
+    def begin_generation(self) -> None:
+        """Say that earlier events may be others now."""
+        self._generation = self._next_generation()
+
+    async def end(self, *, max_age: float = 0.0) -> LogEnd:
+        """Return where the log ends now, or ended up to `max_age` seconds ago."""
+        log = await self._look(max_age)
+        return LogEnd(log.end, self._generation)
+
+    async def read(self, first: int, last: int) -> list[Event]:
+        return await self.pick(range(max(first, 0), min(last + 1, first + MAX_PART_EVENTS)))
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        log = self._log or await self._look()
+        wanted = [seq for seq in seqs if seq >= 0]
+        if wanted and max(wanted) >= log.end:
+            log = await self._look()
+        with _missing():
+            return await log.pick([seq for seq in wanted if seq < log.end])
+
+    async def counts(self) -> MessageCounts | None:
+        log = self._log or await self._look()
+        with _missing():
+            checkpoint = await log.checkpoint()
+        return None if checkpoint is None else stored_counts(checkpoint.state)
+
+    async def wait(self, after: LogEnd, *, timeout: float) -> LogEnd:
+        until = time.monotonic() + timeout
+        while True:
+            began = time.monotonic()
+            end = await self.end(max_age=POLL_S / 2)  # one look is enough for all who wait
+            now = time.monotonic()
+            if end != after or now >= until:
+                return end
+            await asyncio.sleep(min(max(POLL_S, REST_PER_WORK * (now - began)), until - now))
+
+    async def act(self, action: SessionAction) -> ActionResult:
+        if refusal := self._actor.refusal(self.source):
+            raise NotWritable(refusal)
+        return await self._actor.act(self.source, self.entry.key, action)
+
+    async def writers(self) -> tuple[OfferedWriter, ...]:
+        return await self._actor.writers()
+
+    async def _look(self, max_age: float = 0.0) -> SessionLog:
+        """Return the log as it is now, or was up to `max_age` seconds ago."""
+        async with self._looking:
+            if self._log is not None and time.monotonic() - self._looked_at < max_age:
+                return self._log
+            looked_at = time.monotonic()
+            with _missing():
+                log, before = await self.source.open(self.entry), self._log
+            if log is not before and not await _continues(before, log):
+                self.begin_generation()
+            self._log, self._looked_at = log, looked_at
+            return log
+
+
+async def _continues(before: SessionLog | None, log: SessionLog) -> bool:
+    """Return whether all events that `before` had are the same in `log`."""
+    if before is None:
+        return log.is_append_only
+    if log.end < before.end:
+        return False
+    if log.is_append_only:
+        return True
+    seqs = range(before.end)
+    return await asyncio.to_thread(eq, await before.pick(seqs), await log.pick(seqs))
+
+
+@contextmanager
+def _missing() -> Iterator[None]:
+    """Raise `SessionMissing` for a session that does not exist any more."""
+    try:
+        yield
+    except (UnknownSession, RecallProblem) as problem:
+        raise SessionMissing(str(problem)) from None
 
 
 def _store_actor() -> SessionActor:

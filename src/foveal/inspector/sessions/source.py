@@ -17,6 +17,7 @@ import msgspec
 
 from foveal.core.engine.operations import OperationName, OperationRequest
 from foveal.core.log.events import Event
+from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.errors import FovealError
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
 
@@ -176,6 +177,10 @@ class SessionReader(Protocol):
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
         """Return single events, ascending; those that do not exist are left out."""
+        ...
+
+    async def counts(self) -> MessageCounts | None:
+        """Return the units of messages that are stored with the session, if there are any."""
         ...
 
     async def wait(self, after: LogEnd, *, timeout: float) -> LogEnd:

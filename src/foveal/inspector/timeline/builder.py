@@ -2,17 +2,22 @@
 
 The engine takes over each event of the log, as it did when the session was recorded: it folds the view, learns how
 the provider counts and what its limits are, and sums the costs. The builder only notes what each event changed.
+
+An outline of a long log and its timeline need the same rows, so each one is made once. The timeline adds the size,
+and whether the text of a result reports a failure.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from foveal.core.compaction.ledger.call_reader import read_call
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.settings import recorded_window
 from foveal.core.log.events import (
@@ -22,24 +27,36 @@ from foveal.core.log.events import (
     CompactionFailed,
     Dropped,
     Event,
+    Expanded,
     Masked,
     ModelSaid,
     Opened,
+    Pinned,
+    Reverted,
+    Rewound,
+    Superseded,
+    ToolReturned,
     Used,
+    calls_of,
     handle,
+    kind,
 )
+from foveal.core.log.original_text import original_text
 from foveal.core.models.budget import Caps
 from foveal.core.models.model import model
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.tokens.counter import Counter, FunctionCounter
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.tokens.message_tokens import CountedFact, MessageCounts, MessageTokens
 from foveal.core.view.fold import EffectiveLog
+from foveal.core.view.text_facts import reports_failure
+from foveal.core.view.view import View
+from foveal.core.wire.safe_print import one_line
+from foveal.inspector.timeline.event_sentences import event_sentence
 from foveal.inspector.timeline.reduction_cards import ReductionCards
 from foveal.inspector.timeline.request_rows import RequestRows, RequestSize, key_seq
-from foveal.inspector.timeline.rows import TimelineRows
 from foveal.inspector.timeline.timeline import Prices, Timeline, TimelineRow, ViewChange
-from foveal.inspector.timeline.view_tracker import ViewTracker
+from foveal.inspector.timeline.view_tracker import ViewTracker, fact_category
 
 _at = attrgetter("at")
 _CARDS: Final = (Clipped, Masked, Dropped, Compacted, CompactionFailed)
@@ -64,6 +81,76 @@ class InspectedSettings(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
+class TimelineRows:
+    """Makes the rows of one log; each event is asked for in order, or was asked for before."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, TimelineRow] = {}
+        self._calls: dict[str, tuple[int, str, str]] = {}
+        """The newest calls by id: the event, the tool and the file."""
+
+    def row(self, event: Event) -> TimelineRow:
+        """Return the row of an event."""
+        known = self._rows.get(event.seq)
+        if known is None:
+            known = self._rows[event.seq] = self._made(event)
+        return known
+
+    def sized_row(self, event: Event, meter: MessageTokens) -> TimelineRow:
+        """Return the row of an event with all that it has."""
+        row, fact = self.row(event), event.fact
+        if not isinstance(fact, CountedFact):
+            return row
+        failed = row.failed or (isinstance(fact, ToolReturned) and reports_failure(original_text(fact)))
+        return replace(row, units=meter.message(event.seq, fact), failed=failed)
+
+    def _made(self, event: Event) -> TimelineRow:
+        fact = event.fact
+        tool, path, call = "", "", -1
+        if isinstance(fact, ModelSaid):
+            tool, path = self._note_calls(event.seq, fact)
+        elif isinstance(fact, ToolReturned):
+            call, tool, path = self._calls.get(fact.call_id, (-1, one_line(fact.name), ""))
+        return TimelineRow(
+            seq=event.seq,
+            kind=kind(fact),
+            category=fact_category(fact),
+            at=event.at,
+            preview=event_sentence(fact),
+            chars=len(original_text(fact)),
+            tool=tool,
+            path=path,
+            call=call,
+            failed=isinstance(fact, ToolReturned) and fact.error,
+            target=_target(fact),
+        )
+
+    def _note_calls(self, seq: int, fact: ModelSaid) -> tuple[str, str]:
+        """Remember the calls of an answer; return the tool and the file of the first one."""
+        first = ("", "")
+        for _, call in calls_of(fact.content):
+            touched = read_call(call).touched
+            path = one_line(touched[0][0]) if touched else ""
+            tool = one_line(call.name)
+            self._calls[call.id] = (seq, tool, path)
+            first = first if first[0] else (tool, path)
+        return first
+
+
+def _target(fact: AnyFact) -> int:
+    match fact:
+        case Reverted(target=target) | Clipped(target=target) | Superseded(target=target):
+            return target
+        case Rewound(to=to):
+            return to
+        case Pinned(target=target) if target is not None:
+            return target
+        case Expanded(first=first):
+            return first
+        case _:
+            return -1
+
+
 class TimelineBuilder:
     """The timeline of one session."""
 
@@ -72,12 +159,15 @@ class TimelineBuilder:
         settings: InspectedSettings,
         *,
         counter: Counter | None = None,
+        counts: MessageCounts | None = None,
         row_maker: TimelineRows | None = None,
     ) -> None:
-        """Without `counter`, the vocabulary of the model counts; `row_maker` may have rows of this log."""
+        """Without `counter`, the vocabulary of the model counts; `counts` are stored with this log, and `row_maker`
+        may have rows of it."""
         self._settings = settings
         self._row_maker = row_maker if row_maker is not None else TimelineRows()
         self._given_counter = counter
+        self._counts = counts
         self._window = settings.window
         self._start(settings.model)
         self._origin = ""
@@ -104,7 +194,14 @@ class TimelineBuilder:
         for event in events:
             self._add(event)
 
-    def _add(self, event: Event) -> None:
+    def follow(self, events: Iterable[Event]) -> Iterator[tuple[Event, View, list[ViewChange]]]:
+        """Take over the next events; yield each with the view after it, which the next one changes, and what it
+        changed."""
+        for event in events:
+            changes = self._add(event)
+            yield event, self._engine.view, changes
+
+    def _add(self, event: Event) -> list[ViewChange]:
         self._choose_model(event.fact)
         fact, engine, tracker = event.fact, self._engine, self._tracker
         folded_again = engine.effective_log if engine.take_over(event) else None
@@ -124,6 +221,7 @@ class TimelineBuilder:
         self._requests.add(event, changes, self._size, model=engine.model, marked=shown)
         if isinstance(fact, ModelSaid):
             self._answered_at = event.seq
+        return changes
 
     def document(self, first: int = 0) -> Timeline:
         """Return the timeline from event `first` on."""
@@ -169,7 +267,8 @@ class TimelineBuilder:
         """Begin with a model, whose vocabulary counts."""
         found = model(name or "unknown", window=self._window)
         counter = self._given_counter or counter_for(found.name, "auto")
-        self._engine: Engine = Engine(found, PRESETS["off"], Caps(reserve=self._settings.reserve), counter)
+        view, caps = View(MessageTokens(counter, self._counts)), Caps(reserve=self._settings.reserve)
+        self._engine: Engine = Engine(found, PRESETS["off"], caps, counter, view=view)
         self._tracker: ViewTracker = ViewTracker(self._engine.log, self._engine.view)
 
     def _choose_model(self, fact: AnyFact) -> None:
@@ -221,5 +320,5 @@ def timeline_outline(session: str, log: Sequence[Event], rows: TimelineRows) -> 
         outline=True,
         next=log[-1].seq + 1 if log else 0,
         rows=tuple(map(rows.row, log)),
-        changes=tuple(msgspec.structs.replace(change, units=0) for change in changes),
+        changes=tuple(replace(change, units=0) for change in changes),
     )

@@ -49,7 +49,7 @@ from foveal.core.view.view import View
 from foveal.core.wire.event_text import readable_text
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import UnknownHandle
-from foveal.inspector.timeline.log_views import LogViews
+from foveal.inspector.timeline.message_text import LogViews
 
 LostKind: TypeAlias = Literal["rule", "request", "error", "path", "name"]
 

@@ -5,13 +5,18 @@
 2. Keys name messages as in the timeline: `e12` is an event, `n40` the notice of dropped messages since e40, and
    `m12.0` the synthetic result of the first call of e12.
 3. A text may have megabytes: `start` and `max_chars` select a window of it, counted over all parts together.
+4. Panels of a page ask several questions about one point, and each would fold the log from its beginning.
+   `LogViews` keeps the views that were asked for last.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
 from typing import Final
 
 import msgspec
@@ -308,3 +313,38 @@ def _missing_result(view: View, key: str, seq: int, place: int) -> tuple[Inspect
     slot = slots[place]
     text = InspectedText(key=key, kind="missing_result", role="tool", rule="the call has no recorded result")
     return text, slot.as_shown()
+
+
+# ── Views of a log ─────────────────────────────────────────────────────────────────────────────────────
+
+
+MAX_KEPT_VIEWS: Final = 4
+"""Two requests of a diff, and the requests before them, whose cache breakpoints are needed."""
+
+
+class LogViews:
+    """The views of one log at the events that were asked for last; for several threads.
+
+    A view stays valid while the log grows. Replace the object when earlier events change."""
+
+    def __init__(self) -> None:
+        self._views: OrderedDict[int, View] = OrderedDict()
+        # Steps keep what they were rendered to, so two threads must not use one view at the same time.
+        self._lock = RLock()
+
+    def keep(self, seq: int, view: View) -> None:
+        """Use this view as the one after event `seq`."""
+        with self._lock:
+            self._views[seq] = view
+
+    @contextmanager
+    def at(self, log: Sequence[Event], seq: int) -> Iterator[View]:
+        """Yield the view after event `seq`; other threads wait meanwhile. Raises `UnknownHandle`."""
+        with self._lock:
+            view = self._views.pop(seq, None)
+            if view is None:
+                view = view_at(log, seq)
+            self._views[seq] = view
+            if len(self._views) > MAX_KEPT_VIEWS:
+                self._views.popitem(last=False)
+            yield view

@@ -38,8 +38,7 @@ from foveal.core.log.events import (
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.request_text import common_prefix_chars
 from foveal.inspector.timeline.event_sentences import event_sentence
-from foveal.inspector.timeline.log_views import LogViews
-from foveal.inspector.timeline.message_text import log_until
+from foveal.inspector.timeline.message_text import LogViews, log_until
 from foveal.inspector.timeline.request_content import messages_one_by_one, request_content
 
 MAX_DIFFED_CHARS: Final = 200_000

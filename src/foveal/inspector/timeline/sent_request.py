@@ -1,9 +1,10 @@
-"""The request that was sent after an event, described for the inspector.
+"""The request that was sent after an event, and where it shows the user's statements.
 
 1. The messages, the system text and the tools are those of `request_content`. Sampling parameters, headers and the
    client's own fields are not in the log; `note` says so.
 2. `curl` is a command that sends the request. Its address is the provider's, never one from the log, and no text of
    the log is read by the shell.
+3. `shown_statements` says of each statement whether it holds or was replaced.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from urllib.parse import quote as quote_url
 
 import msgspec
 
-from foveal.core.log.events import Event, raw
+from foveal.core.engine.user_statements import UserStatement, list_statements, unseen
+from foveal.core.log.events import Event, UserSaid, raw
 from foveal.core.models.model import DEFAULT_MAX_OUTPUT
+from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import ProviderMessage
-from foveal.inspector.timeline.log_views import LogViews
+from foveal.core.view.view import View
+from foveal.inspector.timeline.message_text import LogViews, log_until
 from foveal.inspector.timeline.request_content import (
     REQUEST_DIALECTS,
     RequestContent,
@@ -165,3 +169,42 @@ def _endpoint(content: RequestContent) -> tuple[str, list[str]]:
             variables = (*service.key_variables, *service.optional_key_variables)
             headers = [f'"authorization: Bearer ${variables[0]}"', json_type]
             return f"{service.url.rstrip('/')}/{path}", headers
+
+
+# ── Statements of the user ─────────────────────────────────────────────────────────────────────────────
+
+
+MAX_SHOWN_STATEMENTS: Final = 2_000
+"""Statements that a page gets: those that hold and are shown nowhere come first, then the newest."""
+
+
+class ShownStatements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the user said up to an event."""
+
+    at: int
+    """The newest event of the request that was looked at."""
+    statements: tuple[UserStatement, ...] = ()
+    """Oldest first."""
+    left_out: int = 0
+    """Further statements that are not listed."""
+
+
+def shown_statements(log: Sequence[Event], *, at: int, views: LogViews) -> ShownStatements:
+    """Return the statements up to event `at`, and where the request after it shows them. Raises `UnknownHandle`."""
+    until = log_until(log, at)
+    with views.at(log, at) as view:
+        return statements_in(until, view)
+
+
+def statements_in(log: Sequence[Event], view: View) -> ShownStatements:
+    """Return the statements of a log; `view` is the one after its last event."""
+    said = [event for event in effective_events(log) if isinstance(event.fact, UserSaid)]
+    found = list_statements(said, view)
+    listed = found
+    if len(found) > MAX_SHOWN_STATEMENTS:
+        lost = set(unseen(found))
+        places = sorted(range(len(found)), key=lambda place: (found[place] not in lost, -place))
+        listed = tuple(found[place] for place in sorted(places[:MAX_SHOWN_STATEMENTS]))
+    return ShownStatements(
+        at=log[-1].seq if log else -1, statements=listed, left_out=len(found) - len(listed)
+    )

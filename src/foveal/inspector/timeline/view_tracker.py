@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -53,6 +53,10 @@ _IN_VIEW: Final = ("full", "clipped", "masked")
 _MESSAGES: Final = (UserSaid, ModelSaid, ToolReturned, Instructed)
 
 
+_StepState: TypeAlias = tuple[int, int, str, bool]
+"""Version, place and kind of a step, and whether it is the newest: it shows the same while these stay."""
+
+
 class _Shown(NamedTuple):
     """How the request shows a message."""
 
@@ -83,6 +87,8 @@ class ViewTracker:
         """Steps with calls that wait for a result, by seq: no message came after them."""
         self._visible_states: dict[int, tuple[tuple[object, ...], _Shown]] = {}
         """How messages are shown, by seq, each with what that was made of: a cut changes few of them."""
+        self._step_items: dict[Step, tuple[_StepState, tuple[tuple[str, _Shown], ...]]] = {}
+        """What the steps of the view showed at the last comparison: most are as they were."""
         self.marked: dict[int, None] = {}
         """Messages with a cache mark of the client, by seq, in the order in which they got it."""
 
@@ -310,16 +316,25 @@ class ViewTracker:
             category, units = instruction_category(shown.fact), shown.units(self._meter)
             yield handle(shown.seq), _Shown("full", category, units, place=0)
         newest = view.steps[-1] if view.steps else None
+        known, self._step_items = self._step_items, {}
         for step in view.steps:
-            if step is view.notice:
-                notice = self._visible(step, step.utterance)
-                yield f"n{-1 - step.utterance.seq}", notice._replace(place=step.seq)
-                continue
-            for shown in step.shown_messages():
-                yield handle(shown.seq), self._visible(step, shown)
-            if step is not newest:
-                for key, _ in _missing(step):
-                    yield key, self._no_result(step.seq)
+            state = (step.version, step.seq, step.kind, step is newest)
+            before = None if view.late_results or step.kind == "passed" else known.get(step)
+            if before is None or before[0] != state:
+                before = state, tuple(self._items_of(step, is_newest=step is newest))
+            self._step_items[step] = before
+            yield from before[1]
+
+    def _items_of(self, step: Step, *, is_newest: bool) -> Iterator[tuple[str, _Shown]]:
+        if step is self._view.notice:
+            notice = self._visible(step, step.utterance)
+            yield f"n{-1 - step.utterance.seq}", notice._replace(place=step.seq)
+            return
+        for shown in step.shown_messages():
+            yield handle(shown.seq), self._visible(step, shown)
+        if not is_newest:
+            for key, _ in _missing(step):
+                yield key, self._no_result(step.seq)
 
 
 def shown_because(shown: ShownMessage) -> tuple[int, str]:

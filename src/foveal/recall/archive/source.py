@@ -15,6 +15,7 @@ from foveal.core.log.events import AnyFact, Event, Opened, UserSaid, extras, tex
 from foveal.core.redaction import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
+from foveal.ports import Checkpoint
 from foveal.transcripts.transcript import TimedFact, derive_title
 
 SESSION_HANDLE_BYTES: Final = 5
@@ -101,6 +102,10 @@ class SessionLog(Protocol):
 
     async def skim(self, seqs: range) -> list[Event]:
         """Return these events for what they say beside their texts: long texts may be missing."""
+        ...
+
+    async def checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint of a session in a store, if it has one."""
         ...
 
 

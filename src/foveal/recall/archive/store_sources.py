@@ -20,7 +20,7 @@ import apsw
 
 from foveal.core.log.events import Event, Opened
 from foveal.errors import StoreUnusable
-from foveal.ports import SessionEnd, SessionInfo, Store
+from foveal.ports import Checkpoint, SessionEnd, SessionInfo, Store
 from foveal.recall.archive.source import (
     MAX_SOURCE_SESSIONS,
     RecallProblem,
@@ -36,7 +36,11 @@ from foveal.stores.compression import LinePacker
 from foveal.stores.sqlite import queries
 from foveal.stores.sqlite.connection import translate_errors
 from foveal.stores.sqlite.read_only import open_read_only
-from foveal.stores.sqlite.schema import STORE_APPLICATION_ID, check_database
+from foveal.stores.sqlite.schema import (
+    FIRST_VERSION_WITH_CHECKPOINTS,
+    STORE_APPLICATION_ID,
+    check_database,
+)
 
 if TYPE_CHECKING:
     from foveal.stores.postgres.connection import PostgresPool
@@ -73,6 +77,10 @@ class _StoredSource(ABC):
     async def skim(self, session: str, seqs: range) -> list[Event]:
         """Return events of a session; long texts may be missing."""
         return await self.pick(session, seqs)
+
+    @abstractmethod
+    async def checkpoint(self, session: str) -> Checkpoint | None:
+        """Return the checkpoint of a session, if it has one."""
 
     async def entries(self) -> list[SessionEntry]:
         infos = await self._list()
@@ -114,6 +122,9 @@ class StoreLog:
     async def skim(self, seqs: range) -> list[Event]:
         return await self._source.skim(self._session, seqs)
 
+    async def checkpoint(self) -> Checkpoint | None:
+        return await self._source.checkpoint(self._session)
+
 
 class StoreSource(_StoredSource):
     """The sessions of a store that this process has open."""
@@ -131,6 +142,9 @@ class StoreSource(_StoredSource):
 
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
         return await self.store.pick(session, seqs)
+
+    async def checkpoint(self, session: str) -> Checkpoint | None:
+        return await self.store.checkpoint(session)
 
 
 # ── SQLite ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,6 +177,13 @@ class SqliteSource(_StoredSource):
     async def skim(self, session: str, seqs: range) -> list[Event]:
         def work(db: apsw.Connection) -> list[Event]:
             return queries.skim(db, LinePacker(), queries.get_session(db, session).key, seqs)
+
+        return await self._query(work)
+
+    async def checkpoint(self, session: str) -> Checkpoint | None:
+        def work(db: apsw.Connection) -> Checkpoint | None:
+            is_older = db.pragma("user_version") < FIRST_VERSION_WITH_CHECKPOINTS
+            return None if is_older else queries.checkpoint(db, session)
 
         return await self._query(work)
 

@@ -102,6 +102,9 @@ class TranscriptLog:
     async def skim(self, seqs: range) -> list[Event]:
         return await self.pick(seqs)
 
+    async def checkpoint(self) -> None:
+        """Return None: only a store has checkpoints."""
+
 
 class TranscriptSource:
     """Transcripts in a file, or in a folder and the folders below it."""

@@ -18,9 +18,12 @@ from foveal.ports import Checkpoint, SessionInfo
 from foveal.stores.compression import LinePacker
 from foveal.stores.sqlite import queries
 from foveal.stores.sqlite.connection import translate_errors
-from foveal.stores.sqlite.schema import ID_STRIDE, STORE_APPLICATION_ID, check_database
-
-_FIRST_VERSION_WITH_CHECKPOINTS: Final = 2
+from foveal.stores.sqlite.schema import (
+    FIRST_VERSION_WITH_CHECKPOINTS,
+    ID_STRIDE,
+    STORE_APPLICATION_ID,
+    check_database,
+)
 
 
 class ReadOnlySqliteStore:
@@ -55,7 +58,7 @@ class ReadOnlySqliteStore:
             return queries.stored_bytes(self._connection, key, range(first, last + 1))
 
     async def checkpoint(self, session: str) -> Checkpoint | None:
-        if self._version < _FIRST_VERSION_WITH_CHECKPOINTS:
+        if self._version < FIRST_VERSION_WITH_CHECKPOINTS:
             return None
         with translate_errors(self.path):
             return queries.checkpoint(self._connection, session)

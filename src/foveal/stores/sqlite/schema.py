@@ -120,6 +120,8 @@ MIGRATIONS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (
 """`MIGRATIONS[n]` turns a file of version n into one of version n + 1."""
 
 STORE_SCHEMA_VERSION: Final = len(MIGRATIONS)
+FIRST_VERSION_WITH_CHECKPOINTS: Final = 2
+"""An older file that is only read has no table for them."""
 
 
 def check_header(path: str) -> None:
