@@ -629,8 +629,8 @@ class UnrelatedConversation(PicklableError, UserWarning):
     def __init__(self, recorded: int) -> None:
         super().__init__(
             f"the messages have nothing in common with the {recorded:,} recorded one{'s' * (recorded != 1)}: a new "
-            "conversation begins, recall does not find the old one, and its pins are gone. Use one Context for each "
-            "conversation, or call `new_conversation()` first"
+            "conversation begins, recall does not find the old one, and its pins are gone. Use one Context for "
+            "each conversation, or call `new_conversation()` first"
         )
 
 

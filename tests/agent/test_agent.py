@@ -380,7 +380,8 @@ async def test_calls_left_by_a_dead_process_get_a_result_before_the_next_request
         await here.session.append(UserSaid(content="go"), ModelSaid(content=calls))
         assert await here.session.open_calls() == list(calls)
         await here.agent.resume()
-        assert [fact.content for fact in await here.facts(ToolReturned)] == [missing_result("the process ended")] * 2
+        results = [fact.content for fact in await here.facts(ToolReturned)]
+        assert results == [missing_result("the process ended")] * 2
         assert await here.session.open_calls() == []
         events = [event async for event in here.agent.answer()]
         assert isinstance(events[-1], TurnFinished)
