@@ -237,8 +237,8 @@ def opened_fact(
 
 def opens_anew(opened: Opened, before: Opened) -> bool:
     """Return whether a session continues with another model or policy, or with another setting for its thinking.
-    Another window alone is not recorded, and another reserve only with the next fact (`recorded_reserve`): a session
-    that is only looked at does not change."""
+    Another window alone is not recorded, and another reserve only with the next fact: a session that is only looked
+    at does not change."""
     bindings = (extras(fact.settings).get(BINDING_SETTING) for fact in (opened, before))
     return (opened.model, opened.policy) != (before.model, before.policy) or len(set(bindings)) > 1
 
