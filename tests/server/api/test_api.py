@@ -545,7 +545,7 @@ def test_a_compaction_is_reported_and_undone(client: httpx.Client, session: str)
     assert client.get(f"{session}/events/{done['handle']}").json()["event"]["kind"] == "compacted"
     assert client.get(f"{session}/events/e5").json()["shown"]["by"] == done["handle"]
     undone = client.post(f"{session}/undo").json()
-    assert undone == {"handle": done["handle"], "kind": "compacted"}
+    assert undone == {"handle": done["handle"], "kind": "compacted", "warning": ""}
     assert client.get(f"{session}/context").json()["used"] == done["before"]
     problem(client.post(f"{session}/undo", json={"handle": "e9999"}), 422)
     problem(client.post(f"{session}/compact", json={"background": True}), 503)
@@ -612,7 +612,7 @@ def test_a_message_is_dropped_and_shown_again(client: httpx.Client, session: str
     assert dropped.status_code == 200
     shown = client.get(f"{session}/events/{handles[1]}").json()["shown"]
     assert (shown["level"], shown["by"]) == ("dropped", dropped.json()["handle"])
-    assert client.post(f"{session}/undo").json() == {**dropped.json(), "kind": "dropped"}
+    assert client.post(f"{session}/undo").json() == {**dropped.json(), "kind": "dropped", "warning": ""}
     assert client.get(f"{session}/events/{handles[1]}").json()["shown"]["level"] == "full"
     assert "the latest message of the user" in problem(
         client.post(f"{session}/drop", json={"handle": latest}), 409

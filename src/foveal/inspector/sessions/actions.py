@@ -118,4 +118,5 @@ async def action_result(session: Session, action: SessionAction, done: Performed
     """Return what an action did."""
     about = event_sentence((await session.event(done.named)).fact)
     sentences = OPERATIONS[action.operation].sentences(action, **done._asdict(), about=about)
-    return ActionResult(event=done.recorded, text=sentences.page)
+    text = f"{sentences.page}. {done.warning}" if done.warning else sentences.page
+    return ActionResult(event=done.recorded, text=text)

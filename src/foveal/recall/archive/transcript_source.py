@@ -330,8 +330,8 @@ def _find_raw(path: str, words: Sequence[bytes]) -> frozenset[int] | None:
 
 
 def _read_edges(path: str, size: int) -> int:
-    """Return the digest of the beginning and the end of a file; 0 if it cannot be read, which the source reports when
-    the file is described."""
+    """Return the digest of the beginning and the end of a file; 0 if it cannot be read, which the source reports
+    when the file is described."""
     try:
         with open(path, "rb") as file:
             digest = blake2b(file.read(EDGE_BYTES), digest_size=6)

@@ -292,6 +292,8 @@ class ApiCompaction(msgspec.Struct, frozen=True, kw_only=True):
 class ApiUndone(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     kind: str
+    warning: str
+    """What can go wrong because of it, such as that the model cannot read what it is sent again; "" most often."""
 
 
 class ApiDropped(msgspec.Struct, frozen=True, kw_only=True):

@@ -339,12 +339,14 @@ async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
 async def undo_reduction(call: ApiCall[UndoBody, EmptyBody]) -> Response:
     session, asked = await call.session(), OperationRequest(operation="undo", event=call.body.handle or "")
     try:
-        event = await session.session.event((await session.perform(asked)).named)
+        done = await session.perform(asked)
+        event = await session.session.event(done.named)
     except UnknownHandle as problem:
         if call.body.handle is None:
             raise HttpError(409, str(problem), code="nothing_to_undo") from None
         raise
-    return json_response(schemas.ApiUndone(handle=event.handle, kind=kind(event.fact)))
+    undone = schemas.ApiUndone(handle=event.handle, kind=kind(event.fact), warning=done.warning)
+    return json_response(undone)
 
 
 async def drop_event(call: ApiCall[DropBody, EmptyBody]) -> Response:
