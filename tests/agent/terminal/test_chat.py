@@ -15,7 +15,7 @@ import foveal
 from foveal.agent.terminal.commands import SLASH_COMMANDS, parse_command, with_slash_commands
 from foveal.agent.terminal.factory import system_text
 from foveal.agent.terminal.output.agent_event_rows import reduction_rows
-from foveal.agent.terminal.output.context_card import apportion, turn_usages
+from foveal.agent.terminal.output.context_card import turn_usages
 from foveal.agent.terminal.output.markdown import MarkdownPainter
 from foveal.agent.terminal.output.streaming import MarkdownBlocks
 from foveal.agent.terminal.output.styled_text import (
@@ -34,6 +34,7 @@ from foveal.config.consent import project_items
 from foveal.config.project import items_hash
 from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, Used, UserSaid, text_of
 from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
+from foveal.core.models.budget import apportion
 from foveal.errors import FovealError
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.paths import ROOT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from support.histories import (
     session,
     user,
 )
+from support.mcp_tools import tools_of
 from support.report_checks import adds_up
 
 
@@ -233,3 +235,16 @@ def test_a_clipped_result_that_is_masked_as_a_whole_names_the_mask() -> None:
     ctx._engine.append(Compacted(first=seq, last=seq, summary="s", rule="economy", masks=masks))
     status = ctx.why(seq)
     assert (status.level, status.by, status.rule) == ("masked", f"e{seq + 2}", "economy")
+
+
+@pytest.mark.parametrize("reported", [None, 900, 9_000])
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("dialect", ["openai_chat", "anthropic"])
+def test_the_tools_add_up_to_their_line(dialect: Any, defer: bool, reported: int | None) -> None:
+    ctx = foveal.Context("gpt-4.1", dialect=dialect, defer_tools=defer)
+    ctx.fit([{"role": "user", "content": "Why is CI red?"}], tools=tools_of(dialect))
+    if reported is not None:
+        ctx.observe({"prompt_tokens": reported, "completion_tokens": 5})
+    report = ctx.report()
+    assert any(tool.deferred for tool in report.tools) is defer
+    assert sum(tool.tokens for tool in report.tools if not tool.deferred) == report.totals["tools"] > 0

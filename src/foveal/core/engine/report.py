@@ -26,7 +26,7 @@ from foveal.core.log.events import (
     handle,
     unraw,
 )
-from foveal.core.models.budget import Budget, window_percent, window_share
+from foveal.core.models.budget import Budget, apportion, window_percent, window_share
 from foveal.core.models.cost import cost_text
 from foveal.core.policies import Policy
 from foveal.core.policies.ladder.compact import turns_since_summary
@@ -126,7 +126,7 @@ class ToolSize(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The name; the kind of a tool without one, which the provider runs."""
     tokens: int
-    """Tokens of its schema."""
+    """Tokens of its schema. Those of the tools that are not deferred add up to `totals["tools"]`."""
     calls: int
     """How often the model has called it."""
     deferred: bool
@@ -315,7 +315,7 @@ def report(
         if question
         else "",
         warnings=tuple(_warnings(engine, summaries, statements)),
-        tools=tuple(_tool_sizes(engine)) if with_events else (),
+        tools=tuple(_tool_sizes(engine, totals["tools"])) if with_events else (),
         summaries=summaries,
         reduced=ReducedCounts.of(view),
         statements=tuple(statements),
@@ -335,7 +335,9 @@ def _turns_left(view: View, budget: Budget, policy: Policy, *, turn: int) -> int
     return left
 
 
-def _tool_sizes(engine: Engine) -> Iterable[ToolSize]:
+def _tool_sizes(engine: Engine, total: int) -> Iterable[ToolSize]:
+    """Yield the tools. The sizes of those that requests have add up to `total`: a list of tools takes a little more
+    or less than its tools alone, and a provider counts in its own way."""
     view, ratio = engine.view, engine.calibration.ratio
     if view.tools is None:
         return
@@ -346,10 +348,11 @@ def _tool_sizes(engine: Engine) -> Iterable[ToolSize]:
         form = neutral_form(tool) or {"name": str(tool.get("name") or tool.get("type") or "tool")}
         if form["name"] not in equipped.deferred:
             listed[form["name"]] = view.meter.text(seq, seq, place, json_text(tool))
+    sent = {name: units for name, units in listed.items() if name in loaded or name not in equipped.deferred}
+    exact = apportion(sent, total)
     for name in sorted(listed, key=lambda name: name in equipped.deferred):
-        is_deferred = name in equipped.deferred and name not in loaded
-        tokens, calls = round(listed[name] * ratio), view.tool_use.calls[name]
-        yield ToolSize(name=name, tokens=tokens, calls=calls, deferred=is_deferred)
+        tokens, calls = exact.get(name, round(listed[name] * ratio)), view.tool_use.calls[name]
+        yield ToolSize(name=name, tokens=tokens, calls=calls, deferred=name not in sent)
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
