@@ -80,6 +80,7 @@ NEW_FIELDS: Final = {
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
     "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
     "unknown_calls", "unpriced", "answers", "answered",
+    "fitted", "requests", "newest", "imported",
     "saved",  # None without reported usage, where it was 0.0, which is not written
     "tools", "deferred", "tools.defer", "tools.core",
     "cause", "failures",

@@ -637,7 +637,7 @@ async def test_a_prefix_break_names_the_rewind_or_the_undo_that_caused_it(stores
             (2, "e4", "rewound"),
             (5, "e7", "reverted"),
         ]
-        assert str(report).endswith("2 prefix breaks in 5 calls, the last by e7: reverted")
+        assert str(report).endswith("2 prefix breaks in 5 requests, the last by e7: reverted")
 
 
 @run

@@ -517,7 +517,7 @@ class Session:
             work = partial(
                 report,
                 engine,
-                calls=requests.count,
+                fitted=requests.count,
                 breaks=requests.breaks,
                 statements=await self._statements(engine) if with_statements else (),
                 with_events=with_events,

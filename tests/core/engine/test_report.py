@@ -128,7 +128,7 @@ def test_a_prefix_break_by_a_change_of_model_names_its_event() -> None:
     ctx.fit(session(2))
     (broken,) = ctx.report().breaks
     assert (broken.cause, broken.why) == (ctx.log[-1].handle, "opened")
-    assert str(ctx.report()).endswith(f"1 prefix break in 2 calls, the last by {broken.cause}: opened")
+    assert str(ctx.report()).endswith(f"1 prefix break in 2 requests, the last by {broken.cause}: opened")
 
 
 def test_a_conversation_that_only_grows_has_no_prefix_breaks() -> None:
@@ -136,7 +136,7 @@ def test_a_conversation_that_only_grows_has_no_prefix_breaks() -> None:
     for size in range(1, 12):
         ctx.fit(session(size))
     assert ctx.report().breaks == ()
-    assert ctx.report().calls == 11
+    assert ctx.report().fitted == 11
 
 
 def test_turns_left_shrink_as_the_window_fills() -> None:
@@ -163,7 +163,7 @@ def test_system_text_and_instruction_files_are_separate_categories() -> None:
     engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE)
     engine.append(Instructed(content="You are careful."))
     engine.append(Instructed(content="Use tabs.", source="AGENTS.md"))
-    totals = report(engine, calls=0, breaks=()).totals
+    totals = report(engine, fitted=0, breaks=()).totals
     assert totals["system"] > 0
     assert totals["instructions"] > 0
 
@@ -171,7 +171,7 @@ def test_system_text_and_instruction_files_are_separate_categories() -> None:
 def test_usage_without_a_prompt_in_a_log_does_not_break_the_report() -> None:
     log = [Event(0, UserSaid(content="hi")), Event(1, Used(input=0))]
     engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=log)
-    assert report(engine, calls=0, breaks=()).cached_share in (None, 0.0)
+    assert report(engine, fitted=0, breaks=()).cached_share in (None, 0.0)
 
 
 def test_repairs_are_in_the_card() -> None:

@@ -178,7 +178,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     """`auto`, `confirm` or `off`: whether the policy reduces by itself."""
     calls: int
-    """Requests that were fitted."""
+    """Requests to the model that were answered, or whose usage was reported, also by earlier processes; without
+    those for summaries."""
+    fitted: int
+    """Requests that this process has fitted; `breaks` are among them."""
     cached_share: float | None
     """The share of the last reported prompt that came from the cache."""
     dropped_thinking: int
@@ -200,7 +203,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     spent: float | None
     """Dollars of the calls whose price is known; None if it is known of none."""
     unknown_calls: int
-    """Calls that are not part of `spent`: no usage was reported, or the model has no price."""
+    """Calls that are not part of `spent`: no usage was reported, or the model has no price. Those for summaries
+    count too."""
     saved: float | None
     """Estimate of the dollars saved compared with sending everything each time with an ideal cache; None if it is
     known of no call."""
@@ -266,12 +270,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def report(
     engine: Engine,
     *,
-    calls: int,
+    fitted: int,
     breaks: Sequence[PrefixBreak],
     statements: Sequence[UserStatement] = (),
     with_events: bool = True,
 ) -> Report:
-    """Return the report of a conversation; `calls` and `breaks` are those of its `SentRequests`."""
+    """Return the report of a conversation; `fitted` and `breaks` are those of its `SentRequests`."""
     budget, calibration = engine.budget(), engine.calibration
     view, usage = engine.view, engine.usage_totals
     parts = request_parts(engine)
@@ -300,7 +304,8 @@ def report(
         state=state,
         policy=engine.policy.name,
         mode=engine.policy.mode,
-        calls=calls,
+        calls=usage.calls,
+        fitted=fitted,
         cached_share=usage.cached_share,
         dropped_thinking=0 if usage.last is None else usage.last.dropped_thinking,
         cache_miss=_cache_miss(usage.last),
@@ -473,8 +478,8 @@ def reduced_texts(report: Report) -> list[str]:
 
 def breaks_text(report: Report) -> str:
     """Return how many requests began differently from the one before, and what moved the last one's prefix."""
-    count, calls = len(report.breaks), report.calls
-    text = f"{count:,} prefix break{'s' * (count != 1)} in {calls:,} call{'s' * (calls != 1)}"
+    count, fitted = len(report.breaks), report.fitted
+    text = f"{count:,} prefix break{'s' * (count != 1)} in {fitted:,} request{'s' * (fitted != 1)}"
     last = report.breaks[-1] if report.breaks else None
     return f"{text}, the last by {last.cause}: {last.why}" if last is not None and last.cause else text
 

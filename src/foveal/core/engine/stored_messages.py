@@ -151,7 +151,7 @@ def without_marks(fact: AnyFact) -> AnyFact:
         return replace(fact, extra=UNSET)
     content = tuple(_part_without_marks(part) for part in parts(fact.content))
     bare = replace(fact, content=content, extra=UNSET, dialect="")
-    return replace(bare, listed=False) if isinstance(bare, ModelSaid) else bare
+    return replace(bare, listed=False, imported=False) if isinstance(bare, ModelSaid) else bare
 
 
 def _part_without_marks(part: AnyPart) -> AnyPart:
