@@ -654,6 +654,16 @@ def test_search_finds_messages(client: httpx.Client, session: str) -> None:
     problem(client.get(f"{session}/search"), 400)
 
 
+def test_messages_that_a_client_stores_are_no_calls(client: httpx.Client, session: str) -> None:
+    stored = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello, reader."}]
+    assert client.post(f"{session}/events", json={"messages": stored}).status_code == 201
+    for calls in (0, 1):
+        counts = [client.get(f"{session}/{name}").json() for name in ("context", "usage")]
+        assert [count["calls"] for count in counts] == [calls, calls]
+        assert counts[0]["unknown_calls"] == counts[1]["unknown_calls"] <= calls
+        run_turn(client, session, "Go on.")
+
+
 def test_usage_adds_up(client: httpx.Client, session: str) -> None:
     assert client.get(f"{session}/usage").json()["calls"] == 0
     run_turn(client, session, "One")
