@@ -285,7 +285,8 @@ def _without_reductions(seen: Json) -> Json:
 
 def _with_sums(value: Any) -> Any:
     """A value in which reports have the sum of their categories, and neither tokens of events, nor limits and what
-    follows from them, nor newer fields: how the sum is divided has changed."""
+    follows from them, nor calls, which were those of one process, nor newer fields: how the sum is divided has
+    changed."""
     if isinstance(value, list):
         return [_with_sums(one) for one in value]
     if not isinstance(value, dict):
@@ -295,6 +296,8 @@ def _with_sums(value: Any) -> Any:
         if {"handle", "level"} <= value.keys()
         else {"reduced", "limit", "warn", "act", "turns_left"}
     )
+    if "totals" in value:
+        left_out.add("calls")
     kept = {name: _with_sums(one) for name, one in value.items() if name not in left_out}
     return kept | {"totals": sum(kept["totals"].values())} if "totals" in kept else kept
 
