@@ -80,6 +80,7 @@ NEW_FIELDS: Final = {
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
     "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
     "unknown_calls", "unpriced", "answers", "answered",
+    "fitted", "requests", "newest", "imported",
     "saved",  # None without reported usage, where it was 0.0, which is not written
     "tools", "deferred", "tools.defer", "tools.core",
     "cause", "failures",
@@ -284,7 +285,8 @@ def _without_reductions(seen: Json) -> Json:
 
 def _with_sums(value: Any) -> Any:
     """A value in which reports have the sum of their categories, and neither tokens of events, nor limits and what
-    follows from them, nor newer fields: how the sum is divided has changed."""
+    follows from them, nor calls, which were those of one process, nor newer fields: how the sum is divided has
+    changed."""
     if isinstance(value, list):
         return [_with_sums(one) for one in value]
     if not isinstance(value, dict):
@@ -294,6 +296,8 @@ def _with_sums(value: Any) -> Any:
         if {"handle", "level"} <= value.keys()
         else {"reduced", "limit", "warn", "act", "turns_left"}
     )
+    if "totals" in value:
+        left_out.add("calls")
     kept = {name: _with_sums(one) for name, one in value.items() if name not in left_out}
     return kept | {"totals": sum(kept["totals"].values())} if "totals" in kept else kept
 

@@ -68,11 +68,11 @@ def chat(url: str, ctx: Context) -> list[Any]:
                 message = reply.choices[0].message
                 messages.append(message)
                 calls = [(call.id, call.function.arguments) for call in message.tool_calls or []]  # type: ignore[union-attr]
-                done = results(calls, ctx.report().calls)
+                done = results(calls, ctx.report().fitted)
                 messages += [{"role": "tool", "tool_call_id": i, "content": text} for i, text in done]
                 if not calls:
                     break
-                if ctx.report().calls == 9:
+                if ctx.report().fitted == 9:
                     messages.append({"role": "user", "content": "Stop, I have interrupted you. Go on."})
     return messages
 
@@ -98,11 +98,11 @@ def responses(url: str, ctx: Context) -> list[Any]:
                 calls = [
                     (item.call_id, item.arguments) for item in reply.output if item.type == "function_call"
                 ]
-                done = results(calls, ctx.report().calls)
+                done = results(calls, ctx.report().fitted)
                 items += [{"type": "function_call_output", "call_id": i, "output": text} for i, text in done]
                 if not calls:
                     break
-                if ctx.report().calls == 9:
+                if ctx.report().fitted == 9:
                     items.append({"role": "user", "content": "Stop, I have interrupted you. Go on."})
     return items
 
@@ -130,9 +130,9 @@ def messages(url: str, ctx: Context) -> list[Any]:
                     break
                 blocks: list[Any] = [
                     {"type": "tool_result", "tool_use_id": i, "content": text}
-                    for i, text in results(calls, ctx.report().calls)
+                    for i, text in results(calls, ctx.report().fitted)
                 ]
-                if ctx.report().calls == 9:
+                if ctx.report().fitted == 9:
                     blocks.append({"type": "text", "text": "Stop, I have interrupted you. Go on."})
                 history.append({"role": "user", "content": blocks})
     return history
@@ -169,7 +169,7 @@ def test_a_long_loop_is_never_refused_and_matches_the_report(name: str) -> None:
 def _every_request_was_legal_and_within_the_window(ran: Run) -> None:
     requests = ran.provider.requests
     assert ran.provider.faults == []
-    assert len(requests) == ran.ctx.report().calls == 5 * TURNS
+    assert len(requests) == ran.ctx.report().fitted == 5 * TURNS
     assert max(request.prompt for request in requests) + ANSWER <= WINDOW
     assert len(str(ran.history)) > 4 * max(len(str(sent(request))) for request in requests)
 

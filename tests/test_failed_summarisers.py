@@ -119,7 +119,7 @@ def test_a_session_records_it() -> None:
 
 def test_a_summariser_that_fits_its_own_context_is_refused_and_the_ledger_writes() -> None:
     def fits(request: foveal.SummaryRequest) -> str:
-        assert ctx.report().calls == 0  # reading is allowed
+        assert ctx.report().fitted == 0  # reading is allowed
         return str(ctx.fit([{"role": "user", "content": "x"}]))
 
     ctx = foveal.Context("gpt-4.1", window=4_000, policy="handoff", summarise=fits)

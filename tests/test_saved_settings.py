@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal.core.log.events import Opened
+from foveal.core.engine.settings import recorded_reserve
+from foveal.core.log.events import Event, Opened
 from foveal.errors import SettingsChanged
 from foveal.stores import MemoryStore
 
@@ -72,9 +73,44 @@ def test_a_changed_setting_is_told_and_kept_from_then_on() -> None:
     assert (report.window, report.policy, report.totals["reserve"]) == (16_000, "economy", 2_000)
 
 
+def test_a_default_that_changes_is_told_too() -> None:
+    saved = foveal.Context("gpt-4.1", window=32_000).save()
+    with pytest.warns(SettingsChanged, match=r"\(reserve: 4,000 → 1,500\)"):
+        foveal.Context.load(saved, reserve=1_500)
+    with pytest.warns(SettingsChanged, match=r"\(window: 32,000 → 16,000; reserve: 4,000 → 2,000\)"):
+        foveal.Context.load(saved, window=16_000)
+    with pytest.warns(SettingsChanged, match=r"model: gpt-4.1 → gpt-4.1-mini; window: 32,000 → 1,047,576"):
+        foveal.Context.load(saved, "gpt-4.1-mini")
+
+
+def reserves(log: list[Event]) -> list[int | None]:
+    return [recorded_reserve(event.fact) for event in log if isinstance(event.fact, Opened)]
+
+
+def test_another_reserve_of_a_session_is_recorded_when_it_goes_on() -> None:
+    async def main() -> None:
+        async with MemoryStore() as store:
+            first = await foveal.Session.open(store, "ci", model="gpt-4.1")
+            await first.append(foveal.UserSaid(content="Why is CI red?"))
+            again = await foveal.Session.open(store, "ci", model="gpt-4.1", reserve=5_000)
+            await again.report()
+            assert reserves(await store.read("ci")) == [None]
+            await again.append(foveal.ModelSaid(content="A test fails."))
+            assert reserves(await store.read("ci")) == [None, 5_000]
+            same = await foveal.Session.open(store, "ci", model="gpt-4.1", reserve=5_000)
+            await same.append(foveal.UserSaid(content="Which?"))
+            small = await foveal.Session.open(store, "ci", model="gpt-4.1", max_output_tokens=900)
+            await small.append(foveal.UserSaid(content="Go on."))
+            await foveal.Session.open(store, "ci", model="gpt-4.1-mini")
+            assert reserves(await store.read("ci")) == [None, 5_000, 900, None]
+
+    asyncio.run(main())
+
+
 def test_a_window_is_not_kept_for_another_model() -> None:
     saved = foveal.Context("gpt-4.1", window=32_000, policy="rolling", reserve=1_000).save()
-    report = foveal.Context.load(saved, "claude-sonnet-4-5").report()
+    with pytest.warns(SettingsChanged, match="model: gpt-4.1 → claude-sonnet-4-5"):
+        report = foveal.Context.load(saved, "claude-sonnet-4-5").report()
     assert report.window == foveal.model("claude-sonnet-4-5").window
     assert (report.policy, report.totals["reserve"]) == ("rolling", 1_000)
 

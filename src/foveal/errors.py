@@ -628,9 +628,9 @@ class UnrelatedConversation(PicklableError, UserWarning):
 
     def __init__(self, recorded: int) -> None:
         super().__init__(
-            f"the messages have nothing in common with the {recorded:,} recorded ones: a new conversation begins, "
-            "and recall does not find the old one. Use one Context for each conversation, or call "
-            "`new_conversation()` first"
+            f"the messages have nothing in common with the {recorded:,} recorded one{'s' * (recorded != 1)}: a new "
+            "conversation begins, recall does not find the old one, and its pins are gone. Use one Context for "
+            "each conversation, or call `new_conversation()` first"
         )
 
 
@@ -660,7 +660,7 @@ class HistoryDiverged(PicklableError, UserWarning):
     def __init__(self, shared: int, left: int) -> None:
         super().__init__(
             f"after {shared:,} messages the history is another one than before: {left:,} recorded ones are left "
-            "behind, and recall does not find them. Use one Context for each conversation"
+            "behind, recall does not find them, and pins made there are gone. Use one Context for each conversation"
         )
 
 

@@ -22,7 +22,14 @@ from foveal.agent.events import (
     TextStreamed,
     TurnFinished,
 )
-from foveal.agent.loop import DENIED_RESULT, INTERRUPTED_RESULT, Agent, HookOccasion, HookVerdict
+from foveal.agent.loop import (
+    DENIED_RESULT,
+    INTERRUPTED,
+    Agent,
+    HookOccasion,
+    HookVerdict,
+    missing_result,
+)
 from foveal.agent.tools import Tool, Toolbox, ToolOutput
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import DraftRequest
@@ -340,7 +347,7 @@ async def test_cancelling_during_parallel_calls_leaves_a_legal_history(tmp_path:
         results = [fact.content for fact in await here.facts(ToolReturned)]
         assert results[0] == "result 1"
         assert "stopped" in results[1]
-        assert results[2] == INTERRUPTED_RESULT
+        assert results[2] == missing_result(INTERRUPTED)
         assert check_chat((await here.session.fit()).to_openai()) == []
         assert isinstance((await here.turn("and now?"))[-1], TurnFinished)
 
@@ -379,7 +386,8 @@ async def test_calls_left_by_a_dead_process_get_a_result_before_the_next_request
         await here.session.append(UserSaid(content="go"), ModelSaid(content=calls))
         assert await here.session.open_calls() == list(calls)
         await here.agent.resume()
-        assert [fact.content for fact in await here.facts(ToolReturned)] == [INTERRUPTED_RESULT] * 2
+        results = [fact.content for fact in await here.facts(ToolReturned)]
+        assert results == [missing_result("the process ended")] * 2
         assert await here.session.open_calls() == []
         events = [event async for event in here.agent.answer()]
         assert isinstance(events[-1], TurnFinished)

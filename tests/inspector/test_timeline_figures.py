@@ -13,7 +13,7 @@ import pytest
 
 from foveal import Context
 from foveal.core.engine.report import ReducedCounts, Report
-from foveal.core.log.events import ModelSaid, UserSaid, handle
+from foveal.core.log.events import Event, ModelSaid, UserSaid, handle
 from foveal.errors import FovealError
 from foveal.inspector.open_logs import OpenLog
 from foveal.inspector.sessions.collection import SessionCollection
@@ -22,7 +22,7 @@ from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
 from foveal.inspector.timeline.timeline import Timeline
 from foveal.recall.archive.places import given_sources
 from foveal.sessions import Session
-from foveal.stores import open_store
+from foveal.stores import MemoryStore, open_store
 
 MODELS = ("gpt-5", "anthropic/claude-sonnet-4-5", "gpt-4.1-mini")
 PRESETS = ("economy", "rolling", "sliding-summary", "handoff", "recent")
@@ -127,6 +127,27 @@ def test_the_figures_are_those_of_the_report(seed: int) -> None:
     }
 
 
+def test_the_inspector_knows_a_reserve_that_a_session_continues_with() -> None:
+    async def record() -> tuple[list[Report], list[Event]]:
+        async with MemoryStore() as store:
+            reports = []
+            for number, reserve in enumerate((None, 700, 1_900)):
+                session = await Session.open(store, "demo", model="gpt-5", window=6_000, reserve=reserve)
+                await session.append(UserSaid(content=f"Question {number}."))
+                reports.append(await session.report())
+            return reports, await store.read("demo")
+
+    reports, log = asyncio.run(record())
+    builder = TimelineBuilder(InspectedSettings(id="demo"))
+    limits = []
+    for event in log:
+        builder.add((event,))
+        if isinstance(event.fact, UserSaid):
+            limits.append(builder.document().limit)
+    assert limits == [report.limit for report in reports]
+    assert len(set(limits)) == 3
+
+
 def test_the_inspector_of_a_store_has_the_figures_of_the_session(tmp_path: Path) -> None:
     async def record() -> tuple[Report, Timeline, SessionRow]:
         place = tmp_path / "sessions.db"
@@ -154,8 +175,8 @@ def test_the_inspector_of_a_store_has_the_figures_of_the_session(tmp_path: Path)
     assert (made.spent, made.saved) == pytest.approx((report.spent, report.saved))
     assert row.spent == pytest.approx(report.spent)
     assert (made.window, made.limit, row.window) == (report.window, report.limit, report.window)
-    answered = report.calls - 1  # the report counts the newest request too, which has no answer
-    assert (made.requests[-1].number, row.requests) == (answered, answered)
+    assert (made.requests[-1].number, row.requests) == (report.calls, report.calls)
+    assert report.fitted == report.calls + 1  # the newest request has no answer
     shown = totals(made)
     expected = {name: report.totals[name] for name in CATEGORIES}
     assert shown.keys() <= expected.keys()

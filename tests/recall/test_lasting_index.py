@@ -130,6 +130,29 @@ def test_a_file_that_grew_or_changed_meanwhile_is_read_again(places: tuple[Path,
     assert "nothing found" in search_files(index, "zebra", logs)
 
 
+@pytest.mark.parametrize("is_other_process", [True, False])
+def test_a_file_rewritten_with_the_same_size_and_time_is_read_again(
+    places: tuple[Path, Path], is_other_process: bool
+) -> None:
+    logs, index = places
+    file = logs / "lion.jsonl"
+    source = TranscriptSource(logs)
+
+    def found(query: str) -> str:
+        if is_other_process:
+            return search_files(index, query, logs)
+        return search(index, query, source)
+
+    assert "> The lion sleeps" in found("lion")
+    for name in ("wolf", "bear"):
+        text, status = file.read_text(), file.stat()
+        file.write_text(text.replace("lion", name).replace("wolf", name))
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert file.stat().st_size == status.st_size
+        assert f"> The {name} sleeps" in found(name)
+        assert "> The lion sleeps" not in found("lion")
+
+
 def test_all_conversations_of_one_file_are_found_after_a_restart(tmp_path: Path) -> None:
     logs, index = tmp_path / "logs", tmp_path / "index"
     logs.mkdir()

@@ -89,7 +89,7 @@ async def test_the_record_has_rules_first_request_summaries_and_the_turns_after_
     new = await Session.continue_from(store, "a", "b", **LARGE)
     opened, pin, note, record = await facts_of(new)
     assert (opened, pin) == (
-        Opened(model=MODEL, policy="economy", settings=raw({"window": 64_000}), origin="a"),
+        Opened(model=MODEL, policy="economy", settings=raw({"window": 64_000, "reserve": 2_000}), origin="a"),
         Pinned(text="Answer in French"),
     )
     assert isinstance(note, Noted)
@@ -276,7 +276,9 @@ async def test_an_empty_session_passes_on_nothing() -> None:
     store = MemoryStore()
     await Session.open(store, "a", **LARGE)
     new = await Session.continue_from(store, "a", "b", **LARGE)
-    opened = Opened(model=MODEL, policy="economy", settings=raw({"window": 64_000}), origin="a")
+    opened = Opened(
+        model=MODEL, policy="economy", settings=raw({"window": 64_000, "reserve": 2_000}), origin="a"
+    )
     assert await facts_of(new) == [opened]
 
 

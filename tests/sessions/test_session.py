@@ -54,7 +54,7 @@ from support.legality import check_anthropic, check_chat, check_responses
 
 MODEL = "gpt-4.1"
 SMALL: dict[str, Any] = {"model": MODEL, "window": 6_000, "reserve": 500, "tokenizer": "estimate"}
-SMALL_OPENED = Opened(model=MODEL, policy="economy", settings=raw({"window": 6_000}))
+SMALL_OPENED = Opened(model=MODEL, policy="economy", settings=raw({"window": 6_000, "reserve": 500}))
 MASKING: dict[str, Any] = {**SMALL, "policy": {"preset": "rolling", "keep_last": 3}}
 """A small window in which old results are masked, not summarised."""
 
@@ -258,8 +258,8 @@ async def test_a_window_that_the_caller_sets_is_recorded_with_the_model(stores: 
         facts = [event.fact for event in await store.read("demo")]
         assert facts == [
             SMALL_OPENED,
-            Opened(model=MODEL, policy="recent", settings=raw({"window": 9_000})),
-            Opened(model=MODEL, policy="off"),
+            Opened(model=MODEL, policy="recent", settings=raw({"window": 9_000, "reserve": 500})),
+            Opened(model=MODEL, policy="off", settings=raw({"reserve": 500})),
         ]
 
 
@@ -637,7 +637,7 @@ async def test_a_prefix_break_names_the_rewind_or_the_undo_that_caused_it(stores
             (2, "e4", "rewound"),
             (5, "e7", "reverted"),
         ]
-        assert str(report).endswith("2 prefix breaks in 5 calls, the last by e7: reverted")
+        assert str(report).endswith("2 prefix breaks in 5 requests, the last by e7: reverted")
 
 
 @run

@@ -235,7 +235,9 @@ class SessionMachine(RuleBasedStateMachine):
 
     @initialize(target=names)
     def begin(self) -> str:
-        self.facts["first"] = [Opened(model="gpt-4.1", policy="economy", settings=raw({"window": 3_000}))]
+        self.facts["first"] = [
+            Opened(model="gpt-4.1", policy="economy", settings=raw({"window": 3_000, "reserve": 300}))
+        ]
         self.session("first")
         for size in (3, 12, 12):
             self.user_speaks("first", 2)

@@ -749,6 +749,17 @@ def test_a_truncated_gzip_file_is_read_as_far_as_possible(tmp_path: Path) -> Non
     assert "damaged" in unknown_lines(single(whole[:2_000] + b"\xff" * 2_000 + whole[4_000:]))[-1]
 
 
+@pytest.mark.parametrize("content", [lines(CHAT[0]), b'{"messages": [\n' + b" " * 40])
+def test_a_gzip_file_cut_in_its_first_line_says_that_it_breaks_off(tmp_path: Path, content: bytes) -> None:
+    whole = gzip.compress(content)
+    file = tmp_path / "cut.jsonl.gz"
+    for end in range(2, len(whole) * 2 // 3):
+        file.write_bytes(whole[:end])
+        with pytest.raises(UnreadableTranscript) as caught:
+            list(read(file))
+        assert str(caught.value) == f"{file}: the compressed file breaks off after {end:,} bytes"
+
+
 def test_concatenated_gzip_files_are_one() -> None:
     assert len(single(gzip.compress(lines(*CHAT[:2])) + gzip.compress(lines(*CHAT[2:]))).facts) == 5
 

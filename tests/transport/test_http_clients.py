@@ -215,7 +215,7 @@ def check(provider: StandIn, conversations: ConversationPool, turns: int) -> Non
     assert any(after.prompt < one.prompt for one, after in pairwise(requests)), "nothing was reduced"
     breaks = sum(not extends(sent(one), sent(after)) for one, after in pairwise(requests))
     assert breaks <= len(requests) / 10
-    assert context.report().calls == len(requests)
+    assert context.report().fitted == len(requests)
 
 
 def sent(request: Request) -> list[Any]:

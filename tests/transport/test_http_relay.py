@@ -221,7 +221,7 @@ def test_a_stream_that_is_closed_early_ends_the_exchange(library: Any) -> None:
                 assert next(reply.iter_raw()) == STREAM[0]
     [context] = conversations.contexts
     assert usage_of(context) == []
-    assert context.report().calls == 1
+    assert context.report().fitted == 1
 
 
 def test_an_overflow_is_answered_with_a_smaller_request(library: Any) -> None:
@@ -320,7 +320,7 @@ def test_the_next_request_continues_the_conversation(library: Any) -> None:
             http.post(URL, json=body(said))
             said += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": f"Turn {turn}"}]
     [context] = conversations.contexts
-    assert context.report().calls == 5
+    assert context.report().fitted == 5
     assert usage_of(context) == [30] * 5
 
 
@@ -330,7 +330,7 @@ def test_the_same_request_again_is_the_same_call(library: Any) -> None:
         for retry in range(3):
             http.post(URL, json=body(history(2)), headers={"x-stainless-retry-count": str(retry)})
     [context] = conversations.contexts
-    assert context.report().calls == 1
+    assert context.report().fitted == 1
     assert upstream.requests[0].content == upstream.requests[2].content
 
 
@@ -361,7 +361,7 @@ def test_a_history_that_differs_early_is_another_conversation(library: Any) -> N
         http.post(URL, json=body(history(3)))
         http.post(URL, json=body([history(3)[0], {"role": "user", "content": "Another subject."}]))
         http.post(URL, json=body([*history(3), *REPLY_AND_QUESTION]))
-    assert [context.report().calls for context in conversations.contexts] == [1, 2]
+    assert [context.report().fitted for context in conversations.contexts] == [1, 2]
 
 
 REPLY_AND_QUESTION: list[dict[str, Any]] = [
@@ -482,7 +482,7 @@ def test_a_retry_of_the_client_library_is_not_another_request(provider: StandIn)
         fast = client.with_options(timeout=60.0)
         fast.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": "Begin."}])
     [context] = conversations.contexts
-    assert (provider.attempts, context.report().calls) == (3, 1)
+    assert (provider.attempts, context.report().fitted) == (3, 1)
 
 
 def test_a_cancelled_task_frees_the_conversation(provider: StandIn) -> None:

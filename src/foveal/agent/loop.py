@@ -66,6 +66,7 @@ from foveal.core.log.events import (
     calls_of,
     text_of,
 )
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting, FovealError, ProviderError, StoreUnusable
 from foveal.ports import PromptProgress, Provider, Reply, RetryWait
 from foveal.providers.summariser import TRUNCATED_STOPS
@@ -122,7 +123,9 @@ class RefusedMedia:
 
 
 _LOG: Final = logging.getLogger("foveal.agent")
-INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no result]"
+INTERRUPTED: Final = "interrupted by the user"
+MAX_REASON_CHARS: Final = 200
+"""Characters of a reason in the result of a call that it left without one."""
 _LIVE_INTERVAL_S: Final = 0.1
 """Seconds between two looks at the output of a running tool."""
 DENIED_RESULT: Final = "The user did not allow this call. Ask before trying it in another way."
@@ -191,6 +194,8 @@ class Agent:
         """The text so far of a reply that is not yet stored."""
         self._leaves_log = False
         """Whether an interrupted turn stores nothing more: its answer is stored, or it runs again."""
+        self._interruption = INTERRUPTED
+        """Why the turn is interrupted, if it is."""
         self._reported = -1
         """Reductions up to this event have been reported."""
 
@@ -217,7 +222,7 @@ class Agent:
     async def answer(self) -> AsyncGenerator[AgentEvent, None]:
         """Run the rest of a turn whose user message is stored; the session is legal however it ends."""
         why: Literal["answered", "steps"] = "steps"
-        self._leaves_log = False
+        self._leaves_log, self._interruption = False, INTERRUPTED
         try:
             for _ in range(self._max_tool_iterations):
                 async for event in self._step():
@@ -233,7 +238,7 @@ class Agent:
                 await self._end_early(self._limit_text)
         except (asyncio.CancelledError, GeneratorExit):
             if not self._leaves_log:
-                await asyncio.shield(self._end_early("interrupted by the user"))
+                await asyncio.shield(self._end_early(self._interruption))
             raise
         except StoreUnusable as problem:
             await self._close_calls(str(problem))
@@ -253,6 +258,10 @@ class Agent:
     def postpone(self) -> None:
         """Store nothing more if the turn is interrupted from now on: another process runs it again."""
         self._leaves_log = True
+
+    def explain_interruption(self, why: str) -> None:
+        """Set what the log says if the turn is interrupted now, and not by its user."""
+        self._interruption = why
 
     async def _prepare(self) -> None:
         if self.guidance is not None:
@@ -507,13 +516,22 @@ class Agent:
             facts.append(ModelSaid(content=text))
         facts += [
             ToolReturned(
-                call_id=call.id, content=INTERRUPTED_RESULT, name=call.name, error=True, variety=call.variety
+                call_id=call.id,
+                content=missing_result(why),
+                name=call.name,
+                error=True,
+                variety=call.variety,
             )
             for call in self._open_calls
         ]
         facts.append(Noted(text=f"The turn ended early: {why}", topic="turn"))
         self._open_calls, self._partial_text = [], ""
         await self.session.append(*facts)
+
+
+def missing_result(why: str) -> str:
+    """Return the result of a call that has none, because the turn ended early."""
+    return f"[foveal: {one_line(why, width=MAX_REASON_CHARS)}; this call has no result]"
 
 
 def _is_reduction(fact: AnyFact) -> bool:

@@ -113,7 +113,7 @@ def _run(recorded: Sequence[Message], chosen: argparse.Namespace, output: DemoOu
         if last.user_text:
             output.write(f"\nturn {last.turn}: {output.cut(last.user_text, margin=8)}", "bold")
         state = {"ok": "green", "warn": "yellow"}.get(last.after.state, "red")
-        output.write(f"{last.after.calls:>3}  {_aligned(usage_line(last.after))}", state)
+        output.write(f"{last.after.fitted:>3}  {_aligned(usage_line(last.after))}", state)
         for text in reduction_texts(last):
             output.write(output.cut(f"     └ {text}"), "dim")
         time.sleep(chosen.delay)

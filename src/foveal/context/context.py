@@ -729,7 +729,7 @@ class Context:
         with self._lock:
             return report(
                 self._engine,
-                calls=self._requests.count,
+                fitted=self._requests.count,
                 breaks=self._requests.breaks,
                 statements=self._statements(),
             )

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.operations import room_for_expansion
-from foveal.core.engine.settings import SettingArguments, recorded_window, resolve_settings
+from foveal.core.engine.settings import SettingArguments, recorded_reserve, recorded_window, resolve_settings
 from foveal.core.log.events import AnyFact, Clipped, Compacted, Dropped, Event, Masked, Opened, handle
 from foveal.errors import FovealError, UnknownHandle
 from foveal.inspector.open_logs import (
@@ -450,7 +450,9 @@ def expansion_room(
     if opened is None or not (opened.model or settings.model):
         return ExpansionRoom(text="The log names no model, so its limit is not known.")
     given = SettingArguments(
-        policy=recorded_policy(opened), window=settings.window or recorded_window(opened)
+        policy=recorded_policy(opened),
+        window=settings.window or recorded_window(opened),
+        reserve=recorded_reserve(opened) if settings.reserve is None else settings.reserve,
     )
     try:
         engine = Engine(*resolve_settings(opened.model or settings.model, **given), log=log)

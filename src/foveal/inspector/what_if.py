@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from foveal.core.compaction.health import read_metrics
-from foveal.core.engine.settings import recorded_window
+from foveal.core.engine.settings import recorded_reserve, recorded_window
 from foveal.core.log.events import (
     REDUCTIONS,
     Compacted,
@@ -26,7 +26,6 @@ from foveal.core.log.events import (
     ModelSaid,
     Opened,
     Used,
-    extras,
     text_of,
     unraw,
 )
@@ -149,12 +148,6 @@ def _recorded_window(log: Sequence[Event], settings: InspectedSettings) -> int |
     return settings.window or recorded_window(_opened(log))
 
 
-def _recorded_reserve(log: Sequence[Event]) -> int | None:
-    """Return the tokens that the caller kept free for the answer; None for the default, and in older logs."""
-    reserve = extras(_opened(log).settings).get("reserve")
-    return reserve if isinstance(reserve, int) else None
-
-
 # ── Replay ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -186,7 +179,7 @@ class _Replay:
             )
         )
         self._needs = _bounded_needs(self._conversation)
-        reserve = _recorded_reserve(log)
+        reserve = recorded_reserve(_opened(log))
         recorded = ReplaySetting(
             model=_recorded_model(log, settings), window=_recorded_window(log, settings), reserve=reserve
         )

@@ -136,7 +136,7 @@ class _RecordedRequests:
 
     def __init__(self, recording: Transcript, setting: ReplaySetting) -> None:
         self.events: Sequence[Event] = list(recording.events())
-        self.sent_at = [request.at for request in logged_requests(self.events)]
+        self.sent_at = [request.at for request in logged_requests(self.events, with_imported=True)]
         """The newest event that each request could show."""
         self.log: list[Event] = []
         """The log at the last request."""

@@ -44,7 +44,8 @@ _event_number: Final = itemgetter(0)
 POSTPONED: Final = "the server is stopping: the message is kept and will be answered after the next start"
 STOPPING_CODE: Final = "stopping"
 """Code of a turn that ended because its server stops, not because a user stopped it."""
-PAUSED: Final = "the client went away, and on_disconnect is pause: ask again to continue"
+CLIENT_GONE: Final = "the client disconnected, and on_disconnect is pause"
+PAUSED: Final = f"{CLIENT_GONE}: ask again to continue"
 PAUSED_CODE: Final = "disconnected"
 EndReason = Literal["answered", "steps", "denied", "stopped", "failed"]
 
@@ -303,6 +304,8 @@ class TurnRunner:
     def _cancel(self, task: asyncio.Task[EndReason]) -> None:
         if self._runtime.is_closing:
             self._agent.postpone()
+        elif self._turn.is_paused:
+            self._agent.explain_interruption(CLIENT_GONE)
         task.cancel()
 
     def _stopped_outcome(self, text: str) -> TurnOutcome:

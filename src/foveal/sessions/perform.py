@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from foveal.core.engine.operations import OPERATIONS, OperationRequest
 from foveal.core.engine.report import Report
+from foveal.core.engine.unreadable_summaries import resent_warning
 from foveal.core.log.events import REDUCTIONS, Event, handle
 from foveal.sessions.session import Session
 
@@ -18,6 +19,8 @@ class Performed(NamedTuple):
     """The handle of the event that records it; of several, the first."""
     named: str
     """The handle that the method of `Session` returns: for `undo`, of what was taken back."""
+    warning: str = ""
+    """What can go wrong because of it, for people; "" most often."""
 
 
 async def perform(session: Session, asked: OperationRequest) -> Performed:
@@ -25,7 +28,10 @@ async def perform(session: Session, asked: OperationRequest) -> Performed:
     operation = OPERATIONS[asked.operation]
     arguments = operation.method_arguments(asked)
     named: str = await getattr(session, operation.name)(**arguments)
-    return Performed(handle(session.last) if operation.name == "undo" else named, named)
+    if operation.name != "undo":
+        return Performed(named, named)
+    recorded = handle(session.last)
+    return Performed(recorded, named, resent_warning((await session.event(named)).fact))
 
 
 class SessionCompaction(NamedTuple):

@@ -45,6 +45,7 @@ from foveal.core.engine.settings import (
     check_room,
     opened_fact,
     opens_anew,
+    recorded_reserve,
     resolve_settings,
 )
 from foveal.core.engine.tool_deferral import ToolDeferral
@@ -148,7 +149,7 @@ class Session:
         self._manual = ManualCompaction(self._writer, self._fitter, background, self._lock)
         self._branch = BranchReader(store, id)
         self._unstored: tuple[AnyFact, ...] = ()
-        """What a new session begins with, until its first facts are stored."""
+        """What a new session, or one that continues with another reserve, begins with until facts are stored."""
         self._discarding: asyncio.Task[None] | None = None
         """Records that a summary is discarded; kept here because the event loop does not keep tasks alive."""
 
@@ -172,7 +173,7 @@ class Session:
     ) -> Self:
         """Open a session, or create it.
 
-        A change of model or policy is recorded in the log.
+        A change of model or policy is recorded in the log, and a change of the reserve with the next fact.
 
         Args:
             store: The store.
@@ -222,20 +223,25 @@ class Session:
         background = BackgroundCompaction(
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
         )
-        session = cls(store, id, resolve_settings(model, **settings), clock, background, options=options)
+        resolved = resolve_settings(model, **settings)
+        session = cls(store, id, resolved, clock, background, options=options)
         async with session._lock:
             engine = session._writer.begin() if is_new else await session._writer.load()
             if session._writer.is_erased:
                 raise SessionExists(id)
             before = engine.opened
             about = "" if engine.next_seq else folder
-            opened = opened_fact(engine.model, engine.policy, origin=origin, folder=about)
+            reserve = resolved.caps.reserve
+            kept = {} if reserve is None else {"reserve": reserve}
+            opened = opened_fact(resolved.model, engine.policy, origin=origin, folder=about, settings=kept)
             if is_new:
                 session._unstored = (opened, *begin)
             elif origin or opens_anew(opened, before):
                 unreadable = unreadable_after_switch(engine.view, opened, before)
                 instead = await session._facts_instead(engine, unreadable)
                 await session._writer.commit([opened, *instead, *(() if engine.next_seq else begin)])
+            elif recorded_reserve(opened) != recorded_reserve(before):
+                session._unstored = (opened,)
         return session
 
     def __repr__(self) -> str:
@@ -511,7 +517,7 @@ class Session:
             work = partial(
                 report,
                 engine,
-                calls=requests.count,
+                fitted=requests.count,
                 breaks=requests.breaks,
                 statements=await self._statements(engine) if with_statements else (),
                 with_events=with_events,

@@ -86,7 +86,9 @@ def find_problem(lines: Sequence[JsonLine]) -> JsonProblem | None:
     Lines of which the first begins a value and does not end it are taken as one value."""
     if not lines or not all(_parse_error(line.raw) for line in lines):
         return None
-    first = lines[0]
+    first, last = lines[0], lines[-1]
+    if last.raw.startswith(DAMAGE_MARK):  # what is in front of the damage is cut off
+        return line_problem(last)
     if not _continues(first.raw):
         return line_problem(first)
     words, at = _explain(b"\n".join(line.raw for line in lines))

@@ -32,6 +32,8 @@ from foveal.agent.terminal.user_input import Pastes
 from foveal.config.load import project_items
 from foveal.config.project import items_hash
 from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, Used, UserSaid, text_of
+from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
+from foveal.core.models.budget import apportion
 from foveal.errors import FovealError
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.paths import ROOT
@@ -875,6 +877,21 @@ def test_expand_prints_pages_and_can_show_a_text_to_the_model(
         assert not chat.state.provider.find_text("line 1250 of the file")
 
     run_chat(project, monkeypatch, steps, window=48_000, policy="handoff")
+
+
+def test_undo_warns_of_a_summary_that_the_model_cannot_read(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("the first message")
+        session = chat.state.session
+        item = ForeignSummary(native=raw({"type": "compaction"}), dialect="openai_responses")
+        (stored,) = await session.append(item)
+        rule, seq = f"gpt-5 cannot read {stored.handle}", stored.seq
+        await session.append(Compacted(first=seq, last=seq, summary="", reason=UNREADABLE, rule=rule))
+        assert f"{rule}, and the next request has it again" in await chat.send("/undo")
+
+    run_chat(project, monkeypatch, steps)
 
 
 def test_drop_hides_a_message_until_undo(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 import foveal
 from foveal.core.engine import Engine
-from foveal.core.log import Used
+from foveal.core.log import Event, ModelSaid, Opened, Used, UserSaid
+from foveal.core.log.events import AnyFact
 from foveal.core.models import Caps
-from foveal.core.models.cost import cost_text
+from foveal.core.models.cost import UsageTotals, cost_text
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.core.wire import read_usage
 from foveal.errors import UsageMissing
+from foveal.inspector.sessions.rows import SessionFigures
+from foveal.inspector.sessions.source import SessionRow
+from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
+from foveal.server.api.schemas import usage_to_api
 from support.histories import ESTIMATE, context, encode_and_decode, events_of, plain_model, session, user
 
 CHAT = {
@@ -401,3 +409,80 @@ def test_a_call_without_usage_is_counted_before_the_answer_of_the_next_is_known(
     messages += [{"role": "assistant", "content": "r1"}, {"role": "user", "content": "q2"}]
     context.fit(messages)
     assert context.report().unknown_calls == 1
+
+
+USED = Used(input=1_000, output=100)
+CALL_LOGS: dict[str, tuple[list[AnyFact], tuple[int, int]]] = {
+    "a request without an answer": ([UserSaid(content="q")], (0, 0)),
+    "an answer and its usage": ([UserSaid(content="q"), ModelSaid(content="r"), USED], (1, 0)),
+    "usage before its answer": (
+        [UserSaid(content="q"), replace(USED, until=2), ModelSaid(content="r")],
+        (1, 0),
+    ),
+    "usage of a lost answer, and an answer without usage": (
+        [UserSaid(content="q"), replace(USED, until=2), UserSaid(content="again"), ModelSaid(content="r")],
+        (2, 1),
+    ),
+    "imported answers": (
+        [UserSaid(content="q"), ModelSaid(content="r", imported=True), UserSaid(content="go on")],
+        (0, 0),
+    ),
+    "an imported answer and a call": (
+        [ModelSaid(content="r", imported=True), UserSaid(content="q"), ModelSaid(content="s"), USED],
+        (1, 0),
+    ),
+    "an answer without a price": (
+        [UserSaid(content="q"), ModelSaid(content="r"), Opened(model="m"), USED],
+        (1, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALL_LOGS)
+def test_calls_are_counted_alike_everywhere(name: str) -> None:
+    said, expected = CALL_LOGS[name]
+    facts = [Opened(model="gpt-4.1"), *said]
+    log = [Event(seq, fact, float(seq)) for seq, fact in enumerate(facts)]
+
+    async def counts() -> dict[str, tuple[int, int]]:
+        async with foveal.stores.MemoryStore() as store:
+            await store.append("s", log)
+            model = "m" if "price" in name else "gpt-4.1"
+            session = await foveal.Session.open(store, "s", model=model)
+            report, usage = await session.report(), usage_to_api(await session.usage())
+            loaded = foveal.Context(model, log=log).report()
+        figures = SessionFigures()
+        builder = TimelineBuilder(InspectedSettings(id="s"))
+        for event in log:
+            figures.add(event)
+            builder.add((event,))
+        row = figures.fill(SessionRow(key="s"), is_partial=False)
+        return {
+            "session": (report.calls, report.unknown_calls),
+            "usage": (usage.calls, usage.unknown_calls),
+            "loaded": (loaded.calls, loaded.unknown_calls),
+            "row": (row.requests, row.unknown_calls),
+            "timeline": (len(builder.document().requests), expected[1]),
+        }
+
+    found = asyncio.run(counts())
+    assert found == dict.fromkeys(found, expected)
+
+
+def test_a_checkpoint_of_an_earlier_version_keeps_its_calls() -> None:
+    old = msgspec.json.decode(b'{"calls": 3, "answers": 5, "answered": 9}', type=UsageTotals)
+    assert (old.calls, old.reported, old.unknown_calls) == (5, 3, 2)
+    assert msgspec.json.decode(msgspec.json.encode(old), type=UsageTotals) == old
+    new = old.after(Event(12, ModelSaid(content="r")), foveal.model("gpt-4.1"))
+    assert (new.calls, new.unknown_calls) == (6, 3)
+
+
+def test_a_loaded_context_has_the_calls_of_the_saved_one() -> None:
+    ctx = foveal.Context("gpt-4.1")
+    messages: list[Any] = [user("q")]
+    ctx.fit(messages)
+    ctx.observe({"prompt_tokens": 1_000, "completion_tokens": 100})
+    ctx.fit([*messages, {"role": "assistant", "content": "r"}, user("more")])
+    loaded = foveal.Context.load(ctx.save()).report()
+    assert (loaded.calls, loaded.unknown_calls, loaded.spent) == (1, 0, ctx.report().spent)
+    assert (ctx.report().calls, ctx.report().fitted, loaded.fitted) == (1, 2, 0)

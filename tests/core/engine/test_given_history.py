@@ -465,7 +465,7 @@ def test_the_loop_that_writes_a_summary_does_not_wait_for_itself() -> None:
 
     asyncio.run(asyncio.wait_for(check(), DEADLINE_S))
     assert problems
-    assert ctx.report().calls > 1
+    assert ctx.report().fitted > 1
 
 
 def test_two_tasks_can_fit_the_same_history() -> None:
@@ -542,6 +542,47 @@ def test_a_shared_ok_does_not_make_two_conversations_one() -> None:
     with pytest.warns(UnrelatedConversation, match="the 3 recorded ones"):
         ctx.fit(conversation("Bob"))
     assert "> My number is 55" not in ctx.recall("recall_search", {"query": "number Alice"})
+
+
+def talk(*texts: str) -> list[Message]:
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize(
+    "shared",
+    [["ok"] * 4, ["ok", "fine", "go on", "yes"], ["Hi", "Hello! How can I help you today?"]],
+)
+def test_what_anyone_may_say_is_no_sliding_window(shared: list[str], is_loaded: bool) -> None:
+    ctx = Context("gpt-4.1")
+    ctx.fit(talk("The number of Alice is 7715.", "Noted.", *shared))
+    ctx = Context.load(ctx.save()) if is_loaded else ctx
+    other = talk(*shared, "I am Bob.")
+    with pytest.warns(UnrelatedConversation):
+        assert ctx.fit(other) == other
+    assert "7715" not in ctx.recall("recall_search", {"query": "number of Alice"})
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("beginning", [[], ["Hi", "Hello."]])
+def test_a_pin_goes_with_the_conversation_it_was_made_in(beginning: list[str], is_loaded: bool) -> None:
+    ctx = Context("gpt-4.1")
+    ctx.pin("Answer in German.")
+    ctx.fit(talk(*beginning, "I am Alice.", "Hello Alice.", "Go on."))
+    ctx.pin("Alice lives in Berlin.")
+    ctx = Context.load(ctx.save()) if is_loaded else ctx
+    bob = talk(*beginning, "I am Bob.", "Hello Bob.", "What now?")
+    with pytest.warns((UnrelatedConversation, HistoryDiverged)):
+        fitted = ctx.fit(bob)
+    assert ("Berlin" in str(fitted), "Answer in German." in str(fitted)) == (False, True)
+    assert Context.load(ctx.save()).fit(bob) == fitted
+
+
+def test_a_pin_stays_when_its_user_edits_the_latest_message() -> None:
+    ctx = Context("gpt-4.1")
+    ctx.fit(talk("Why is CI red?", "A test fails.", "Which?"))
+    ctx.pin("Never push to main.")
+    assert "Never push" in str(ctx.fit(talk("Why is CI red?", "A test fails.", "Which one?")))
 
 
 def test_the_warning_after_a_load_counts_the_recorded_messages() -> None:

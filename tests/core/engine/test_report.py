@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from support.histories import (
     session,
     user,
 )
+from support.mcp_tools import tools_of
 from support.report_checks import adds_up
 
 
@@ -126,7 +128,7 @@ def test_a_prefix_break_by_a_change_of_model_names_its_event() -> None:
     ctx.fit(session(2))
     (broken,) = ctx.report().breaks
     assert (broken.cause, broken.why) == (ctx.log[-1].handle, "opened")
-    assert str(ctx.report()).endswith(f"1 prefix break in 2 calls, the last by {broken.cause}: opened")
+    assert str(ctx.report()).endswith(f"1 prefix break in 2 requests, the last by {broken.cause}: opened")
 
 
 def test_a_conversation_that_only_grows_has_no_prefix_breaks() -> None:
@@ -134,7 +136,7 @@ def test_a_conversation_that_only_grows_has_no_prefix_breaks() -> None:
     for size in range(1, 12):
         ctx.fit(session(size))
     assert ctx.report().breaks == ()
-    assert ctx.report().calls == 11
+    assert ctx.report().fitted == 11
 
 
 def test_turns_left_shrink_as_the_window_fills() -> None:
@@ -161,7 +163,7 @@ def test_system_text_and_instruction_files_are_separate_categories() -> None:
     engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE)
     engine.append(Instructed(content="You are careful."))
     engine.append(Instructed(content="Use tabs.", source="AGENTS.md"))
-    totals = report(engine, calls=0, breaks=()).totals
+    totals = report(engine, fitted=0, breaks=()).totals
     assert totals["system"] > 0
     assert totals["instructions"] > 0
 
@@ -169,7 +171,7 @@ def test_system_text_and_instruction_files_are_separate_categories() -> None:
 def test_usage_without_a_prompt_in_a_log_does_not_break_the_report() -> None:
     log = [Event(0, UserSaid(content="hi")), Event(1, Used(input=0))]
     engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=log)
-    assert report(engine, calls=0, breaks=()).cached_share in (None, 0.0)
+    assert report(engine, fitted=0, breaks=()).cached_share in (None, 0.0)
 
 
 def test_repairs_are_in_the_card() -> None:
@@ -233,3 +235,16 @@ def test_a_clipped_result_that_is_masked_as_a_whole_names_the_mask() -> None:
     ctx._engine.append(Compacted(first=seq, last=seq, summary="s", rule="economy", masks=masks))
     status = ctx.why(seq)
     assert (status.level, status.by, status.rule) == ("masked", f"e{seq + 2}", "economy")
+
+
+@pytest.mark.parametrize("reported", [None, 900, 9_000])
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("dialect", ["openai_chat", "anthropic"])
+def test_the_tools_add_up_to_their_line(dialect: Any, defer: bool, reported: int | None) -> None:
+    ctx = foveal.Context("gpt-4.1", dialect=dialect, defer_tools=defer)
+    ctx.fit([{"role": "user", "content": "Why is CI red?"}], tools=tools_of(dialect))
+    if reported is not None:
+        ctx.observe({"prompt_tokens": reported, "completion_tokens": 5})
+    report = ctx.report()
+    assert any(tool.deferred for tool in report.tools) is defer
+    assert sum(tool.tokens for tool in report.tools if not tool.deferred) == report.totals["tools"] > 0

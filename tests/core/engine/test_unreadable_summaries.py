@@ -15,6 +15,9 @@ from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoi
 from foveal.core.view.fold import fold
 from foveal.core.view.request import render_view
 from foveal.core.wire import wire_for
+from foveal.inspector.sessions.actions import action_result
+from foveal.inspector.sessions.source import SessionAction
+from foveal.sessions.operations import perform
 
 ITEM: Final = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA" * 40}
 NEWER: Final = {"type": "compaction", "id": "cmp_2", "encrypted_content": "gBBB" * 40}
@@ -316,6 +319,26 @@ async def _refused_session() -> None:
         await session.close()
         session = await foveal.Session.open(store, "demo", model="gpt-4.1", window=24_000)
         assert "parser_7.py" in _text((await session.fit()).to_responses())
+        await session.close()
+
+
+def test_undo_warns_that_the_provider_may_refuse_the_item_again() -> None:
+    asyncio.run(_undone_session())
+
+
+async def _undone_session() -> None:
+    async with foveal.stores.MemoryStore() as store:
+        session = await foveal.Session.open(store, "demo", model="gpt-5", window=24_000)
+        await session.take(*TURNS, ITEM, _user("Go on."))
+        assert await session.overflowed(REFUSAL)
+        asked = SessionAction(operation="undo")
+        done = await perform(session, asked)
+        (item,) = (event for event in await session.events() if isinstance(event.fact, ForeignSummary))
+        again = "and the next request has it again: the provider may refuse that request"
+        assert done.warning == f"gpt-5 cannot read {item.handle}, {again}"
+        assert done.warning in (await action_result(session, asked, done)).text
+        assert ITEM in (await session.fit()).to_responses()
+        assert (await perform(session, SessionAction(operation="pin", text="Be brief."))).warning == ""
         await session.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foveal.core.log import Used
+from foveal.core.log import Event, Used
 from foveal.core.models.cost import UsageTotals
 from foveal.core.wire import read_usage, usage_or_none
 from foveal.errors import BadSetting
@@ -369,7 +369,7 @@ def test_of_several_iterations_the_last_message_is_the_size_and_all_are_billed()
     assert used.prompt == 17_000
     assert sum(one.input for one in used.billed) == 54_007
     assert sum(one.output for one in used.billed) == 1_830
-    totals = UsageTotals().after(used, plain_model(200_000))
+    totals = UsageTotals().after(Event(0, used), plain_model(200_000))
     assert (totals.input, totals.cache_read, totals.output, totals.calls) == (54_007, 16_000, 1_830, 1)
 
 

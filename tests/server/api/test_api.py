@@ -545,7 +545,7 @@ def test_a_compaction_is_reported_and_undone(client: httpx.Client, session: str)
     assert client.get(f"{session}/events/{done['handle']}").json()["event"]["kind"] == "compacted"
     assert client.get(f"{session}/events/e5").json()["shown"]["by"] == done["handle"]
     undone = client.post(f"{session}/undo").json()
-    assert undone == {"handle": done["handle"], "kind": "compacted"}
+    assert undone == {"handle": done["handle"], "kind": "compacted", "warning": ""}
     assert client.get(f"{session}/context").json()["used"] == done["before"]
     problem(client.post(f"{session}/undo", json={"handle": "e9999"}), 422)
     problem(client.post(f"{session}/compact", json={"background": True}), 503)
@@ -612,7 +612,7 @@ def test_a_message_is_dropped_and_shown_again(client: httpx.Client, session: str
     assert dropped.status_code == 200
     shown = client.get(f"{session}/events/{handles[1]}").json()["shown"]
     assert (shown["level"], shown["by"]) == ("dropped", dropped.json()["handle"])
-    assert client.post(f"{session}/undo").json() == {**dropped.json(), "kind": "dropped"}
+    assert client.post(f"{session}/undo").json() == {**dropped.json(), "kind": "dropped", "warning": ""}
     assert client.get(f"{session}/events/{handles[1]}").json()["shown"]["level"] == "full"
     assert "the latest message of the user" in problem(
         client.post(f"{session}/drop", json={"handle": latest}), 409
@@ -652,6 +652,16 @@ def test_search_finds_messages(client: httpx.Client, session: str) -> None:
     assert len(hit["excerpt"]) < 300
     assert client.get(f"{session}/search", params={"q": '" OR ("'}).status_code == 200
     problem(client.get(f"{session}/search"), 400)
+
+
+def test_messages_that_a_client_stores_are_no_calls(client: httpx.Client, session: str) -> None:
+    stored = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello, reader."}]
+    assert client.post(f"{session}/events", json={"messages": stored}).status_code == 201
+    for calls in (0, 1):
+        counts = [client.get(f"{session}/{name}").json() for name in ("context", "usage")]
+        assert [count["calls"] for count in counts] == [calls, calls]
+        assert counts[0]["unknown_calls"] == counts[1]["unknown_calls"] <= calls
+        run_turn(client, session, "Go on.")
 
 
 def test_usage_adds_up(client: httpx.Client, session: str) -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from foveal.config import load
 from foveal.core.compaction import CompactionMetrics
 from foveal.core.log import Clipped, Compacted, Event, Mask, ModelSaid, UserSaid, text_of
+from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
 from foveal.errors import ProviderError
 from foveal.server import (
     MAX_WRONG_CODES,
@@ -451,6 +452,21 @@ async def test_compact_says_before_and_after_and_undo_takes_it_back(tmp_path: Pa
         assert (
             abs((await session.report()).used - before) <= 1
         )  # the calibration rounds after a change of tools
+
+
+@run
+async def test_undo_warns_of_a_summary_that_the_model_cannot_read(tmp_path: Path) -> None:
+    async with open_service(tmp_path, Scripted("One.")) as service:
+        chats = open_chats(service)
+        await send(chats, "Hello.")
+        session = await service.tenant("telegram").session("telegram-42")
+        item = ForeignSummary(native=raw({"type": "compaction"}), dialect="openai_responses")
+        (stored,) = await session.append(item)
+        rule = f"gpt-5 cannot read {stored.handle}"
+        await session.append(
+            Compacted(first=stored.seq, last=stored.seq, summary="", reason=UNREADABLE, rule=rule)
+        )
+        assert f"⚠️ {rule}, and the next request has it again" in (await send(chats, "/undo")).text
 
 
 @run

@@ -57,7 +57,11 @@ def test_a_turn_pauses_when_the_client_of_its_stream_goes_away(client: httpx.Cli
     until(lambda: state(client, turn)["state"] == "ended")
     outcome = state(client, turn)["outcome"]
     assert (outcome["why"], outcome["code"], outcome["text"]) == ("stopped", "disconnected", "Well … ")
-    assert outcome["problem"] == "the client went away, and on_disconnect is pause: ask again to continue"
+    gone = "the client disconnected, and on_disconnect is pause"
+    assert outcome["problem"] == f"{gone}: ask again to continue"
+    log = client.get(f"{session}/events").text
+    assert f"The turn ended early: {gone}" in log
+    assert "by the user" not in log
     api_server.gate("stream-pause").set()
     again = client.post(f"{session}/again", json={"stream": False}).json()
     assert again["outcome"]["text"] == "You said: hold stream-pause"

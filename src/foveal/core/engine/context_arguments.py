@@ -222,16 +222,24 @@ def model_of(log: Sequence[Event]) -> str:
 def continued_arguments(
     log: Sequence[Event], model: str | Model | None, given: ContextArguments
 ) -> tuple[ContextArguments, list[str]]:
-    """Return the arguments of a context that continues a log, and in words what the caller has changed: what the
-    caller does not give stays as it was saved. A window is not kept for another model."""
+    """Return the arguments of a context that continues a log, and in words what has changed: what the caller does
+    not give stays as it was saved, or as its default is now. A window is not kept for another model."""
     opened = last_opened(log)
-    saved = {} if opened is None else saved_settings(opened)
+    saved = before = {} if opened is None else saved_settings(opened)
     if opened is not None and model is not None and model != opened.model:
         saved = without_model_settings(saved)
-    changed = changed_settings(saved, given)
     if given.get("max_output_tokens") is not None and saved.get("reserve") == saved.get("max_output_tokens"):
-        saved.pop("reserve", None)  # it was not given: the reserve follows the new number
+        # It was not given: the reserve follows the new number.
+        saved = {name: value for name, value in saved.items() if name != "reserve"}
     arguments = saved | {name: value for name, value in given.items() if value is not None}
+    if opened is None or not opened.model:
+        return cast(ContextArguments, arguments), []
+    now = {name: value for name, value in arguments.items() if name in SettingArguments.__annotations__}
+    changed = changed_settings(
+        resolve_settings(opened.model, **cast(SettingArguments, before)),
+        resolve_settings(opened.model if model is None else model, **cast(SettingArguments, now)),
+        given=given,
+    )
     return cast(ContextArguments, arguments), changed
 
 

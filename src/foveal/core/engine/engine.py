@@ -53,7 +53,6 @@ from foveal.core.log.events import (
     CompactionFailed,
     Event,
     Expanded,
-    ModelSaid,
     Noted,
     Opened,
     Overflowed,
@@ -295,15 +294,12 @@ class Engine:
         fact = event.fact
         self.compaction_health = self.compaction_health.after(fact)
         self.past_calls = self.past_calls.after(event, units=units)
+        self.usage_totals = self.usage_totals.after(event, self.model)
         if type(fact) in DIALOGUE_TYPES:
-            if isinstance(fact, ModelSaid):
-                self.usage_totals = self.usage_totals.with_answer(event.seq)
             return
         self.provider_limits = self.provider_limits.after(fact)
         self._learned = _calibrate(self._learned, event, window=self.model.window)
-        if isinstance(fact, Used):
-            self.usage_totals = self.usage_totals.after(fact, self.model)
-        elif isinstance(fact, Compacted | CompactionFailed):
+        if isinstance(fact, Compacted | CompactionFailed):
             metrics = read_metrics(fact)
             self.usage_totals = self.usage_totals.with_summary(metrics.cost, asked=metrics.asked)
         if isinstance(fact, Overflowed | Used):

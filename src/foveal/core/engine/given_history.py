@@ -6,6 +6,7 @@
 3. What was left out and comes back is shown again, not recorded again: the drop is reverted.
 4. A history that shares nothing with the recorded one begins a new conversation: a rewind to the beginning that
    keeps no reductions.
+5. The pins that were made in a conversation go with it, unless its caller announces another one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from foveal.core.log.events import (
     Dropped,
     Event,
     Instructed,
+    Pinned,
     Reverted,
     Rewound,
     ThinkingLeftOut,
@@ -59,6 +61,8 @@ class GivenHistory:
         """The first event of the current conversation."""
         self.messages_before = 0
         """Messages of the conversation before this one."""
+        self._has_left_pins = False
+        """Whether pins went with that conversation."""
 
     def __len__(self) -> int:
         return len(self._messages.known)
@@ -96,14 +100,15 @@ class GivenHistory:
         is_edited = change.left_out is None and change.start < len(messages.known)
         if is_edited:
             to = messages.known.rewind_seq(change.start)
-            self._begin_conversation(to) if change.is_unrelated else self._rewind(to)
+            self._leave(to, is_unrelated=change.is_unrelated, is_diverged=bool(change.diverged))
             messages.truncate(change.start)
         with self._engine.recording(fact for chunk in change.chunks for fact in chunk.facts):
             self._record_messages(change)
         if is_edited and self._engine.view.thinking.is_bound and _thinks(change):
             self._record(ThinkingLeftOut())  # it was produced behind other messages
         if change.is_unrelated:  # one message was rather edited
-            return UnrelatedConversation(self.messages_before) if self.messages_before > 1 else None
+            is_told = self.messages_before > 1 or self._has_left_pins
+            return UnrelatedConversation(self.messages_before) if is_told else None
         return HistoryDiverged(change.start, change.diverged) if change.diverged else None
 
     def _record_messages(self, change: HistoryChange) -> None:
@@ -168,7 +173,7 @@ class GivenHistory:
             self._record_left_out(adopted.left_out)
         if adopted.rest:
             to = adopted.rest[0].seq - 1 if adopted.last < 0 else adopted.last
-            self._begin_conversation(to) if adopted.is_unrelated else self._rewind(to)
+            self._leave(to, is_unrelated=adopted.is_unrelated, is_diverged=adopted.is_diverged)
         return adopted
 
     def _take_back(self, given: list[Any], wire: Wire) -> bool:
@@ -187,6 +192,19 @@ class GivenHistory:
 
     def _record_left_out(self, span: tuple[int, int]) -> None:
         self._record(Dropped(ranges=(span,), reason=LEFT_OUT_BY_CALLER, rule=LEFT_OUT_RULE))
+
+    def _leave(self, to: int, *, is_unrelated: bool, is_diverged: bool) -> None:
+        """Take all messages after `to` out of view. What follows may be said by another user: then the pins made
+        since go as well."""
+        pins = self._pins_after(to) if is_unrelated or is_diverged else []
+        self._has_left_pins = bool(pins)
+        self._begin_conversation(to) if is_unrelated else self._rewind(to)
+        for pin in pins:
+            self._record(Reverted(target=pin.seq))
+
+    def _pins_after(self, seq: int) -> list[Event]:
+        effective = effective_events(self._engine.log)
+        return [event for event in effective if event.seq > seq and isinstance(event.fact, Pinned)]
 
     def _rewind(self, to: int) -> None:
         show_dropped = self._has_room_for_dropped(to)

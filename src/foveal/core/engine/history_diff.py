@@ -136,20 +136,18 @@ class KnownMessages:
         ]
 
     def left_out(self, given: Sequence[Any], start: int) -> int:
-        """Return how many known messages from `start` on a sliding window has left out: the rest of the known
-        messages follows in `given`. 0 if it does not, or if these say too little: another conversation may have
-        the same."""
+        """Return how many known messages from `start` on a sliding window may have left out: the rest of the known
+        messages follows in `given`. 0 if it does not."""
         count = len(self)
         for first in range(max(start + 1, count + start - len(given)), count):
             if all(self._kept[first + at] == given[start + at] for at in range(count - first)):
-                return first - start if says_something(list(map(_json_size, self._kept[first:]))) else 0
+                return first - start
         return 0
 
-    def has_any(self, given: Iterable[Any]) -> bool:
-        """Return whether any of these messages is a known one; a few short ones, such as "ok", say nothing."""
-        known = set(map(_as_json, self._kept))
-        keys = map(_as_json, given)
-        return says_something([len(key) for key in keys if key in known])
+    def shared(self, given: Iterable[Any]) -> list[int]:
+        """Return the indexes of the known messages that are among these."""
+        keys = set(map(_as_json, given))
+        return [index for index, message in enumerate(self._kept) if _as_json(message) in keys]
 
     def is_same(self, given: Sequence[Any], index: int) -> bool:
         """Return whether a given message is the known one, possibly in another form; then keep the new form."""
@@ -209,10 +207,6 @@ class KnownMessages:
 
 def _as_json(message: Any) -> bytes:
     return encode_json(without_nulls(plain_json(message)))
-
-
-def _json_size(message: Any) -> int:
-    return len(_as_json(message))
 
 
 def _moved_up(index: int, start: int, end: int) -> int:
@@ -305,10 +299,13 @@ class MessageHistory:
 
     def _left_out(self, given: list[Any], start: int, log: Sequence[Event]) -> int | None:
         """Return the index of the first known message after those that a sliding window has left out; None if the
-        history was edited. System messages are never taken as left out."""
+        history was edited, or if what is left says too little: another conversation may have the same. System
+        messages are never taken as left out."""
         known = self.known
         count = known.left_out(given, start)
         if not count or known.chunk_start(start + count) != start + count:
+            return None
+        if not self._say_something(range(start + count, len(known)), log):
             return None
         left = log[known.seq_before[start] + 1 : known.seq_before[start + count] + 1]
         has_instruction = any(isinstance(event.fact, Instructed) and _is_given(event) for event in left)
@@ -324,14 +321,22 @@ class MessageHistory:
         if start == len(known):
             return False
         firsts = (log[seq + 1].fact for seq in known.seq_before[:start])
-        return all(isinstance(fact, Instructed) for fact in firsts) and not known.has_any(given[start:])
+        return all(isinstance(fact, Instructed) for fact in firsts) and not self._has_any(given[start:], log)
 
     def _diverged(self, given: list[Any], start: int, log: Sequence[Event]) -> int:
         known = self.known
         later = (event for index in range(start + 1, len(known)) for event in known.given_events(index, log))
-        if not any(isinstance(event.fact, UserSaid) for event in later) or known.has_any(given[start:]):
+        if not any(isinstance(event.fact, UserSaid) for event in later) or self._has_any(given[start:], log):
             return 0
         return len(known) - start
+
+    def _has_any(self, given: Iterable[Any], log: Sequence[Event]) -> bool:
+        """Return whether known messages that say something are among these."""
+        return self._say_something(self.known.shared(given), log)
+
+    def _say_something(self, indexes: Iterable[int], log: Sequence[Event]) -> bool:
+        events = (event for index in indexes for event in self.known.given_events(index, log))
+        return says_something(event.fact for event in events)
 
     def remove(self, change: HistoryChange) -> None:
         """Forget the messages that a sliding window has left out."""

@@ -30,7 +30,7 @@ from foveal.core.log.events import (
     handle,
     unraw,
 )
-from foveal.core.models.budget import Budget, window_percent, window_share
+from foveal.core.models.budget import Budget, apportion, window_percent, window_share
 from foveal.core.models.cost import cost_text
 from foveal.core.policies import Policy
 from foveal.core.policies.ladder.compact import has_enough_turns, turns_since_summary
@@ -188,7 +188,7 @@ class ToolSize(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The name; the kind of a tool without one, which the provider runs."""
     tokens: int
-    """Tokens of its schema."""
+    """Tokens of its schema. Those of the tools that are not deferred add up to `totals["tools"]`."""
     calls: int
     """How often the model has called it."""
     deferred: bool
@@ -240,7 +240,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     """`auto`, `confirm` or `off`: whether the policy reduces by itself."""
     calls: int
-    """Requests that were fitted."""
+    """Requests to the model that were answered, or whose usage was reported, also by earlier processes; without
+    those for summaries."""
+    fitted: int
+    """Requests that this process has fitted; `breaks` are among them."""
     cached_share: float | None
     """The share of the last reported prompt that came from the cache."""
     dropped_thinking: int
@@ -262,7 +265,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     spent: float | None
     """Dollars of the calls whose price is known; None if it is known of none."""
     unknown_calls: int
-    """Calls that are not part of `spent`: no usage was reported, or the model has no price."""
+    """Calls that are not part of `spent`: no usage was reported, or the model has no price. Those for summaries
+    count too."""
     saved: float | None
     """Estimate of the dollars saved compared with sending everything each time with an ideal cache; None if it is
     known of no call."""
@@ -328,12 +332,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def report(
     engine: Engine,
     *,
-    calls: int,
+    fitted: int,
     breaks: Sequence[PrefixBreak],
     statements: Sequence[UserStatement] = (),
     with_events: bool = True,
 ) -> Report:
-    """Return the report of a conversation; `calls` and `breaks` are those of its `SentRequests`."""
+    """Return the report of a conversation; `fitted` and `breaks` are those of its `SentRequests`."""
     budget, calibration = engine.budget(), engine.calibration
     view, usage = engine.view, engine.usage_totals
     parts = request_parts(engine)
@@ -362,7 +366,8 @@ def report(
         state=state,
         policy=engine.policy.name,
         mode=engine.policy.mode,
-        calls=calls,
+        calls=usage.calls,
+        fitted=fitted,
         cached_share=usage.cached_share,
         dropped_thinking=0 if usage.last is None else usage.last.dropped_thinking,
         cache_miss=_cache_miss(usage.last),
@@ -377,7 +382,7 @@ def report(
         if question
         else "",
         warnings=tuple(_warnings(engine, summaries, statements)),
-        tools=tuple(_tool_sizes(engine)) if with_events else (),
+        tools=tuple(_tool_sizes(engine, totals["tools"])) if with_events else (),
         summaries=summaries,
         reduced=ReducedCounts.of(view),
         statements=tuple(statements),
@@ -397,7 +402,9 @@ def _turns_left(view: View, budget: Budget, policy: Policy, *, turn: int) -> int
     return left
 
 
-def _tool_sizes(engine: Engine) -> Iterable[ToolSize]:
+def _tool_sizes(engine: Engine, total: int) -> Iterable[ToolSize]:
+    """Yield the tools. The sizes of those that requests have add up to `total`: a list of tools takes a little more
+    or less than its tools alone, and a provider counts in its own way."""
     view, ratio = engine.view, engine.calibration.ratio
     if view.tools is None:
         return
@@ -408,10 +415,11 @@ def _tool_sizes(engine: Engine) -> Iterable[ToolSize]:
         form = neutral_form(tool) or {"name": str(tool.get("name") or tool.get("type") or "tool")}
         if form["name"] not in equipped.deferred:
             listed[form["name"]] = view.meter.text(seq, seq, place, json_text(tool))
+    sent = {name: units for name, units in listed.items() if name in loaded or name not in equipped.deferred}
+    exact = apportion(sent, total)
     for name in sorted(listed, key=lambda name: name in equipped.deferred):
-        is_deferred = name in equipped.deferred and name not in loaded
-        tokens, calls = round(listed[name] * ratio), view.tool_use.calls[name]
-        yield ToolSize(name=name, tokens=tokens, calls=calls, deferred=is_deferred)
+        tokens, calls = exact.get(name, round(listed[name] * ratio)), view.tool_use.calls[name]
+        yield ToolSize(name=name, tokens=tokens, calls=calls, deferred=name not in sent)
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
@@ -532,8 +540,8 @@ def reduced_texts(report: Report) -> list[str]:
 
 def breaks_text(report: Report) -> str:
     """Return how many requests began differently from the one before, and what moved the last one's prefix."""
-    count, calls = len(report.breaks), report.calls
-    text = f"{count:,} prefix break{'s' * (count != 1)} in {calls:,} call{'s' * (calls != 1)}"
+    count, fitted = len(report.breaks), report.fitted
+    text = f"{count:,} prefix break{'s' * (count != 1)} in {fitted:,} request{'s' * (fitted != 1)}"
     last = report.breaks[-1] if report.breaks else None
     return f"{text}, the last by {last.cause}: {last.why}" if last is not None and last.cause else text
 

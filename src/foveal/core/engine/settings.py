@@ -7,7 +7,7 @@ combines the limits of a call, a tool and the policy, and `clips_within` returns
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict, Unpack, cast
 
@@ -237,7 +237,8 @@ def opened_fact(
 
 def opens_anew(opened: Opened, before: Opened) -> bool:
     """Return whether a session continues with another model or policy, or with another setting for its thinking.
-    Another window alone is not recorded: a session that is only looked at does not change."""
+    Another window alone is not recorded, and another reserve only with the next fact: a session that is only looked
+    at does not change."""
     bindings = (extras(fact.settings).get(BINDING_SETTING) for fact in (opened, before))
     return (opened.model, opened.policy) != (before.model, before.policy) or len(set(bindings)) > 1
 
@@ -247,6 +248,12 @@ def has_other_settings(opened: Opened, before: Opened) -> bool:
     given, recorded = (dict(extras(fact.settings)) for fact in (opened, before))
     recorded.pop("folder", None)
     return given != recorded
+
+
+def recorded_reserve(opened: Opened) -> int | None:
+    """Return the tokens that the caller kept free for the answer; None for the default, and in older logs."""
+    reserve = extras(opened.settings).get("reserve")
+    return reserve if isinstance(reserve, int) and reserve >= 0 else None
 
 
 def recorded_window(opened: Opened) -> int | None:
@@ -293,24 +300,36 @@ def saved_settings(opened: Opened) -> dict[str, Any]:
     return saved
 
 
-def changed_settings(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Return, in words, which saved settings the caller has replaced by other values."""
-    changed: list[str] = []
-    for name, before in saved.items():
-        if (value := given.get(name)) is None:
-            continue
-        if name == "policy":
-            old, new = policy(before), policy(value)
-            if old != new:
-                names = (
-                    (old.name, new.name)
-                    if old.name != new.name
-                    else (old.name, f"{new.name} with other values")
-                )
-                changed.append(f"policy: {names[0]} → {names[1]}")
-        elif value != before:
-            changed.append(f"{name}: {_in_words(before)} → {_in_words(value)}")
-    return changed
+def changed_settings(before: EngineSettings, now: EngineSettings, *, given: Collection[str]) -> list[str]:
+    """Return, in words, which settings are others than before: of those that the caller has `given`, and of the
+    model, the policy, the window and the reserve, whose defaults change with one another."""
+    old, new = _told_settings(before), _told_settings(now)
+    if before.policy != now.policy and old["policy"] == new["policy"]:
+        new["policy"] += " with other values"
+    return [
+        f"{name}: {_in_words(old[name])} → {_in_words(value)}"
+        for name, value in new.items()
+        if value != old[name] and (name in given or name in _ALWAYS_TOLD)
+    ]
+
+
+_ALWAYS_TOLD: Final = frozenset({"model", "policy", "window", "reserve"})
+
+
+def _told_settings(settings: EngineSettings) -> dict[str, Any]:
+    """Return the values that are in effect, by the names of the settings."""
+    model, caps = settings.model, settings.caps
+    limits = {name: getattr(caps, name) for name in Caps.__struct_fields__ if name != "reserve"}
+    return {
+        "model": model.name,
+        "policy": settings.policy.name,
+        "window": model.window,
+        "reserve": reserve_for(model, caps),
+        **limits,
+        "max_output_tokens": model.max_output,
+        "tokenizer": settings.counter.name,
+        BINDING_SETTING: model.binds_thinking,
+    }
 
 
 def _in_words(value: object) -> str:

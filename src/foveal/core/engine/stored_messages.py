@@ -6,7 +6,7 @@ a copy either. `StoredMessages` compares what the log has said with what is read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -24,7 +24,6 @@ from foveal.core.log.events import (
     Text,
     ToolReturned,
     UserSaid,
-    calls_of,
     parts,
     text_of,
 )
@@ -33,10 +32,10 @@ from foveal.core.wire import MessageChunk
 from foveal.core.wire.common import encode_json
 
 MESSAGE_FACTS: Final = (Instructed, UserSaid, ModelSaid, ToolReturned, ForeignSummary)
-MIN_TELLING_BYTES: Final = 64
-"""Size of a message from which on it is hardly said in two conversations."""
+MIN_TELLING_CHARS: Final = 40
+"""Text of a message, or of several, that is hardly said in two conversations."""
 MIN_SHORT_MESSAGES: Final = 3
-"""Shorter messages that two histories of one conversation share."""
+"""Different messages with so much text together, if none has it alone."""
 
 
 class StoredMessages:
@@ -76,8 +75,7 @@ class StoredMessages:
             if isinstance(self.events[start - 1].fact, Instructed):
                 return 0
             if self.common_beginning(chunks, start)[0] == len(self.events):
-                sizes = [_content_size(event.fact) for event in self.events[start:]]
-                return start if says_something(sizes) else 0
+                return start if says_something(event.fact for event in self.events[start:]) else 0
         return 0
 
     def is_unrelated(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
@@ -98,7 +96,7 @@ class StoredMessages:
     def _has_any_of(self, taken: int, chunks: Sequence[MessageChunk]) -> bool:
         said = {_content_key(event.fact) for event in self.events[taken:]}
         facts = (fact for chunk in chunks for fact in chunk.facts)
-        return says_something([_content_size(fact) for fact in facts if _content_key(fact) in said])
+        return says_something(fact for fact in facts if _content_key(fact) in said)
 
     def returned(self, chunks: Sequence[MessageChunk]) -> Ranges:
         """Return the ranges of seq of the messages that a history has: its beginning, and all from some message on
@@ -111,9 +109,13 @@ class StoredMessages:
         return tuple((piece[0].seq, piece[-1].seq) for piece in pieces if piece)
 
 
-def says_something(sizes: Sequence[int]) -> bool:
-    """Return whether messages of these sizes, which two histories share, make them one conversation."""
-    return len(sizes) >= MIN_SHORT_MESSAGES or any(size >= MIN_TELLING_BYTES for size in sizes)
+def says_something(shared: Iterable[AnyFact]) -> bool:
+    """Return whether messages that two histories share make them one conversation. What any two users may say, such
+    as "ok", does not, however often it is said."""
+    chars = {_content_key(fact): _telling_chars(fact) for fact in shared}.values()
+    return sum(chars) >= MIN_TELLING_CHARS and (
+        len(chars) >= MIN_SHORT_MESSAGES or max(chars) >= MIN_TELLING_CHARS
+    )
 
 
 def _is_stored(event: Event, fact: AnyFact) -> bool:
@@ -130,13 +132,13 @@ def _content_key(fact: AnyFact) -> bytes:
     return encode_json(without_marks(fact))
 
 
-def _content_size(fact: AnyFact) -> int:
-    """Return about how many bytes a message takes as JSON."""
+def _telling_chars(fact: AnyFact) -> int:
+    """Return how much text a message has. Calls, results and media count as much: they hardly occur twice."""
     assert isinstance(fact, MESSAGE_FACTS)
-    calls = isinstance(fact, ToolReturned | ForeignSummary) or any(calls_of(fact.content))
-    return (
-        MIN_TELLING_BYTES if calls else len('{"role":"assistant","content":""}') + len(text_of(fact.content))
-    )
+    if isinstance(fact, ToolReturned | ForeignSummary):
+        return MIN_TELLING_CHARS
+    is_text = all(isinstance(part, Text) for part in parts(fact.content))
+    return len(text_of(fact.content)) if is_text else MIN_TELLING_CHARS
 
 
 # ── Marks ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -149,7 +151,7 @@ def without_marks(fact: AnyFact) -> AnyFact:
         return replace(fact, extra=UNSET)
     content = tuple(_part_without_marks(part) for part in parts(fact.content))
     bare = replace(fact, content=content, extra=UNSET, dialect="")
-    return replace(bare, listed=False) if isinstance(bare, ModelSaid) else bare
+    return replace(bare, listed=False, imported=False) if isinstance(bare, ModelSaid) else bare
 
 
 def _part_without_marks(part: AnyPart) -> AnyPart:

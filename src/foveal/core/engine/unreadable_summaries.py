@@ -211,6 +211,14 @@ def unreadable_text(event: Event) -> str:
     )
 
 
+def resent_warning(undone: AnyFact) -> str:
+    """Return what to tell a user who has taken `undone` back: what a model cannot read is sent to it again. "" for
+    anything else."""
+    if not isinstance(undone, Compacted) or not undone.takes_item_back:
+        return ""
+    return f"{undone.rule}, and the next request has it again: the provider may refuse that request"
+
+
 def _note(unreadable: Unreadable) -> str:
     things = [handle(seq) for seq in unreadable.items]
     if unreadable.leaves_out_thinking:

@@ -364,6 +364,8 @@ class ModelSaid(Fact, frozen=True, tag="model_said"):
     """What the model said."""
     listed: bool = False
     """Whether the content came as a list of parts although the dialect allows a plain string."""
+    imported: bool = False
+    """Whether another program got this answer and stored it here: it is no call of this conversation."""
     dialect: Dialect = ""
     """The dialect of the opaque fields; "" when there are none."""
     extra: Raw | UnsetType = UNSET

@@ -10,6 +10,7 @@ of a reduction and the number in the report are the same.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -217,3 +218,22 @@ def plan_budget(
         max_images=caps.max_images,
         max_media_bytes=caps.max_media_bytes,
     )
+
+
+def apportion(amounts: Mapping[str, int], total: int) -> dict[str, int]:
+    """Split `total` into whole numbers in proportion to the amounts.
+
+    The numbers add up to `total`. An amount above 0 gets at least 1, as long as there are enough.
+    """
+    whole = sum(amounts.values())
+    if whole <= 0 or total <= 0:
+        return dict.fromkeys(amounts, 0)
+    exact = {name: amount * total / whole for name, amount in amounts.items()}
+    cells = {name: max(int(amount), 1 if amount else 0) for name, amount in exact.items()}
+    while (rest := total - sum(cells.values())) > 0:
+        name = max(cells, key=lambda name: exact[name] - cells[name])
+        cells[name] += 1 if exact[name] else rest
+    while sum(cells.values()) > total:
+        name = max(cells, key=lambda name: (cells[name] > 1, cells[name] - exact[name]))
+        cells[name] -= 1
+    return cells

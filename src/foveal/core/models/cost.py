@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.log.events import Used
+from foveal.core.log.events import AnyFact, Event, ModelSaid, ToolReturned, Used, UserSaid
+from foveal.core.log.logged_requests import OpenCall, call_after
 from foveal.core.models.model import Model
 
 SMALLEST_SHOWN_DOLLARS: Final = 0.0001
@@ -30,7 +31,9 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         ```
     """
 
-    calls: int = 0
+    calls: int = msgspec.field(default=0, name="requests")
+    """Requests to the model that were answered, or whose usage was reported; without those for summaries."""
+    reported: int = msgspec.field(default=0, name="calls")
     """Calls with reported usage."""
     input: int = 0
     """Tokens read at the full price."""
@@ -43,9 +46,9 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reasoning: int = 0
     """Tokens of `output` that were reasoning."""
     answers: int = 0
-    """Answers in the log, with reported usage or without."""
-    answered: int = 0
-    """The seq of the newest answer."""
+    """Answers so far, in a checkpoint of an earlier version; else 0."""
+    newest: OpenCall | None = None
+    """The newest call, which an answer or usage may still complete."""
     unpriced: int = 0
     """Calls with reported usage whose price is unknown."""
     spent: float | None = 0.0
@@ -56,6 +59,11 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     last: Used | None = None
     """The newest report. The size of the context is that of the last call, not a sum."""
 
+    def __post_init__(self) -> None:
+        if not self.calls and (self.reported or self.answers):
+            msgspec.structs.force_setattr(self, "calls", max(self.reported, self.answers))
+            msgspec.structs.force_setattr(self, "answers", 0)
+
     @property
     def cached_share(self) -> float | None:
         """The share of the last reported prompt that came from the cache."""
@@ -63,19 +71,26 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def unknown_calls(self) -> int:
-        """Calls whose cost is unknown: their price is, or no usage was reported."""
-        # In a loop that adds an answer with its next request, the usage of the answer is reported before.
-        is_ahead = self.last is not None and 0 < self.answered < self.last.until
-        return self.unpriced + max(0, self.answers + is_ahead - self.calls)
+        """Calls whose cost is unknown: no usage was reported, or the price is unknown, also that of a summary."""
+        return self.unpriced + self.calls - self.reported
 
-    def with_answer(self, seq: int) -> UsageTotals:
-        """Return the totals with one more answer of the model. Until usage is reported, its cost is unknown.
+    def after(self, event: Event, model: Model) -> UsageTotals:
+        """Return the totals after one more event.
 
         Args:
-            seq: The seq of the answer.
+            event: Any event of the log.
+            model: The model whose prices apply.
         """
-        told = msgspec.structs.replace(self, answers=self.answers + 1, answered=seq)
-        if self.calls:
+        fact = event.fact
+        if not isinstance(fact, ModelSaid | Used | UserSaid | ToolReturned) or _is_imported(fact):
+            return self
+        newest, is_new = call_after(self.newest, event)
+        if newest is self.newest:
+            return self
+        told = msgspec.structs.replace(self, newest=newest, calls=self.calls + is_new)
+        if isinstance(fact, Used):
+            return told._with_usage(fact, model)
+        if not is_new or self.reported:
             return told
         return msgspec.structs.replace(told, spent=self.spent or None, saved=self.saved or None)
 
@@ -91,13 +106,8 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         spent, unpriced = self._with_cost(cost)
         return msgspec.structs.replace(self, spent=spent, unpriced=unpriced)
 
-    def after(self, used: Used, model: Model) -> UsageTotals:
-        """Return the totals with one more call.
-
-        Args:
-            used: The usage that the provider reported.
-            model: The model whose prices apply.
-        """
+    def _with_usage(self, used: Used, model: Model) -> UsageTotals:
+        """Return the totals with the usage of a call."""
         actual = _prompt_cost(used, model)
         answer = model.cost(output=used.output)
         for other in used.others:
@@ -105,9 +115,9 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         ideal = self._ideal(used, model)
         spent, unpriced = self._with_cost(_plus(actual, answer))
         return UsageTotals(
-            calls=self.calls + 1,
-            answers=self.answers,
-            answered=self.answered,
+            calls=self.calls,
+            reported=self.reported + 1,
+            newest=self.newest,
             unpriced=unpriced,
             input=self.input + sum(one.input for one in used.billed),
             cache_read=self.cache_read + sum(one.cache_read for one in used.billed),
@@ -122,7 +132,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def _with_cost(self, cost: float | None) -> tuple[float | None, int]:
         """Return what is known to be spent, and the number of calls without a known price, with one more call."""
         # A checkpoint of an earlier version says only that some price was unknown.
-        unpriced = self.unpriced or (self.calls if self.spent is None else 0)
+        unpriced = self.unpriced or (self.reported if self.spent is None else 0)
         return _sum_of_known(self.spent, cost), unpriced + (cost is None)
 
     def _ideal(self, used: Used, model: Model) -> float | None:
@@ -139,6 +149,10 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             return model.cost(cache_read=read, input=new)
         hour = round(new * used.cache_write_1h / used.cache_write)
         return model.cost(cache_read=read, cache_write=new, cache_write_1h=hour)
+
+
+def _is_imported(fact: AnyFact) -> bool:
+    return isinstance(fact, ModelSaid) and fact.imported
 
 
 def _prompt_cost(used: Used, model: Model) -> float | None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.summariser import Summarise
 from foveal.core.engine.operations import OPERATIONS
-from foveal.core.engine.settings import SettingArguments, recorded_window
+from foveal.core.engine.settings import SettingArguments, recorded_reserve, recorded_window
 from foveal.core.log.events import Opened
 from foveal.core.policies import Policy
 from foveal.core.policies.presets import PRESETS, PresetName
@@ -78,7 +78,11 @@ class StoreActor:
                 raise NotWritable(
                     f"session {session!r} does not say which model answers it: continue it in a chat first"
                 )
-            recorded = SettingArguments(policy=recorded_policy(opened), window=recorded_window(opened))
+            recorded = SettingArguments(
+                policy=recorded_policy(opened),
+                window=recorded_window(opened),
+                reserve=recorded_reserve(opened),
+            )
             settings = recorded | self._settings
             live = await Session.open(
                 store, session, model=opened.model, summarise=self._summarise, **settings
@@ -114,4 +118,5 @@ async def action_result(session: Session, action: SessionAction, done: Performed
     """Return what an action did."""
     about = event_sentence((await session.event(done.named)).fact)
     sentences = OPERATIONS[action.operation].sentences(action, **done._asdict(), about=about)
-    return ActionResult(event=done.recorded, text=sentences.page)
+    text = f"{sentences.page}. {done.warning}" if done.warning else sentences.page
+    return ActionResult(event=done.recorded, text=text)

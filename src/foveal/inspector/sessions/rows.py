@@ -25,14 +25,12 @@ from foveal.core.log.events import (
     Compacted,
     CompactionFailed,
     Event,
-    ModelSaid,
     Noted,
     Opened,
     Overflowed,
     ThinkingLeftOut,
     Used,
 )
-from foveal.core.log.logged_requests import RequestFinder
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model, model
 from foveal.core.redaction import scrub
@@ -223,8 +221,6 @@ class SessionFigures:
         self._given_window = window
         self._recorded_window = 0
         self._totals = UsageTotals()
-        self._finder = RequestFinder()
-        self._closed_requests = 0
         self._shares = array("d")
         self._reductions = 0
         self._error = ""
@@ -237,7 +233,6 @@ class SessionFigures:
         if event.at is not None:
             self._times = (self._times[0] if self._times else event.at, event.at)
         fact = event.fact
-        self._closed_requests += self._finder.add(event) is not None
         match fact:
             case Opened():
                 from foveal.core.engine.settings import recorded_window  # loads the engine
@@ -246,9 +241,7 @@ class SessionFigures:
                 self.origin = fact.origin or self.origin
                 self._recorded_window = recorded_window(fact) or 0
             case Used():
-                self._add_usage(fact)
-            case ModelSaid():
-                self._totals = self._totals.with_answer(event.seq)
+                self._note_model(fact)
             case Compacted() | CompactionFailed():
                 from foveal.core.compaction.health import read_metrics  # loads the engine
 
@@ -256,17 +249,13 @@ class SessionFigures:
                 self._totals = self._totals.with_summary(metrics.cost, asked=metrics.asked)
             case _:
                 pass
+        self._totals = self._totals.after(event, _known_model(self.model) or _unpriced())
         self._reductions += isinstance(fact, REDUCTIONS)
         if failure := _failure(fact):
             self._error, self._error_at = failure, event.at or 0.0
 
-    def _add_usage(self, used: Used) -> None:
+    def _note_model(self, used: Used) -> None:
         self.model = used.model or self.model
-        known = _known_model(self.model)
-        if known is not None:
-            self._totals = self._totals.after(used, known)
-        else:
-            self._totals = self._totals.after(used, _unpriced())
         window = self.window
         if window:
             self._shares.append(used.prompt / window)
@@ -287,9 +276,9 @@ class SessionFigures:
             window=self.window,
             used=totals.last.prompt if totals.last is not None else 0,
             shares=tuple(round(share, 4) for share in _thinned(self._shares)),
-            requests=self._closed_requests + (self._finder.open is not None),
-            reported=totals.calls,
-            spent=totals.spent if totals.calls else None,
+            requests=totals.calls,
+            reported=totals.reported,
+            spent=totals.spent if totals.reported else None,
             unknown_calls=totals.unknown_calls,
             cache_share=round(totals.cache_read / prompts, 4) if prompts else None,
             reductions=self._reductions,

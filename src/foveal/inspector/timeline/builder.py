@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.ledger.call_reader import read_call
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.settings import recorded_window
+from foveal.core.engine.settings import recorded_reserve, recorded_window
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
@@ -77,7 +77,8 @@ class InspectedSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     """Tokens; None for the one that the log records, or else the known one of the model."""
     reserve: int | None = None
-    """Tokens that are kept free for the answer; None for those that Foveal keeps for the model."""
+    """Tokens that are kept free for the answer; None for those that the log records, or else for those that Foveal
+    keeps for the model."""
     problems: tuple[str, ...] = ()
 
 
@@ -168,7 +169,7 @@ class TimelineBuilder:
         self._row_maker = row_maker if row_maker is not None else TimelineRows()
         self._given_counter = counter
         self._counts = counts
-        self._window = settings.window
+        self._window, self._reserve = settings.window, settings.reserve
         self._start(settings.model)
         self._origin = ""
         self._rows: list[TimelineRow] = []
@@ -267,7 +268,7 @@ class TimelineBuilder:
         """Begin with a model, whose vocabulary counts."""
         found = model(name or "unknown", window=self._window)
         counter = self._given_counter or counter_for(found.name, "auto")
-        view, caps = View(MessageTokens(counter, self._counts)), Caps(reserve=self._settings.reserve)
+        view, caps = View(MessageTokens(counter, self._counts)), Caps(reserve=self._reserve)
         self._engine: Engine = Engine(found, PRESETS["off"], caps, counter, view=view)
         self._tracker: ViewTracker = ViewTracker(self._engine.log, self._engine.view)
 
@@ -276,6 +277,9 @@ class TimelineBuilder:
         if isinstance(fact, Opened):
             self._origin = self._origin or fact.origin
             self._window = self._settings.window or recorded_window(fact)
+            self._reserve = (
+                recorded_reserve(fact) if self._settings.reserve is None else self._settings.reserve
+            )
         elif not isinstance(fact, Used) or fact.model == self._engine.model.name:
             return
         if not fact.model:
@@ -283,6 +287,7 @@ class TimelineBuilder:
         if not self.log:
             self._start(fact.model)
             return
+        self._engine.set_reserve(self._reserve)
         engine, found = self._engine, model(fact.model, window=self._window)
         if engine.provider_limits.limit_model(found) != engine.model:
             engine.switch_model(found)

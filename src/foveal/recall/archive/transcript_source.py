@@ -4,7 +4,8 @@
    the first `HEAD_BYTES`, and the last `END_BYTES`, where agents put later titles. A file that holds several
    conversations lists the others once it has been read as a whole.
 2. Parsed files stay in memory up to `MAX_LOADED_BYTES`; of these, the least recently used one goes first. A file
-   that has changed is read again.
+   that has changed is read again, also one that was rewritten within the precision of its time or has its old time
+   back.
 3. A file that cannot be read is a problem of the source; the others are not affected.
 """
 
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from heapq import nlargest
 from io import BytesIO
 from itertools import count, islice
@@ -55,6 +58,10 @@ _TIME_FIELDS: Final = ("timestamp", "at")
 """Fields of a line with its time: in Claude Code, Codex and pi, and in files that Foveal exports."""
 MAX_TAIL_BYTES: Final = 256 << 10
 """Bytes that are read from the end of a file for its row in the overview."""
+EDGE_BYTES: Final = 4 << 10
+"""Bytes at the beginning and at the end of a file that tell it from another one of the same size and time."""
+SETTLED_AFTER_NS: Final = 3_000_000_000
+"""Time after a change from which on another one gets another time: file systems count in up to 2 seconds."""
 _MAX_TITLE_FACTS: Final = 20
 """Facts among which the message of a title is looked for."""
 _MAX_HEADER_LINES: Final = 50
@@ -69,6 +76,17 @@ class FileVersion(NamedTuple):
     modified_ns: int
     size: int
     inode: int
+    edges: int
+    """Digest of its beginning and its end: a file can be rewritten with the same size and time."""
+
+
+class ReadEdges(NamedTuple):
+    """The digest of a file's edges, and the state of the file that had them."""
+
+    status: tuple[int, ...]
+    edges: int
+    is_settled: bool
+    """Whether a later change would change the state: the file was not written just before."""
 
 
 class LoadedFile(NamedTuple):
@@ -117,6 +135,7 @@ class TranscriptSource:
         self._loaded: OrderedDict[str, LoadedFile] = OrderedDict()
         self._failed: dict[str, tuple[FileVersion, str]] = {}
         self._newest: dict[str, tuple[FileVersion, float | None]] = {}
+        self._edges: dict[str, ReadEdges] = {}
         self._remembered: Callable[[str, FileVersion], int] = lambda _handle, _version: 1
 
     def remember_parts(self, parts: Callable[[str, FileVersion], int]) -> None:
@@ -140,7 +159,7 @@ class TranscriptSource:
     async def entries(self) -> list[SessionEntry]:
         found = await asyncio.to_thread(self._list_files)
         kept = {path for path, _ in found}
-        for known in (self._details, self._loaded, self._failed, self._newest):
+        for known in (self._details, self._loaded, self._failed, self._newest, self._edges):
             for path in known.keys() - kept:
                 del known[path]
         return [
@@ -182,7 +201,7 @@ class TranscriptSource:
             (str(path), version)
             for path in paths
             if not is_folder or is_transcript_name(path.name)
-            if (version := _file_version(path)) is not None
+            if (version := self._file_version(path)) is not None
         )
         yield from nlargest(MAX_SOURCE_SESSIONS, found, key=lambda file: file[1])
 
@@ -209,7 +228,7 @@ class TranscriptSource:
     def _read_head(self, path: str) -> tuple[FileVersion, tuple[SessionDetails, ...]]:
         """Return what the beginning and the end of a file say of its first conversation; of all, if that is the
         whole file."""
-        version = _current_version(path)
+        version = self._current_version(path)
         try:
             with open(path, "rb") as file:
                 head = _without_middle(file, version.size)
@@ -229,7 +248,7 @@ class TranscriptSource:
 
     def _load(self, path: str) -> LoadedFile:
         """Return the conversations of a file, parsed again if the file has changed."""
-        version = _current_version(path)
+        version = self._current_version(path)
         loaded = self._loaded.pop(path, None)
         if loaded is None or loaded.version != version:
             loaded = self._parse(path, version)
@@ -268,6 +287,33 @@ class TranscriptSource:
             self._division = next(self._divisions)  # two threads never set the same number
         return self._details[path]
 
+    def _file_version(self, path: Path) -> FileVersion | None:
+        """Return the version of a file; None if it is gone, or a pipe, which would block the reader."""
+        try:
+            found = path.stat()
+            if not os.path.isfile(path):
+                return None
+            return FileVersion(
+                found.st_mtime_ns, found.st_size, found.st_ino, self._edges_of(str(path), found)
+            )
+        except OSError:
+            return None
+
+    def _edges_of(self, path: str, found: os.stat_result) -> int:
+        """Return the digest of a file's edges, which are read if the file may have changed."""
+        status = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+        known = self._edges.get(path)
+        if known is None or known.status != status or not known.is_settled:
+            is_settled = time.time_ns() - max(status[:2]) > SETTLED_AFTER_NS
+            known = self._edges[path] = ReadEdges(status, _read_edges(path, found.st_size), is_settled)
+        return known.edges
+
+    def _current_version(self, path: str) -> FileVersion:
+        version = self._file_version(Path(path))
+        if version is None:
+            raise RecallProblem(f"{path} does not exist any more")
+        return version
+
     def _failure(self, path: str, version: FileVersion, problem: str) -> RecallProblem:
         self._failed[path] = version, problem
         return RecallProblem(problem)
@@ -286,25 +332,21 @@ def _find_raw(path: str, words: Sequence[bytes]) -> frozenset[int] | None:
     return frozenset(number for number, word in enumerate(words) if word in content)
 
 
-def _file_version(path: Path) -> FileVersion | None:
+def _read_edges(path: str, size: int) -> int:
+    """Return the digest of the beginning and the end of a file; 0 if it cannot be read, which the source reports
+    when the file is described."""
     try:
-        status = path.stat()
+        with open(path, "rb") as file:
+            digest = blake2b(file.read(EDGE_BYTES), digest_size=6)
+            file.seek(max(EDGE_BYTES, size - EDGE_BYTES))
+            digest.update(file.read(EDGE_BYTES))
     except OSError:
-        return None
-    is_regular = os.path.isfile(path)  # not a pipe, which would block the reader
-    return FileVersion(status.st_mtime_ns, status.st_size, status.st_ino) if is_regular else None
+        return 0
+    return int.from_bytes(digest.digest(), "big")
 
 
 def _as_version(entry: SessionEntry) -> FileVersion:
-    modified_ns, size, inode = map(int, entry.version)
-    return FileVersion(modified_ns, size, inode)
-
-
-def _current_version(path: str) -> FileVersion:
-    version = _file_version(Path(path))
-    if version is None:
-        raise RecallProblem(f"{path} does not exist any more")
-    return version
+    return FileVersion(*map(int, entry.version))
 
 
 def _entry(path: str, version: FileVersion, part: int, newest: float | None) -> SessionEntry:

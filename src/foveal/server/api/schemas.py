@@ -292,6 +292,8 @@ class ApiCompaction(msgspec.Struct, frozen=True, kw_only=True):
 class ApiUndone(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     kind: str
+    warning: str
+    """What can go wrong because of it, such as that the model cannot read what it is sent again; "" most often."""
 
 
 class ApiDropped(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,8 +311,9 @@ class ApiPin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of the session so far. `spent` and `saved` are US dollars of the calls whose price is known, null
-    if it is known of none; `unknown_calls` says how many calls are not part of them."""
+    """The usage of the session so far. `calls` are the requests to the model that were answered or reported.
+    `spent` and `saved` are US dollars of the calls whose price is known, null if it is known of none;
+    `unknown_calls` says how many calls are not part of them."""
 
     calls: int
     input: int

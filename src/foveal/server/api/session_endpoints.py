@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.responses import Response, StreamingResponse
 
 from foveal import transcripts
 from foveal.core import wire
 from foveal.core.engine.operations import OperationRequest
-from foveal.core.log.events import AnyFact, Compacted, Dialect, UserSaid, kind, parse_handle
+from foveal.core.log.events import AnyFact, Compacted, Dialect, ModelSaid, UserSaid, kind, parse_handle
 from foveal.errors import ProviderError, UnknownHandle
 from foveal.ports import SessionInfo
 from foveal.providers import LOCAL_SERVICE, selection
@@ -309,9 +310,14 @@ async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
             detail = f"{len(messages):,} messages in one request; {max_messages:,} are allowed"
             raise HttpError(413, detail, code="too_many")
         reader = wire.wire_for(given.dialect or wire.detect_dialect(messages))
-        facts += (fact for chunk in reader.read(messages) for fact in chunk.facts)
+        facts += (_as_imported(fact) for chunk in reader.read(messages) for fact in chunk.facts)
     stored = await (await call.session()).append(*facts)
     return json_response(schemas.StoredHandles(handles=[event.handle for event in stored]), status=201)
+
+
+def _as_imported(fact: AnyFact) -> AnyFact:
+    """Return a message that a client stores; its answers are no calls of this server."""
+    return replace(fact, imported=True) if isinstance(fact, ModelSaid) else fact
 
 
 async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
@@ -339,12 +345,14 @@ async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
 async def undo_reduction(call: ApiCall[UndoBody, EmptyBody]) -> Response:
     session, asked = await call.session(), OperationRequest(operation="undo", event=call.body.handle or "")
     try:
-        event = await session.session.event((await session.perform(asked)).named)
+        done = await session.perform(asked)
+        event = await session.session.event(done.named)
     except UnknownHandle as problem:
         if call.body.handle is None:
             raise HttpError(409, str(problem), code="nothing_to_undo") from None
         raise
-    return json_response(schemas.ApiUndone(handle=event.handle, kind=kind(event.fact)))
+    undone = schemas.ApiUndone(handle=event.handle, kind=kind(event.fact), warning=done.warning)
+    return json_response(undone)
 
 
 async def drop_event(call: ApiCall[DropBody, EmptyBody]) -> Response:

@@ -218,15 +218,14 @@ class ChatCommands:
         """Undo a reduction; if the window is too full then, the reply says so."""
         try:
             asked = OPERATIONS["undo"].read_line(handle)
-            event = await live.session.event(
-                (await live.perform(asked, waits=True, reduces_again=True)).named
-            )
+            done = await live.perform(asked, waits=True, reduces_again=True)
+            event = await live.session.event(done.named)
         except UnknownHandle:
             return ChannelMessage(text=texts.nothing_to_undo(handle))
         except ContextOverflow as problem:
             return ChannelMessage(text=texts.not_undone(problem))
         report, is_new = await live.report(), await is_unreported(live, event)
-        text = texts.undone(event, report, is_new=is_new)
+        text = texts.undone(event, report, is_new=is_new, warning=done.warning)
         if report.state == "over":  # the text says what the warning would
             return ChannelMessage(text=text, footer=self._composer.footer(report))
         return self._composer.card(text, report, session=live.id)

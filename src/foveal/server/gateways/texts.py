@@ -336,9 +336,9 @@ def compaction_not_needed(report: Report) -> str:
     return f"That is no longer needed. {footer(report)}. /compact does it anyway."
 
 
-def undone(event: Event, report: Report, *, is_new: bool) -> str:
+def undone(event: Event, report: Report, *, is_new: bool, warning: str = "") -> str:
     """Return the reply to /undo; a reduction that `is_new` was made since the last answer, so it was not reported
-    before."""
+    before. `warning` says what can go wrong now."""
     names = {
         Clipped: "a clipped text",
         Compacted: "a summary",
@@ -352,6 +352,8 @@ def undone(event: Event, report: Report, *, is_new: bool) -> str:
     what = "placeholders and their record" if is_cut else names.get(type(event.fact), "a reduction")
     when = ", made since the last answer" if is_new else ""
     text = f"↩️ Undid {what} ({event.handle}{when}): the model sees what it had hidden again."
+    if warning:
+        text = f"{text} ⚠️ {warning}."
     if report.state != "over":
         return text
     full = f"The context takes {_used_and_limit(report)}"

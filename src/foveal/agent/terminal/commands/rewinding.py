@@ -44,10 +44,12 @@ from foveal.agent.tools.file_history import (
 )
 from foveal.agent.tools.text_edit import decode_for_reading, is_binary
 from foveal.agent.tools.workspace import Workspace
+from foveal.core.engine.operations import OperationRequest
 from foveal.core.log.events import REDUCTIONS, Event, Rewound, Superseded, UserSaid, handle, kind
 from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.errors import FovealError
+from foveal.sessions.operations import perform
 
 MAX_LISTED_TURNS: Final = 10
 """Messages that `/rewind` lists without a terminal."""
@@ -226,7 +228,8 @@ async def undo(state: ChatState, argument: str) -> list[Row]:
     restored = _files_to_undo(log, argument.strip().lstrip("#"))
     if restored is not None:
         return await _undo_files(state, log, restored)
-    event = await state.session.event(await state.session.undo(argument or None))
+    done = await perform(state.session, OperationRequest(operation="undo", event=argument))
+    event = await state.session.event(done.named)
     report = await state.session.report()
     again = "what it had hidden is shown again"
     if isinstance(event.fact, Rewound):
@@ -234,6 +237,8 @@ async def undo(state: ChatState, argument: str) -> list[Row]:
     elif isinstance(event.fact, Superseded):
         again = f"{handle(event.fact.target)} holds again"
     rows = [note(f"took back {event.handle} ({kind(event.fact)}): {again}", "good")]
+    if done.warning:
+        rows.append(note(done.warning, "fair"))
     for other in _restorations(log):
         record = read_changes(other)
         if record is not None and record.target == event.seq:

@@ -6,7 +6,7 @@ tool definitions to `tools`, and the tools' results to `results`; masked results
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ from foveal.core.engine.overflow import LEARNED_FROM_REFUSAL, LEARNED_FROM_USAGE
 from foveal.core.engine.report import Report, breaks_text, reduced_texts, tools_line
 from foveal.core.engine.user_statements import statement_lines
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
+from foveal.core.models.budget import apportion
 from foveal.core.models.cost import usage_cost
 from foveal.core.models.model import Model
 from foveal.core.policies.presets import Policy
@@ -64,10 +65,9 @@ async def tokens_by_tool(session: Session, report: Report) -> list[CategoryPart]
     """Return the tokens of each tool's definition that requests have, which add up to `tools`, and of its results
     that are not masked, which add up to `results`."""
     sizes = {tool.name: tool.tokens for tool in report.tools if not tool.deferred}
-    exact = apportion(sizes, report.totals.get("tools", 0))
     results = await _result_tokens(session, report)
     return [
-        CategoryPart(name, exact.get(name, 0), f"{results.get(name, 0):,}" if results.get(name) else "–")
+        CategoryPart(name, sizes.get(name, 0), f"{results.get(name, 0):,}" if results.get(name) else "–")
         for name in dict.fromkeys((*sizes, *results))
     ]
 
@@ -199,25 +199,6 @@ def window_source(report: Report) -> str:
 
 
 # ── Grid and legend ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def apportion(amounts: Mapping[str, int], total: int) -> dict[str, int]:
-    """Split `total` into whole numbers in proportion to the amounts.
-
-    The numbers add up to `total`. An amount above 0 gets at least 1, as long as there are enough.
-    """
-    whole = sum(amounts.values())
-    if whole <= 0 or total <= 0:
-        return dict.fromkeys(amounts, 0)
-    exact = {name: amount * total / whole for name, amount in amounts.items()}
-    cells = {name: max(int(amount), 1 if amount else 0) for name, amount in exact.items()}
-    while (rest := total - sum(cells.values())) > 0:
-        name = max(cells, key=lambda name: exact[name] - cells[name])
-        cells[name] += 1 if exact[name] else rest
-    while sum(cells.values()) > total:
-        name = max(cells, key=lambda name: (cells[name] > 1, cells[name] - exact[name]))
-        cells[name] -= 1
-    return cells
 
 
 def _grid(report: Report, *, letters: bool) -> list[Row]:
