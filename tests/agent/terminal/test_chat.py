@@ -15,7 +15,7 @@ import foveal
 from foveal.agent.terminal.commands import SLASH_COMMANDS, parse_command, with_slash_commands
 from foveal.agent.terminal.factory import system_text
 from foveal.agent.terminal.output.agent_event_rows import reduction_rows
-from foveal.agent.terminal.output.context_card import apportion, turn_usages
+from foveal.agent.terminal.output.context_card import turn_usages
 from foveal.agent.terminal.output.streaming import MarkdownBlocks, MarkdownPainter
 from foveal.agent.terminal.output.styled_text import (
     Span,

@@ -17,7 +17,7 @@ from foveal.core.view.request import render_view
 from foveal.core.wire import wire_for
 from foveal.inspector.sessions.actions import action_result
 from foveal.inspector.sessions.source import SessionAction
-from foveal.sessions.operations import perform
+from foveal.sessions.perform import perform
 
 ITEM: Final = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA" * 40}
 NEWER: Final = {"type": "compaction", "id": "cmp_2", "encrypted_content": "gBBB" * 40}

@@ -49,7 +49,7 @@ from foveal.core.log.events import REDUCTIONS, Event, Rewound, Superseded, UserS
 from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.errors import FovealError
-from foveal.sessions.operations import perform
+from foveal.sessions.perform import perform
 
 MAX_LISTED_TURNS: Final = 10
 """Messages that `/rewind` lists without a terminal."""
