@@ -5,11 +5,13 @@ The neutral form is `{"name", "description", "parameters"}`; the agent's own too
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from foveal.core.wire.common import Json
+from foveal.core.wire.event_text import inline
 from foveal.errors import BadSetting
 
 DEFER_FIELD: Final = "defer_loading"
@@ -21,6 +23,8 @@ _SCHEMA_FIELDS: Final = (
     "parameters_json_schema",
     "inputSchema",
 )
+ToolDefinition: TypeAlias = tuple[str, dict[str, Any], list[str]]
+"""What a tool of Foveal does, its arguments, and the names of those that it needs."""
 _EMPTY_SCHEMA: Final[Json] = {"type": "object", "properties": {}}
 
 
@@ -84,3 +88,23 @@ def tool_schema(
         case _:
             known = "openai_chat, openai_responses, anthropic, gemini, bedrock"
             raise BadSetting("dialect", dialect, f"one of {known}")
+
+
+def tool_schemas(dialect: str, definitions: Mapping[str, ToolDefinition]) -> list[Any]:
+    """Return tools of Foveal in the form of a dialect, as a list for the `tools` of a request; raises `BadSetting`
+    for an unknown one."""
+    if not dialect:
+        raise BadSetting("dialect", dialect, "the dialect of your requests, such as openai_chat")
+    schemas = [tool_schema(dialect, name, *definition) for name, definition in definitions.items()]
+    return [{"functionDeclarations": schemas}] if dialect == "gemini" else schemas
+
+
+def parse_arguments(arguments: str | Mapping[str, Any]) -> Mapping[str, Any] | str:
+    """Return the arguments of a call as a mapping, or what is wrong with them."""
+    if isinstance(arguments, Mapping):
+        return arguments
+    try:
+        read = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as problem:
+        return f"the arguments are not valid JSON: {inline(str(problem))}"
+    return read if isinstance(read, dict) else "the arguments must be a JSON object"

@@ -66,17 +66,35 @@ def find_replaced(statements: Sequence[Statement]) -> dict[StatementKey, Stateme
     Args:
         statements: The statements, in the order in which they were said.
     """
-    index = _Index()
+    known = KnownStatements()
     replaced: dict[StatementKey, StatementKey] = {}
     for statement in statements:
-        later = _Known(statement, read_statement(statement.text))
-        for place, earlier in _replaced_by(later, index):
-            index.remove(place)
-            replaced[earlier.statement[:2]] = statement[:2]
-        index.add(later)
+        for earlier in known.add(statement):
+            replaced[earlier[:2]] = statement[:2]
     for key in reversed(replaced):  # the newest first, so that a chain is followed in one step
         replaced[key] = replaced.get(replaced[key], replaced[key])
     return replaced
+
+
+class KnownStatements:
+    """Statements that count so far. Adding one takes the same time whatever their number."""
+
+    def __init__(self) -> None:
+        self._index = _Index()
+
+    def replaced_by(self, statement: Statement) -> list[Statement]:
+        """Return those that a later statement replaces."""
+        later = _Known(statement, read_statement(statement.text))
+        return [earlier.statement for _, earlier in _replaced_by(later, self._index)]
+
+    def add(self, statement: Statement) -> list[Statement]:
+        """Add a later statement and return those that it replaces, which count no longer."""
+        later = _Known(statement, read_statement(statement.text))
+        replaced = _replaced_by(later, self._index)
+        for place, _ in replaced:
+            self._index.remove(place)
+        self._index.add(later)
+        return [earlier.statement for _, earlier in replaced]
 
 
 _Candidates: TypeAlias = list[tuple[int, _Known]]
