@@ -660,13 +660,23 @@ class Memory:
                     read.append(msgspec.json.decode(line, type=MemoryEntry))
                 except msgspec.DecodeError as problem:
                     raise NotRemembered(f"line {number:,} is no entry: {problem}") from None
-        texts = [(entry_text(entry.text), entry) for entry in read]
-        return [
-            await self._keep(
-                text, entry.kind, EntryOrigin(source="imported", by=entry.origin.by, quote=entry.origin.quote)
-            )
-            for text, entry in texts
-        ]
+        texts = {text.casefold(): (text, entry) for entry in read for text in [entry_text(entry.text)]}
+
+        def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
+            known = {*texts_of(state.counting())}
+            new = [kept for same, kept in texts.items() if same not in known]
+            replaced = {
+                old: state.next_seq + place
+                for place, (text, entry) in enumerate(new)
+                for old in self._replaced(state, state.next_seq + place, text, entry.kind)
+            }
+            return [
+                *(Remembered(text=text, entry=entry.kind, origin=_imported(entry)) for text, entry in new),
+                *(Replaced(target=old, by=seq) for old, seq in replaced.items()),
+            ]
+
+        await self._change(decide)
+        return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
 
     async def erase(self) -> None:
         """Delete the text of all entries from the store for good. The memory is empty then, and can be used again.
@@ -686,31 +696,35 @@ class Memory:
 
     async def _keep(self, text: str, kind: EntryKind | None, origin: EntryOrigin) -> MemoryEntry:
         """Remember a statement, unless an entry says the same."""
-        chosen, same = kind or kind_of(text), text.casefold()
+        chosen = kind or kind_of(text)
 
-        def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            if same in texts_of(state.counting()):
-                return []
-            seq = state.next_seq
-            replaced = self._replaced(state, seq, text, chosen)
+        def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
             kept = Remembered(text=text, entry=chosen, origin=origin)
+            replaced = self._replaced(state, seq, text, chosen)
             return [kept, *(Replaced(target=old, by=seq) for old in replaced)]
 
-        await self._change(decide)
-        return next(entry for entry in reversed(self._state.counting()) if entry.text.casefold() == same)
+        return await self._add(text, decide, lambda state: state.counting())
 
     async def _propose(self, text: str, kind: EntryKind | None, origin: EntryOrigin) -> MemoryEntry:
-        same = text.casefold()
+        """Propose a statement, unless an entry says the same, or said it."""
+        proposed = Proposed(text=text, entry=kind or kind_of(text), origin=origin)
+        return await self._add(text, lambda state, seq: [proposed], lambda state: state.entries.values())
 
-        def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            if same in texts_of(state.entries.values()):
-                return []
-            return [Proposed(text=text, entry=kind or kind_of(text), origin=origin)]
+    async def _add(
+        self,
+        text: str,
+        decide: Callable[[MemoryState, int], Sequence[AnyMemoryFact]],
+        known: Callable[[MemoryState], Iterable[MemoryEntry]],
+    ) -> MemoryEntry:
+        """Append what brings a new entry, or return the one of the known entries that says the same."""
+        same, found = text.casefold(), list[MemoryEntry]()
 
-        await self._change(decide)
-        return next(
-            entry for entry in reversed(self._state.entries.values()) if entry.text.casefold() == same
-        )
+        def checked(state: MemoryState) -> Sequence[AnyMemoryFact]:
+            found[:] = [entry for entry in known(state) if entry.text.casefold() == same]
+            return [] if found else decide(state, state.next_seq)
+
+        added = await self._change(checked)
+        return found[-1] if found else self._state.entries[added[0][0]]
 
     async def _change_entry(
         self,
@@ -798,6 +812,10 @@ class Memory:
 
 def _statement(seq: int, text: str, kind: EntryKind) -> Statement:
     return Statement(seq, 0, text, "rule" if kind in ("rule", "preference") else "fact")
+
+
+def _imported(entry: MemoryEntry) -> EntryOrigin:
+    return EntryOrigin(source="imported", by=entry.origin.by, quote=entry.origin.quote)
 
 
 def _why_not(entry: MemoryEntry, *, is_proposal: bool) -> str:

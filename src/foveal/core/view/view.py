@@ -414,7 +414,7 @@ class View:
             self.memory = None
         elif fact.content:
             leading = list(takewhile(lambda step: step.kind == "instructed", self.steps))
-            self.show_instruction(seq, fact, place=leading[-1].seq if leading else 0)
+            self.show_instruction(seq, fact, place=leading[-1].seq if leading else -1)
 
     def _add_foreign_summary(self, seq: int, fact: ForeignSummary) -> None:
         """Add a summary of the provider. What it stands for stays in the request, and no longer counts."""
