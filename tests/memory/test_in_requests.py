@@ -175,7 +175,8 @@ def test_a_loaded_context_shows_the_memory_that_it_gets_now() -> None:
     ctx.fit(given)
     other = Context.load(ctx.save(), memory=grace)
     fitted = str(other.fit(given))
-    assert "I use spaces." in fitted and "I use tabs." not in fitted
+    assert "I use spaces." in fitted
+    assert "I use tabs." not in fitted
     assert Context.load(other.save()).fit(given) == given
 
 
@@ -224,7 +225,9 @@ def test_two_memories_are_shown_together_and_need_different_letters() -> None:
     asyncio.run(project.remember("The port is 8081."))
     ctx = Context("gpt-4.1", memory=[user, project])
     text = ctx.fit(history("openai_chat", "Please remember that I am in Oslo."))[1]["content"]
-    assert "[m0] I use tabs." in text and "[p0] The port is 8081." in text and "[m1] I am in Oslo." in text
+    assert "[m0] I use tabs." in text
+    assert "[p0] The port is 8081." in text
+    assert "[m1] I am in Oslo." in text
     with pytest.raises(BadSetting, match="letters"):
         Context("gpt-4.1", memory=[user, owned("grace", store=store)])
 
@@ -289,7 +292,8 @@ async def test_the_memory_survives_summaries_reopening_and_rewinding(tmp_path: P
             fitted = await session.fit()
             assert fitted.tokens <= fitted.limit
             text = fitted.to_openai()[0]["content"]
-            assert text.startswith("# Memory") and "I use tabs." in text
+            assert text.startswith("# Memory")
+            assert "I use tabs." in text
             await session.append(ModelSaid(content=f"Part {turn} has a bound that is wrong. " * 20))
         assert any(kind(event.fact) == "compacted" for event in await session.events())
         shown = [e for e in await session.events() if isinstance(e.fact, Instructed)]
@@ -328,7 +332,8 @@ async def test_a_memory_that_cannot_be_written_does_not_lose_the_message(tmp_pat
     await session.append(UserSaid(content="Please remember that I use tabs."))
     said, note = [e.fact for e in await session.events()][-2:]
     assert isinstance(said, UserSaid)
-    assert isinstance(note, Noted) and note.text.startswith("This could not be remembered")
+    assert isinstance(note, Noted)
+    assert note.text.startswith("This could not be remembered")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -403,4 +408,5 @@ def test_a_rewind_that_keeps_the_state_keeps_the_memory() -> None:
         Event(2, Rewound(to=0, keep_state=True)),
     ]
     view = fold(log, MessageTokens(ESTIMATE))
-    assert view.memory is not None and view.steps[0] is view.memory
+    assert view.memory is not None
+    assert view.steps[0] is view.memory

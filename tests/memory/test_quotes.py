@@ -166,7 +166,8 @@ def test_a_wrong_call_is_answered(name: str, arguments: str) -> None:
     memory = Memory("ada", store=MemoryStore(), counting=Estimate())
     log = Log(UserSaid(content=(Text(text="I use tabs."),)))
     answer = asyncio.run(MemoryTools([memory], log).call(name, arguments))
-    assert answer.startswith("[memory: ") and answer.endswith("]")
+    assert answer.startswith("[memory: ")
+    assert answer.endswith("]")
     assert memory.state.entries == {}
 
 

@@ -414,7 +414,7 @@ class View:
             self.memory = None
         elif fact.content:
             leading = list(takewhile(lambda step: step.kind == "instructed", self.steps))
-            self.show_instruction(seq, fact, place=leading[-1].seq if leading else -1)
+            self.show_instruction(seq, fact, place=leading[-1].seq if leading else 0)
 
     def _add_foreign_summary(self, seq: int, fact: ForeignSummary) -> None:
         """Add a summary of the provider. What it stands for stays in the request, and no longer counts."""
@@ -577,7 +577,7 @@ class View:
         instruction at that place."""
         step = Step(place, "instructed", fact, event_seq=seq)
         self._place(step, step.utterance)
-        self._insert(step, behind=fact.is_memory)
+        self._insert(step)
         self.permanent_steps.append(step)
         if fact.is_memory:
             self.memory = step
@@ -655,11 +655,11 @@ class View:
         if removed:
             self.steps = [step for step in self.steps if id(step) not in removed]
 
-    def _insert(self, step: Step, *, behind: bool = False) -> None:
-        """Insert a step at its place, in front of others there or behind them."""
+    def _insert(self, step: Step) -> None:
+        """Insert a step in front of others at its place; what a memory holds, behind an instruction there."""
         at = bisect_left(self.steps, step.seq, key=_seq)
-        while behind and at < len(self.steps) and self.steps[at].seq == step.seq:
-            at += 1
+        if step.is_memory and at < len(self.steps) and self.steps[at].kind == "instructed":
+            at += self.steps[at].seq == step.seq
         self.steps.insert(at, step)
         self._uncounted.append(step)
         self._note_change(step, is_own_thinking_behind=True)
