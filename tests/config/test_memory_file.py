@@ -16,7 +16,8 @@ from foveal import Memory
 from foveal.config.memory_file import MemoryFile, project_memory_file, user_memory_file
 from foveal.config.project import Trust
 from foveal.core.tokens.counter import Estimate
-from foveal.memory import fold_memory, read_edits, render
+from foveal.memory.fold import fold_memory
+from foveal.memory.markdown import read_edits, render
 from foveal.stores import MemoryStore, SqliteStore
 
 

@@ -17,7 +17,8 @@ from foveal import Memory
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid
 from foveal.core.tokens.counter import Estimate
 from foveal.errors import BadSetting, NotRemembered
-from foveal.memory import MemoryEntry, fold_memory
+from foveal.memory import MemoryEntry
+from foveal.memory.fold import fold_memory
 from foveal.stores import MemoryStore, open_store
 
 

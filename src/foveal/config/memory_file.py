@@ -33,7 +33,8 @@ from foveal.config.project import (
 )
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import NotRemembered
-from foveal.memory import FileEdits, Memory, read_edits, render
+from foveal.memory import Memory
+from foveal.memory.markdown import FileEdits, read_edits, render
 from foveal.memory.quotes import entry_text
 from foveal.user_paths import config_folder
 

@@ -779,10 +779,11 @@ class Context:
             return tuple(self._engine.log)
 
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a model's call of `recall_search` or `recall_read`, and of `remember` or `forget` with a memory.
+        """Answer a model's call of `recall_search` or `recall_read`.
 
-        It searches the log of this conversation, including what is no longer shown, and the memory, and needs no
-        event loop. `foveal.recall.tools` and `foveal.memory.tools` return the schemas for the model.
+        It searches the log of this conversation, including what is no longer shown, and needs no event loop. With a
+        memory, it searches that too, and also answers calls of `remember` and `forget`. `foveal.recall.tools` and
+        `foveal.memory.tools` return the schemas for the model.
 
         Args:
             name: The name of the tool.

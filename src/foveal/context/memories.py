@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from foveal.core.log.events import AnyFact, Event, ModelSaid, Noted, ToolReturned, UserSaid
 from foveal.core.view.fold import left_behind
 from foveal.memory.attached import checked_memories, current_text, heard_notes
-from foveal.memory.tools import MEMORY_TOOL_NAMES, MemoryTools
+from foveal.memory.model_tools import MEMORY_TOOL_NAMES, MemoryTools
 from foveal.recall.recall import Recall
 
 T = TypeVar("T")

@@ -72,15 +72,30 @@ DecideFacts = Callable[[MemoryState], Sequence[AnyMemoryFact]]
 
 
 class QuotedLog(Protocol):
-    """A conversation in which words of the user are looked up. A `Session` is one."""
+    """A conversation in which words of the user are looked up.
 
-    @property
-    def id(self) -> str:
-        """The id of the session."""
-        ...
+    A `Session` is one. Where several people speak in it, give a log with the messages of the owner alone.
+
+    Examples:
+        ```python
+        import foveal
+
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+            log: foveal.memory.QuotedLog = session
+        ```
+    """
+
+    id: str
+    """The id of the session."""
 
     async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
-        """Return the events of a range."""
+        """Return the events of a range.
+
+        Args:
+            first: The first seq.
+            last: The last seq, included. None reads to the end.
+        """
         ...
 
     async def left_behind(self) -> frozenset[int]:
@@ -89,7 +104,7 @@ class QuotedLog(Protocol):
 
 
 class MemoryNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a memory did because of something that the user said, for the user to see.
+    """What a memory did because the user asked for it.
 
     Examples:
         ```python
@@ -545,8 +560,9 @@ class Memory:
             self._uses += [seq for id in ids if (seq := self._state.number(id)) is not None]
 
     async def propose(self, events: Iterable[Event], *, session: str = "") -> list[MemoryEntry]:
-        """Propose what the user stated in a conversation: rules, corrections and facts that hold at its end.
+        """Propose what the user stated in a conversation.
 
+        These are the rules, corrections and facts that hold at its end.
         Nothing is proposed twice, and nothing that an entry says already or that was rejected or forgotten.
 
         Args:

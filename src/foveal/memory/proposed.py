@@ -17,19 +17,40 @@ MAX_PROPOSALS: Final = 10
 
 
 class Proposal(NamedTuple):
-    """A statement of the user that may be worth keeping."""
+    """A statement of the user that may be worth keeping.
+
+    Examples:
+        ```python
+        from foveal.memory import Proposal
+
+        proposal = Proposal(text="Never push to main.", kind="rule", event="e12")
+        ```
+    """
 
     text: str
+    """What the user said, on one line."""
     kind: EntryKind
+    """What it is."""
     event: str
     """The handle of the user's message."""
 
 
 def propose_from(events: Iterable[Event]) -> tuple[Proposal, ...]:
-    """Return the rules, corrections and facts of the user that hold at the end of a conversation, oldest first.
+    """Return what the user stated that holds at the end of a conversation.
+
+    These are rules, corrections and facts, at most ten, oldest first. `Memory.propose` records them.
 
     Args:
         events: The effective events of its log.
+
+    Examples:
+        ```python
+        import foveal
+
+        said = [foveal.Event(1, foveal.UserSaid(content="Never push to main. Why is CI red?"))]
+        (proposal,) = foveal.memory.propose_from(said)
+        assert proposal.text == "Never push to main."
+        ```
     """
     said = said_statements(events, lambda _, text: find_sentences(text))
     replaced = find_replaced(said)

@@ -95,9 +95,19 @@ _TAKES_BACK: Final = re.compile(r"[,;.!]")
 
 
 class SpokenRequest(NamedTuple):
-    """A request of the user to remember or to forget something."""
+    """A request of the user to remember or to forget something.
+
+    Examples:
+        ```python
+        from foveal.memory import SpokenRequest, spoken_requests
+
+        sentence = "Please remember that I use tabs."
+        assert spoken_requests(sentence) == (SpokenRequest("remember", "I use tabs.", sentence, False),)
+        ```
+    """
 
     action: Literal["remember", "forget"]
+    """What the user asks for."""
     text: str
     """What to remember, or the words about what to forget."""
     quote: str
@@ -107,7 +117,20 @@ class SpokenRequest(NamedTuple):
 
 
 def spoken_requests(text: str) -> tuple[SpokenRequest, ...]:
-    """Return the requests in a message of the user, in their order."""
+    """Return the requests to remember or to forget in a message.
+
+    Args:
+        text: The message.
+
+    Examples:
+        ```python
+        from foveal.memory import spoken_requests
+
+        (request,) = spoken_requests("Fix the parser. And remember that I use tabs.")
+        assert (request.action, request.text) == ("remember", "I use tabs.")
+        assert spoken_requests("Do you remember that I use tabs?") == ()
+        ```
+    """
     text = plain_lines(text)
     if len(text) > MAX_SPOKEN_CHARS_READ:
         return ()
