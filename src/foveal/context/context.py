@@ -385,7 +385,8 @@ class Context:
             MalformedMessage: A message cannot be read in any dialect.
             BadSetting: `messages` or `tools` is not a list, `system` is not text, or `messages` is None and
                 nothing is recorded, so that the request would be empty.
-            Busy: `afit` of this context runs with a summariser. Other methods raise it too.
+            Busy: `afit` of this context runs with a summariser or a memory. Other methods raise it too.
+            StoreError: The store of the memory cannot be read here; one on PostgreSQL needs `afit`.
 
         Examples:
             ```python

@@ -198,8 +198,9 @@ class Memory:
         self._state = MemoryState(letter)
         self._shown: tuple[int, str] = (-1, "")
         """The version of the entries, and their text."""
-        self._known: tuple[int, KnownStatements] | None = None
-        """The next seq, and the statements that count then."""
+        self._known = KnownStatements()
+        self._compared: dict[int, str] = {}
+        """The texts of the entries that are among these statements."""
         self._index = EntryIndex()
         self._uses: list[int] = []
         """Entries that were used and are not recorded yet."""
@@ -257,7 +258,8 @@ class Memory:
             StoreError: The store cannot be read.
         """
         await self.refresh()
-        return [*self._state.entries.values()] if all else self._state.counting()
+        with self._lock:
+            return [*self._state.entries.values()] if all else self._state.counting()
 
     async def proposals(self) -> list[MemoryEntry]:
         """Return the entries that wait for the owner's yes, oldest first.
@@ -266,7 +268,8 @@ class Memory:
             StoreError: The store cannot be read.
         """
         await self.refresh()
-        return self._state.proposals()
+        with self._lock:
+            return self._state.proposals()
 
     async def why(self, id: str) -> MemoryEntry:
         """Return one entry with its origin, also one that does not count any more.
@@ -705,7 +708,7 @@ class Memory:
             await self._change(lambda state: [Cleared()])
             await self.store.erase(self._log)
         with self._lock:  # the texts in memory go too
-            self._shown, self._known = (-1, ""), None
+            self._shown, self._known, self._compared = (-1, ""), KnownStatements(), {}
             self._index, self._uses = EntryIndex(), []
 
     # ── Appending ────────────────────────────────────────────────────────────────────────────────────
@@ -817,13 +820,17 @@ class Memory:
         return any(seq in self._meant(state, about) for about in asked)
 
     def _statements(self, state: MemoryState) -> KnownStatements:
-        """Return the statements that count, read once."""
-        if self._known is None or self._known[0] != state.version:
-            known = KnownStatements()
-            for entry in state.counting()[-MAX_COMPARED_ENTRIES:]:
-                known.add(_statement(entry.seq, entry.text, entry.kind))
-            self._known = (state.version, known)
-        return self._known[1]
+        """Return the statements that count, with what has changed in them since the last call."""
+        counting = {entry.seq: entry for entry in state.counting()[-MAX_COMPARED_ENTRIES:]}
+        for seq, known in [*self._compared.items()]:
+            if seq not in counting or counting[seq].text != known:
+                self._known.remove((seq, 0))
+                del self._compared[seq]
+        for seq, entry in counting.items():
+            if seq not in self._compared:
+                self._known.add(_statement(seq, entry.text, entry.kind))
+                self._compared[seq] = entry.text
+        return self._known
 
 
 def _statement(seq: int, text: str, kind: EntryKind) -> Statement:

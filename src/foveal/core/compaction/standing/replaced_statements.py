@@ -69,15 +69,17 @@ def find_replaced(statements: Sequence[Statement]) -> dict[StatementKey, Stateme
     known = KnownStatements()
     replaced: dict[StatementKey, StatementKey] = {}
     for statement in statements:
-        for earlier in known.add(statement):
+        for earlier in known.replaced_by(statement):
+            known.remove(earlier[:2])
             replaced[earlier[:2]] = statement[:2]
+        known.add(statement)
     for key in reversed(replaced):  # the newest first, so that a chain is followed in one step
         replaced[key] = replaced.get(replaced[key], replaced[key])
     return replaced
 
 
 class KnownStatements:
-    """Statements that count so far. Adding one takes the same time whatever their number."""
+    """Statements that count so far. Each call takes the same time whatever their number."""
 
     def __init__(self) -> None:
         self._index = _Index()
@@ -87,14 +89,13 @@ class KnownStatements:
         later = _Known(statement, read_statement(statement.text))
         return [earlier.statement for _, earlier in _replaced_by(later, self._index)]
 
-    def add(self, statement: Statement) -> list[Statement]:
-        """Add a later statement and return those that it replaces, which count no longer."""
-        later = _Known(statement, read_statement(statement.text))
-        replaced = _replaced_by(later, self._index)
-        for place, _ in replaced:
-            self._index.remove(place)
-        self._index.add(later)
-        return [earlier.statement for _, earlier in replaced]
+    def add(self, statement: Statement) -> None:
+        """Add a later statement."""
+        self._index.add(_Known(statement, read_statement(statement.text)))
+
+    def remove(self, key: StatementKey) -> None:
+        """Remove a statement, which counts no longer."""
+        self._index.remove(key)
 
 
 _Candidates: TypeAlias = list[tuple[int, _Known]]
@@ -107,6 +108,7 @@ class _Index:
     def __init__(self) -> None:
         self._known: list[_Known] = []
         self._removed: set[int] = set()
+        self._places: dict[StatementKey, int] = {}
         self._by_word: defaultdict[str, deque[int]] = defaultdict(
             lambda: deque(maxlen=MAX_STATEMENTS_PER_WORD)
         )
@@ -116,10 +118,11 @@ class _Index:
             self._by_word[word].append(len(self._known))
         for kind in known.compared.values:
             self._by_word[f"\n{kind}"].append(len(self._known))
+        self._places[known.statement[:2]] = len(self._known)
         self._known.append(known)
 
-    def remove(self, place: int) -> None:
-        self._removed.add(place)
+    def remove(self, key: StatementKey) -> None:
+        self._removed.add(self._places.pop(key))
 
     def with_words(self, words: Iterable[str]) -> _Candidates:
         """Return the newest statements with one of the words."""
