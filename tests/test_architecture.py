@@ -39,6 +39,7 @@ LIBRARY: Final = (
     "core.engine",
     "ports",
     "transcripts stores",
+    "memory",
     "recall",
     "providers",
     "context",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from foveal import adapters as adapters
     from foveal import errors as errors
     from foveal import events as events
+    from foveal import memory as memory
     from foveal import ports as ports
     from foveal import recall as recall
     from foveal import stores as stores
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
         NotCompacted,
         ProviderError,
         StoreError,
-        StoreUnusable,
         UnknownHandle,
         UnknownSession,
         UnreadableEvent,
     )
+    from foveal.errors import StoreUnusable as StoreUnusable
+    from foveal.memory.memory import Memory
     from foveal.recall import Recall
     from foveal.sessions.session import Session
     from foveal.stores import open_store
@@ -65,6 +67,7 @@ _MODULES = {
     "core.log.events": ("Event", "Instructed", "ModelSaid", "ToolReturned", "UserSaid"),
     "core.models.model": ("Model", "model"),
     "core.policies.presets": ("PRESETS", "Policy", "policy"),
+    "memory.memory": ("Memory",),
     "recall": ("Recall",),
     "core.engine.report": ("Report",),
     "sessions.session": ("Session",),
@@ -76,6 +79,7 @@ _SUBMODULES = {
     "adapters": "foveal.adapters",
     "errors": "foveal.errors",
     "events": "foveal.events",
+    "memory": "foveal.memory",
     "ports": "foveal.ports",
     "recall": "foveal.recall",
     "stores": "foveal.stores",
@@ -98,6 +102,7 @@ __all__ = [
     "Instructed",
     "Limits",
     "MalformedMessage",
+    "Memory",
     "Model",
     "ModelSaid",
     "NotCompacted",
@@ -107,7 +112,6 @@ __all__ = [
     "Report",
     "Session",
     "StoreError",
-    "StoreUnusable",
     "Summariser",
     "SummaryRequest",
     "ToolReturned",

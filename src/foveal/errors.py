@@ -4,6 +4,7 @@
     ├── ContextOverflow     the parts that must stay do not fit; carries the numbers and the floor
     ├── NotCompacted        nothing could be summarised, or no summary was written; the view is unchanged
     ├── NotDropped          what should be dropped is in every request; the message says why
+    ├── NotRemembered       a memory cannot keep this: no words of the user, too long, or no such entry
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── ConversationIdMissing  a request names no conversation, and `strict_ids` is set; says how to name it
@@ -52,6 +53,7 @@ __all__ = [
     "MalformedMessage",
     "NotCompacted",
     "NotDropped",
+    "NotRemembered",
     "NothingToAsk",
     "ProviderError",
     "SessionExists",
@@ -213,6 +215,25 @@ class NotDropped(FovealError):
             ctx.drop("e1")
         except NotDropped as error:
             print(error)
+        ```
+    """
+
+
+class NotRemembered(FovealError):
+    """A memory cannot keep or change this.
+
+    The message says why, and what to do. The memory is unchanged.
+
+    Examples:
+        ```python
+        import foveal
+        from foveal.errors import NotRemembered
+
+        async with foveal.stores.MemoryStore() as store:
+            try:
+                await foveal.Memory("ada", store=store).forget("m7")
+            except NotRemembered as error:
+                print(error)
         ```
     """
 

@@ -18,6 +18,8 @@ every implementation:
 3. Events are read back byte for byte as they were appended, whatever their text.
 4. A checkpoint is a cache: losing it costs time, never content.
 5. `erase` removes the text of a session from the store for good; its seqs remain, gapless, as `Erased` facts.
+6. A log whose id begins with `events.MEMORY_LOG_PREFIX` is a memory (`foveal.Memory`). `sessions` returns it only
+   if it is asked for memories, and then it returns nothing else.
 """
 
 from __future__ import annotations
@@ -226,7 +228,12 @@ class Store(Protocol):
         ...
 
     async def sessions(
-        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+        self,
+        *,
+        limit: int | None = None,
+        before: tuple[float, str] | None = None,
+        with_erased: bool = True,
+        memories: bool = False,
     ) -> list[SessionInfo]:
         """Return sessions, the most recently active first.
 
@@ -237,6 +244,7 @@ class Store(Protocol):
             limit: Most sessions to return. None returns all.
             before: `(active, id)` of the last session of the page before. None begins with the first page.
             with_erased: Whether erased sessions are included.
+            memories: Whether to return the logs of memories, and no sessions.
         """
         ...
 

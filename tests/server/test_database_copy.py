@@ -23,8 +23,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from foveal import Memory
 from foveal.cli.__main__ import main
 from foveal.core.log import AnyFact, Event, Noted, UserSaid, encode
+from foveal.core.log.events import MEMORY_LOG_PREFIX
+from foveal.core.tokens.counter import Estimate
 from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
 from foveal.server.auth_tokens import AuthTokens
@@ -62,14 +65,15 @@ def storage_of(place: str | Path) -> Iterator[Storage]:
 
 
 async def sessions_of(store: Store) -> dict[str, Any]:
-    """Return all that a store holds of its sessions, apart from their size on disk."""
+    """Return all that a store holds of its sessions and memories, apart from their size on disk."""
     return {
         info.id: (
             msgspec.structs.replace(info, bytes=0),
             [encode(event) for event in await store.read(info.id)],
             await store.checkpoint(info.id),
         )
-        for info in await store.sessions()
+        for memories in (False, True)
+        for info in await store.sessions(memories=memories)
     }
 
 
@@ -130,6 +134,11 @@ async def fill_store(store: SqliteStore) -> None:
     await store.append("erased", said(40))
     await store.erase("erased")
     await store.fork("erased", "fork of an erased one", at=3)
+    for owner in ("ada", "grace"):
+        memory = Memory(owner, store=store, counting=Estimate())
+        await memory.remember("I use tabs.")
+    await memory.erase()
+    await memory.remember("I use spaces.")
 
 
 async def fill_tables(database: Database) -> None:
@@ -217,7 +226,11 @@ def test_a_copy_to_a_database_and_back_is_equal(folder: Path, postgres_url: str,
     assert contents(postgres_url) == expected
     assert contents(tmp_path / "back") == expected
     sessions = [session for tenant in ("default", "other") for session in expected[tenant].values()]
-    assert (first.tenants, first.sessions) == (2, len(sessions))
+    memories = [
+        id for name in ("default", "other") for id in expected[name] if id.startswith(MEMORY_LOG_PREFIX)
+    ]
+    assert len(memories) == 4
+    assert (first.tenants, first.sessions) == (2, len(sessions) - len(memories))
     assert first.events == first.new_events == sum(len(events) for _, events, _ in sessions)
     assert first.rows == {table.name: len(expected[table.name]) for table in TABLES}
 

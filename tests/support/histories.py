@@ -54,7 +54,7 @@ from foveal.core.log import (
     handle,
     raw,
 )
-from foveal.core.log.events import UNREADABLE
+from foveal.core.log.events import MEMORY_SOURCE, UNREADABLE
 from foveal.core.models import Model
 from foveal.core.tokens import PER_MESSAGE, Counter, Estimate, MessageTokens
 from foveal.core.view import View, render_view
@@ -590,7 +590,7 @@ def describe_view(view: View) -> tuple[Any, ...]:
 _FACT_KINDS: Final = (
     "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "pin_whole", "supersede",
     "note", "use", "snapshot", "equip", "unknown", "replace", "aside", "open",
-    "unreadable",
+    "unreadable", "memory",
 )  # fmt: skip
 
 
@@ -657,10 +657,13 @@ def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
             return Equipped(tools=raw([{"name": f"tool_{last}"}]))
         case "replace":
             event = some(Instructed)
-            keep = event and isinstance(event.fact, Instructed) and not event.fact.aside
+            fact = event.fact if event else None
+            keep = isinstance(fact, Instructed) and not fact.aside and not fact.is_memory
             return Instructed(content="the new rules", replaces=event.seq) if event and keep else None
         case "aside":
             return Instructed(content="beside", aside=True, source=rng.choice(("", "AGENTS.md")))
+        case "memory":
+            return Instructed(content=rng.choice(("", "I use tabs.", f"Item {last}.")), source=MEMORY_SOURCE)
         case "unreadable":
             event = some(ForeignSummary)
             return _random_record(rng, event.seq) if event else None

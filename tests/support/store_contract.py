@@ -41,6 +41,7 @@ from foveal.core.log import (
     kind,
     raw,
 )
+from foveal.core.log.events import MEMORY_LOG_PREFIX
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, SessionEnd, SessionInfo, Store
 
@@ -318,6 +319,44 @@ class Contract:
                 ("between", "Über 😀", 200.0, 201.0, 2),
             ]
             assert [await store.info(info.id) for info in infos] == infos
+
+        self.run(path, work)
+
+    def test_logs_of_memories_are_listed_apart(self, path: Path) -> None:
+        async def work(store: Store) -> None:
+            ids = [
+                "a",
+                f"{MEMORY_LOG_PREFIX}a",
+                "foveal-memory",
+                f"x{MEMORY_LOG_PREFIX}",
+                f"{MEMORY_LOG_PREFIX}b",
+            ]
+            for id in ids:
+                await store.append(id, said(2))
+            await store.erase(f"{MEMORY_LOG_PREFIX}b")
+            memories = {id for id in ids if id.startswith(MEMORY_LOG_PREFIX)}
+            for limit in (None, 1, 10):
+                found = await store.sessions(limit=limit), await store.sessions(limit=limit, memories=True)
+                assert len(found[0]) == min(limit or 3, 3)
+                assert {info.id for info in found[0]} <= {*ids} - memories
+                assert {info.id for info in found[1]} <= memories
+            kept = await store.sessions(memories=True, with_erased=False)
+            assert [info.id for info in kept] == [f"{MEMORY_LOG_PREFIX}a"]
+
+        self.run(path, work)
+
+    def test_a_log_can_be_continued_after_it_was_erased(self, path: Path) -> None:
+        """A memory is used again after its owner has erased it."""
+
+        async def work(store: Store) -> None:
+            await store.append("a", said(2))
+            await store.erase("a")
+            await store.append("a", said(1, first=2))
+            events, erased = await store.read_new("a", first=0)
+            assert erased
+            assert [kind(event.fact) for event in events] == ["erased", "erased", "user_said"]
+            await store.erase("a")
+            assert {kind(event.fact) for event in await store.read("a")} == {"erased"}
 
         self.run(path, work)
 

@@ -143,6 +143,8 @@ from foveal.errors import (
 from foveal.ports import Store
 
 if TYPE_CHECKING:
+    from foveal.context.memories import ContextMemories
+    from foveal.memory.memory import Memory
     from foveal.recall.recall import Recall
 
 
@@ -187,6 +189,8 @@ class Context:
         defer_tools: Whether requests offer few tools, and `load_tools` for the others; send `ctx.tools` then.
             `"appended"` never uses a provider's own form for loading them, which a gateway may refuse.
         core_tools: The names of tools that are never deferred.
+        memory: What is known from earlier conversations, or several of them: every request shows it behind the
+            instructions. The first one also obeys "remember that …". None shows none.
         log: The events of an earlier context to continue. It is empty for a new conversation.
         **settings: The settings that `Context` and `Session` share: `policy`, `window`, `reserve` and others.
             `SettingArguments` lists them with their defaults.
@@ -216,6 +220,7 @@ class Context:
         clock: Callable[[], float] | None = None,
         defer_tools: DeferTools = False,
         core_tools: Sequence[str] = (),
+        memory: Memory | Sequence[Memory] | None = None,
         log: Sequence[Event] = (),
         **settings: Unpack[SettingArguments],
     ) -> None:
@@ -238,6 +243,7 @@ class Context:
         self._dialect: Dialect = dialect
         """The dialect once it is certain; "" until then."""
         self._has_warned_of_summariser = False
+        self._memories = _context_memories(memory, engine.log)
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
         self._left_behind: frozenset[int] | None = None
@@ -245,7 +251,7 @@ class Context:
         self._opened: Opened | None = None
         """A change of model that the next `fit` records, after the answers of the model before it."""
         self._wait: Callable[[Awaitable[Any]], Any] | None = None
-        """Waits for what an async summariser returns; set while `afit` runs."""
+        """Waits for what an async summariser or a store returns; set while `afit` runs."""
         opened = opened_fact(resolved.model, resolved.policy, settings=self._settings)
         if not log or opens_anew(opened, engine.opened) or has_other_settings(opened, engine.opened):
             self._record(opened)
@@ -417,7 +423,8 @@ class Context:
             MalformedMessage: A message cannot be read in any dialect.
             BadSetting: `messages` or `tools` is not a list, `system` is not text, or `messages` is None and
                 nothing is recorded, so that the request would be empty.
-            Busy: `afit` of this context runs with a summariser. Other methods raise it too.
+            Busy: `afit` of this context runs with a summariser or a memory. Other methods raise it too.
+            StoreError: The store of the memory cannot be read here; one on PostgreSQL needs `afit`.
 
         Examples:
             ```python
@@ -448,6 +455,7 @@ class Context:
                 self._record_change(change)
             if not is_first:  # the new messages may begin with the answer to a request without these changes
                 self._record_setup(system_content, tools)
+            self._record_memory()
             self._record_loaded_tools()
             self._reduce(now)
             self._record_loaded_tools()
@@ -539,7 +547,7 @@ class Context:
             BadSetting: An argument is not a list, `system` is not text, or there is no message.
         """
 
-        needed, thread = bool(self._summarisers), get_ident()
+        needed, thread = bool(self._summarisers or self._memories), get_ident()
 
         def work(
             wait: Callable[[Awaitable[Any]], Any],
@@ -812,8 +820,9 @@ class Context:
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Answer a model's call of `recall_search` or `recall_read`.
 
-        It searches the log of this conversation, including what is no longer shown, and needs no event loop.
-        `foveal.recall.tools` returns the schemas for the model.
+        It searches the log of this conversation, including what is no longer shown, and needs no event loop. With a
+        memory, it searches that too, and also answers calls of `remember` and `forget`. `foveal.recall.tools` and
+        `foveal.memory.tools` return the schemas for the model.
 
         Args:
             name: The name of the tool.
@@ -841,7 +850,11 @@ class Context:
         with self._lock:
             if self._recall is None:
                 log, visible = self._engine.log, self._is_shown_in_full
-                self._recall = Recall(InMemoryLibrary(log, visible=visible, apart=self._is_left_behind))
+                library = InMemoryLibrary(log, visible=visible, apart=self._is_left_behind)
+                memories = () if self._memories is None else self._memories.memories
+                self._recall = Recall(library, memories=memories)
+            if self._memories is not None:
+                return self._memories.answer(name, given, self._recall)
             return run_without_waiting(self._recall.call(name, given))
 
     @property
@@ -1258,6 +1271,12 @@ class Context:
             raise
         self._dialect = found
 
+    def _record_memory(self) -> None:
+        """Record what the memories say, if the view shows something else."""
+        notes, text = ((), "") if self._memories is None else self._memories.update(self._wait)
+        for fact in (*notes, *self._engine.memory_facts(text)):
+            self._record(fact)
+
     def _record_change(self, change: HistoryChange) -> None:
         warning = self._history.record(change)
         if warning is not None:
@@ -1302,6 +1321,15 @@ class Context:
     def _event(self, name: str | int) -> Event:
         log = self._engine.log
         return log[seq_of(name, count=len(log))]
+
+
+def _context_memories(memory: object, log: Sequence[Event]) -> ContextMemories | None:
+    """Return the memories of a context; None without any."""
+    if memory is None:
+        return None
+    from foveal.context.memories import ContextMemories  # loads what most loops never need
+
+    return ContextMemories(memory, log)
 
 
 async def _append_missing(store: Store, session: str, log: Sequence[Event]) -> None:

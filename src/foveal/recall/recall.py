@@ -31,12 +31,15 @@ from foveal.core.wire.event_text import (
     RECALL_SEARCH,
     event_title,
     inline,
+    quote_lines,
     readable_text,
 )
+from foveal.core.wire.tool_schemas import parse_arguments
 from foveal.errors import BadSetting
+from foveal.memory.memory import Memory
 from foveal.ports import Hit
 from foveal.recall.excerpts import ALL_LINES, Excerpt, LineSelection, count_lines, excerpt
-from foveal.recall.schemas import parse_arguments, parse_count, parse_handles, parse_selection
+from foveal.recall.schemas import parse_count, parse_handles, parse_selection
 from foveal.recall.search_answer import SearchAnswer, spread_scores
 
 if TYPE_CHECKING:
@@ -49,6 +52,10 @@ MAX_SEARCH_HITS: Final = 300
 """Hits that one search takes from the index."""
 MAX_CANDIDATE_MESSAGES: Final = 400
 """Messages that one search considers; they are read `_READ_BATCH_EVENTS` at a time."""
+MAX_MEMORY_HITS: Final = 10
+"""Entries of each memory that one search shows."""
+MEMORY_DIVISOR: Final = 4
+"""Entries of memories take at most a quarter of an answer."""
 MAX_RANGE_EVENTS: Final = 200
 """Events of a range that one answer covers."""
 _READ_BATCH_EVENTS: Final = 40
@@ -169,8 +176,9 @@ class InMemoryLibrary:
 
     async def search(self, query: str, limit: int) -> list[Hit]:
         from foveal.stores.search_words import searchable_text
+        from foveal.stores.sqlite.full_text import index_in_memory  # loads apsw, which reading does not need
 
-        index = self._index = self._index or _create_index()
+        index = self._index = self._index or index_in_memory()
         new = self._events[bisect_left(self._events, index.last_indexed(0) + 1, key=_seq) :]
         index.add(0, ((event.seq, searchable_text(event)) for event in new if not self._apart(event.seq)))
         return [hit for hit in index.search(0, query, limit) if not self._apart(hit.seq)]
@@ -191,17 +199,6 @@ class InMemoryLibrary:
         return self._events[-1].seq if self._events else -1
 
 
-def _create_index() -> FullTextIndex:
-    """Return an empty index in memory. Imports apsw only here, because reading needs no index."""
-    import apsw
-
-    from foveal.stores.sqlite.full_text import FullTextIndex
-
-    index = FullTextIndex(apsw.Connection(":memory:"))
-    index.create()
-    return index
-
-
 class Recall:
     """Answers the calls of both recall tools for one library.
 
@@ -211,6 +208,7 @@ class Recall:
         counting: Counts the tokens. None uses the counter `"auto"`.
         session: The session that the calls suggested in an answer name, where one tool reads several sessions.
             `""` names none.
+        memories: The memories that a search covers too.
 
     Raises:
         BadSetting: `tokens` is out of range.
@@ -227,13 +225,20 @@ class Recall:
     """
 
     def __init__(
-        self, library: Library, *, tokens: int = 2_000, counting: Counter | None = None, session: str = ""
+        self,
+        library: Library,
+        *,
+        tokens: int = 2_000,
+        counting: Counter | None = None,
+        session: str = "",
+        memories: Sequence[Memory] = (),
     ) -> None:
         if not MIN_ANSWER_TOKENS <= tokens <= MAX_ANSWER_TOKENS:
             raise BadSetting("tokens", tokens, f"from {MIN_ANSWER_TOKENS} to {MAX_ANSWER_TOKENS:,}")
         self._library = _CurrentBranch(library) if isinstance(library, BranchedLibrary) else library
         self._tokens = tokens
         self._counter = counting or counter()
+        self._memories = memories
         self._read_call = f'{RECALL_READ}(session="{session}", ' if session else f"{RECALL_READ}("
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
@@ -264,12 +269,27 @@ class Recall:
             query: Any text.
             limit: Most messages to show. None shows as many as fit.
         """
+        remembered = await self._search_memories(query)
+        room = self._tokens - (self._counter.count(remembered) + 2 if remembered else 0)
         hits = await self._library.search(query, MAX_SEARCH_HITS)
         answer = SearchAnswer(
-            query, hits, counter=self._counter, tokens=self._tokens, limit=limit or MAX_CANDIDATE_MESSAGES
+            query, hits, counter=self._counter, tokens=room, limit=limit or MAX_CANDIDATE_MESSAGES
         )
         await add_messages(answer, self._library, hits)
-        return answer.text()
+        return f"{remembered}\n\n{answer.text()}" if remembered else answer.text()
+
+    async def _search_memories(self, query: str) -> str:
+        """Return the entries of memories that have words of the query, in a quarter of the answer; "" for none."""
+        room, lines = self._tokens // MEMORY_DIVISOR, list[str]()
+        for memory in self._memories:
+            for entry in await memory.search(query, limit=MAX_MEMORY_HITS):
+                line = f"[memory {entry.id}; {entry.kind}]\n{quote_lines(entry.text)}"
+                cost = self._counter.count(line) + 1
+                if cost <= room:
+                    lines.append(line)
+                    room -= cost
+                    memory.note_use(entry.id)
+        return "\n".join(lines)
 
     async def read(self, first: int, last: int, lines: LineSelection = ALL_LINES) -> str:
         """Return a part of one event, or of each event of a range.

@@ -6,7 +6,6 @@ model instead of raising.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,9 +13,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from foveal.core.log.events import Dialect
-from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH, inline
-from foveal.core.wire.tool_schemas import tool_schema
-from foveal.errors import BadSetting
+from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH
+from foveal.core.wire.tool_schemas import ToolDefinition, tool_schemas
 from foveal.recall.excerpts import LineSelection, parse_line_range
 
 _HANDLES: Final = re.compile(r"#?e?(\d{1,15})(?:\s*(?:-|–|\.\.|:|to)\s*#?e?(\d{1,15}))?", re.I)
@@ -24,7 +22,7 @@ _HANDLES: Final = re.compile(r"#?e?(\d{1,15})(?:\s*(?:-|–|\.\.|:|to)\s*#?e?(\d
 
 # ── Schemas ──────────────────────────────────────────────────────────────────────────────────────────────
 
-_TOOLS: Final[dict[str, tuple[str, dict[str, Any], list[str]]]] = {
+_TOOLS: Final[dict[str, ToolDefinition]] = {
     RECALL_SEARCH: (
         "Search everything that was ever said or returned in this conversation, also what is no longer shown. "
         "Gives the best messages with their handles, and those beside them.",
@@ -73,24 +71,10 @@ def tools(dialect: Dialect) -> list[Any]:
         fitted = ctx.fit([{"role": "user", "content": "Why is CI red?"}], tools=tools)
         ```
     """
-    if not dialect:
-        raise BadSetting("dialect", dialect, "the dialect of your requests, such as openai_chat")
-    schemas = [tool_schema(dialect, name, *definition) for name, definition in _TOOLS.items()]
-    return [{"functionDeclarations": schemas}] if dialect == "gemini" else schemas
+    return tool_schemas(dialect, _TOOLS)
 
 
 # ── Arguments ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def parse_arguments(arguments: str | Mapping[str, Any]) -> Mapping[str, Any] | str:
-    """Return the arguments of a call as a mapping."""
-    if isinstance(arguments, Mapping):
-        return arguments
-    try:
-        read = json.loads(arguments or "{}")
-    except (ValueError, RecursionError) as problem:
-        return f"the arguments are not valid JSON: {inline(str(problem))}"
-    return read if isinstance(read, dict) else "the arguments must be a JSON object"
 
 
 def parse_handles(value: object) -> tuple[int, int] | str:

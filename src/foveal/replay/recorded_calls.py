@@ -105,7 +105,7 @@ def recorded_conversation(recording: Transcript) -> RecordedConversation:
         if isinstance(fact, Equipped):
             offered = unraw(fact.tools)
             tools = tuple(offered) if isinstance(offered, list) else ()
-        elif isinstance(fact, Instructed) and fact.aside:
+        elif isinstance(fact, Instructed) and (fact.aside or fact.is_memory):
             system[fact.source] = text_of(fact.content)
         elif isinstance(fact, Instructed | UserSaid | ModelSaid | ToolReturned):
             if isinstance(fact, ModelSaid):

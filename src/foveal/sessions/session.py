@@ -29,6 +29,7 @@ from foveal.core.compaction.summariser import Summarise, SummaryProgress, summar
 from foveal.core.engine.context_arguments import (
     check_extras,
     check_seq,
+    check_session_id,
     check_store,
     check_text,
     checked_dialect,
@@ -57,6 +58,7 @@ from foveal.core.log.events import (
     Dialect,
     Equipped,
     Event,
+    Instructed,
     ModelSaid,
     Reverted,
     Rewound,
@@ -73,6 +75,8 @@ from foveal.core.policies.ladder.mask import mask_refused_media
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, Conflict, SessionExists, UnknownSession, UsageMissing
+from foveal.memory.attached import checked_memories, current_text, heard_notes
+from foveal.memory.memory import Memory
 from foveal.ports import Hit, SessionEnd, SessionInfo, Store
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.continuation import Carry, carried_facts
@@ -107,6 +111,7 @@ class Session:
         clock: Returns the time in seconds since 1970.
         background: Writes summaries while other calls are served.
         options: Redaction, a callback for stored events, and when summaries are prepared.
+        memories: What is known from earlier conversations; every request shows it.
 
     Examples:
         ```python
@@ -128,11 +133,14 @@ class Session:
         background: BackgroundCompaction,
         *,
         options: SessionOptions = DEFAULT_OPTIONS,
+        memories: tuple[Memory, ...] = (),
     ) -> None:
         self.store = store
         """The store that has the session."""
         self.id = id
         """The id of the session."""
+        self.memories = memories
+        """The memories that its requests show."""
         max_events = events_in_memory(settings.model, settings.caps)
         if not settings.caps.max_messages:
             settings = settings._replace(caps=replace(settings.caps, max_messages=max_events * 3 // 4))
@@ -169,6 +177,7 @@ class Session:
         options: SessionOptions = DEFAULT_OPTIONS,
         begin: Sequence[AnyFact] = (),
         is_new: bool = False,
+        memory: Memory | Sequence[Memory] | None = None,
         **settings: Unpack[SettingArguments],
     ) -> Self:
         """Open a session, or create it.
@@ -191,6 +200,8 @@ class Session:
             begin: Facts that a new session starts with; they are stored together with its first event.
             is_new: Whether no session has this id. Nothing is read then, and the session is stored with the
                 first `append`.
+            memory: What is known from earlier conversations, or several of them: every request shows it behind the
+                instructions. The first one also obeys "remember that …". None shows none.
             **settings: The settings that `Context` and `Session` share; `SettingArguments` lists them with
                 their defaults.
 
@@ -223,8 +234,8 @@ class Session:
         background = BackgroundCompaction(
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
         )
-        resolved = resolve_settings(model, **settings)
-        session = cls(store, id, resolved, clock, background, options=options)
+        resolved, memories = resolve_settings(model, **settings), checked_memories(memory)
+        session = cls(store, id, resolved, clock, background, options=options, memories=memories)
         async with session._lock:
             engine = session._writer.begin() if is_new else await session._writer.load()
             if session._writer.is_erased:
@@ -280,6 +291,8 @@ class Session:
         checked_facts("facts", facts)
         async with self._lock:
             events = await self._commit(facts)
+            if notes := await heard_notes(self.memories, events, session=self.id):
+                await self._commit(notes)
             if facts and isinstance(facts[-1], ModelSaid) and not calls_of(facts[-1].content):
                 await self._fitter.turn_finished()
             return events
@@ -385,11 +398,24 @@ class Session:
         waited = False
         while True:
             async with self._lock:
+                await self._show_memories()
                 fitted = await self._fitter.fit(may_start_summary=not waited, may_exceed=may_exceed)
             if fitted is not None:
                 return fitted
             waited = True
             await self._background.wait()
+
+    async def _show_memories(self) -> None:
+        """Record what the memories say, if the view shows something else. The lock is held."""
+        text = await current_text(self.memories)
+        engine = await self._writer.refresh()
+        facts = [self._writer.redact(fact) for fact in engine.memory_facts(text)]
+        if facts and text and (shown := engine.view.memory) is not None:
+            (fact,) = facts
+            if isinstance(fact, Instructed) and fact.content == shown.utterance.fact.content:
+                return  # only what may not be stored differs
+        if facts:
+            await self._commit(facts)
 
     async def set_reserve(self, tokens: int | None) -> None:
         """Change the setting `reserve` for the next requests.
@@ -989,7 +1015,7 @@ class Session:
                 other = await session.fork("demo-2")
             ```
         """
-        check_text("id", id, "the id of a new session, a text")
+        check_session_id("id", id)
         async with self._lock:
             engine = await self._writer.refresh()
             last = engine.next_seq - 1 if at is None else seq_of(at, count=engine.next_seq)
@@ -999,7 +1025,13 @@ class Session:
                 raise SessionExists(id) from None
         background = self._background.for_another_session()
         forked = type(self)(
-            self.store, id, self._writer.settings, self._clock, background, options=self._options
+            self.store,
+            id,
+            self._writer.settings,
+            self._clock,
+            background,
+            options=self._options,
+            memories=self.memories,
         )
         await forked.append(replace(engine.opened, origin=f"{self.id}@{last}"))
         return forked
@@ -1019,6 +1051,7 @@ class Session:
         progress: Callable[[SummaryProgress], None] | None = None,
         clock: Callable[[], float] | None = None,
         options: SessionOptions = DEFAULT_OPTIONS,
+        memory: Memory | Sequence[Memory] | None = None,
         **settings: Unpack[SettingArguments],
     ) -> Self:
         """Create a session that begins with a record of an earlier one.
@@ -1039,6 +1072,7 @@ class Session:
             progress: As in `open`.
             clock: As in `open`.
             options: As in `open`.
+            memory: As in `open`.
             **settings: As in `open`.
 
         Returns:
@@ -1061,7 +1095,7 @@ class Session:
             ```
         """
         check_store(store, origin, field="origin")
-        check_text("id", id, "the id of a new session, a text")
+        check_session_id("id", id)
         begin = checked_facts("begin", begin)
         facts = await carried_facts(
             store, origin, resolve_settings(model, **settings), carry=carry, begin=begin
@@ -1080,6 +1114,7 @@ class Session:
             clock=clock,
             options=options,
             begin=[*begin, *facts],
+            memory=memory,
             **settings,
         )
 

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from foveal.core.log.codec import encode
-from foveal.core.log.events import Erased, Event, kind
+from foveal.core.log.events import MEMORY_LOG_PREFIX, Erased, Event, kind
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, Hit, SessionEnd, SessionInfo
 from foveal.stores.search_words import searchable_text
@@ -103,13 +103,20 @@ class MemoryStore:
         return self._index.search(known.key, query, limit) if limit > 0 else []
 
     async def sessions(
-        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+        self,
+        *,
+        limit: int | None = None,
+        before: tuple[float, str] | None = None,
+        with_erased: bool = True,
+        memories: bool = False,
     ) -> list[SessionInfo]:
         places = {id: (session.active, id) for id, session in self._sessions.items()}
         listed = (
             id
             for id, session in self._sessions.items()
-            if (with_erased or not session.erased) and (before is None or places[id] < before)
+            if id.startswith(MEMORY_LOG_PREFIX) is memories
+            and (with_erased or not session.erased)
+            and (before is None or places[id] < before)
         )
         newest = sorted(listed, key=places.__getitem__, reverse=True)
         return [_info(id, self._sessions[id]) for id in newest[:limit]]

@@ -17,7 +17,17 @@ from foveal.core.engine.settings import (
 from foveal.core.engine.stored_messages import MESSAGE_FACTS
 from foveal.core.engine.tool_deferral import DeferTools
 from foveal.core.log.codec import decode
-from foveal.core.log.events import AnyFact, Content, Dialect, Event, Fact, Instructed, Opened, Unknown
+from foveal.core.log.events import (
+    MEMORY_LOG_PREFIX,
+    AnyFact,
+    Content,
+    Dialect,
+    Event,
+    Fact,
+    Instructed,
+    Opened,
+    Unknown,
+)
 from foveal.core.models.budget import MAX_WINDOW_TOKENS
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
@@ -58,6 +68,8 @@ class ContextArguments(SettingArguments, total=False):
     `Context.tools` can use it."""
     core_tools: Sequence[str]
     """The names of tools that are never deferred. Default: none."""
+    memory: Any
+    """A `foveal.Memory`, or several: what is known from earlier conversations. Default: none."""
 
 
 def check_arguments(model: str | Model | None, arguments: Mapping[str, Any]) -> None:
@@ -110,7 +122,15 @@ def check_store(store: object, session: object, *, field: str = "session") -> No
     """Raise `BadSetting` unless these are a store and the id of a session, which the argument `field` has."""
     if isinstance(store, type) or not all(hasattr(store, name) for name in ("append", "read", "end")):
         raise BadSetting("store", store, "a store, as `async with foveal.open_store(…) as store` gives it")
-    check_text(field, session, "the id of a session, a text")
+    check_session_id(field, session)
+
+
+def check_session_id(field: str, given: object) -> None:
+    """Raise `BadSetting` unless this can be the id of a session: the ids of memories are none."""
+    if check_text(field, given, "the id of a session, a text").startswith(MEMORY_LOG_PREFIX):
+        raise BadSetting(
+            field, given, f"the id of a session; ids with `{MEMORY_LOG_PREFIX}` are those of memories"
+        )
 
 
 def check_recorded(view: View) -> None:

@@ -48,11 +48,13 @@ from foveal.core.engine.state import AwaitedAnswer, EngineState, PastCalls
 from foveal.core.engine.unreadable_summaries import RecordWriter, Unreadable, refused_as_unreadable
 from foveal.core.log.events import (
     DIALOGUE_TYPES,
+    MEMORY_SOURCE,
     AnyFact,
     Compacted,
     CompactionFailed,
     Event,
     Expanded,
+    Instructed,
     Noted,
     Opened,
     Overflowed,
@@ -204,6 +206,15 @@ class Engine:
             self.all_effective = False
         self._account(event, is_effective=is_effective)
         self._answer.is_outdated_by(event.fact)
+
+    def memory_facts(self, text: str) -> list[AnyFact]:
+        """Return the fact after which requests show this text of a memory; none if they show it already."""
+        held = self.view.memory
+        shown = "" if held is None else text_of(held.utterance.fact.content)
+        if text == shown:
+            return []
+        replaces = None if held is None else held.utterance.seq
+        return [Instructed(content=text, source=MEMORY_SOURCE, replaces=replaces)]
 
     def request_sent(self) -> None:
         """Note that a request was sent: from here on, `prefix_mover` is about the next one."""

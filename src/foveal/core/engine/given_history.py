@@ -130,7 +130,7 @@ class GivenHistory:
         """Take all messages out of view; the next history is that of another conversation."""
         events = effective_events(self._engine.log)
         said = [event for event in events if isinstance(event.fact, MESSAGE_FACTS)]
-        first = next((event.seq for event in said if not _is_aside(event)), None)
+        first = next((event.seq for event in said if not _is_beside(event)), None)
         if first is not None:
             self._begin_conversation(first - 1)
         self._is_loaded = False
@@ -213,7 +213,7 @@ class GivenHistory:
     def _begin_conversation(self, to: int) -> None:
         """Take all messages after `to` out of view. Pins, tools and the system text stay."""
         said = self._engine.log[max(self.conversation_start, to + 1) :]
-        self.messages_before = sum(isinstance(event.fact, MESSAGE_FACTS) for event in said)
+        self.messages_before = len(_said(said))
         self._record(Rewound(to=to, keep_state=True))
         self.conversation_start = self._engine.next_seq
 
@@ -231,8 +231,9 @@ def _thinks(change: HistoryChange) -> bool:
     return any(is_bound_utterance(fact) for chunk in change.chunks for fact in chunk.facts)
 
 
-def _is_aside(event: Event) -> bool:
-    return isinstance(event.fact, Instructed) and event.fact.aside
+def _is_beside(event: Event) -> bool:
+    """Return whether an event is system text beside the messages, or what a memory holds."""
+    return isinstance(event.fact, Instructed) and (event.fact.aside or event.fact.is_memory)
 
 
 def _stored_messages(log: Sequence[Event]) -> list[Event]:
@@ -248,7 +249,7 @@ def _takes_item_back(event: Event) -> bool:
 
 
 def _said(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if isinstance(event.fact, MESSAGE_FACTS) and not _is_aside(event)]
+    return [event for event in events if isinstance(event.fact, MESSAGE_FACTS) and not _is_beside(event)]
 
 
 def _left_out_drops(events: Sequence[Event]) -> dict[int, Dropped]:

@@ -443,7 +443,7 @@ def _is_given(event: Event) -> bool:
     """Return whether an event records a message of the history, and not text beside it or a newer version."""
     fact = event.fact
     if isinstance(fact, Instructed):
-        return not fact.aside and fact.replaces is None
+        return not fact.is_beside_history
     return isinstance(fact, MESSAGE_FACTS)
 
 

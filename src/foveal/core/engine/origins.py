@@ -160,7 +160,7 @@ def _written_as(
     given: GivenMessages,
 ) -> Iterator[_Written]:
     """Yield what one fact was written as."""
-    is_said = shown is not step.utterance or step.kind in _SAID
+    is_said = shown is not step.utterance or (step.kind in _SAID and not step.is_memory)
     source = find_inputs(shown.seq) if shown is not None and is_said else None
     if shown is None or source is None:
         for message in messages:

@@ -87,5 +87,5 @@ def may_move_prefix(fact: AnyFact) -> bool:
     if isinstance(fact, Clipped):
         return fact.rule.startswith("squeeze")  # other clips are recorded together with their result
     if isinstance(fact, Instructed):
-        return fact.replaces is not None or fact.aside
+        return fact.is_beside_history
     return type(fact) in _MOVERS

@@ -6,7 +6,8 @@ shown in its message, in a record, or nowhere: then no model knows of it, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.allocation import USER_PREFIX
 from foveal.core.compaction.ledger.pasted_text import is_harness_text
 from foveal.core.compaction.standing.statements import (
+    Sentence,
     Statement,
     StatementKind,
     find_replaced,
@@ -58,17 +60,25 @@ class UserStatement(msgspec.Struct, frozen=True, kw_only=True):
     `nowhere`."""
 
 
-def list_statements(events: Iterable[Event], view: View) -> tuple[UserStatement, ...]:
-    """Return the statements in these effective events, oldest first."""
+def said_statements(
+    events: Iterable[Event], find: Callable[[int, str], Iterable[Sentence]]
+) -> list[Statement]:
+    """Return the statements in the messages of the user; `find` returns the sentences of a message that hold."""
     said: list[Statement] = []
     for event in events:
         if isinstance(event.fact, UserSaid):
             text = text_of(event.fact.content)
-            sentences = sentences_of(view, event.seq, text)
+            sentences = find(event.seq, text)
             if sentences and not is_harness_text(text):
                 said += [
                     Statement(event.seq, one.start, text[one.start : one.end], one.kind) for one in sentences
                 ]
+    return said
+
+
+def list_statements(events: Iterable[Event], view: View) -> tuple[UserStatement, ...]:
+    """Return the statements in these effective events, oldest first."""
+    said = said_statements(events, partial(sentences_of, view))
     replaced = find_replaced(said)
     record = _plain("\n".join(text_of(step.utterance.fact.content) for step in view.summaries))
     return tuple(

@@ -23,6 +23,8 @@ __all__ = [
     "DIALOGUE_TYPES",
     "FORMAT",
     "LEFT_OUT_BY_CALLER",
+    "MEMORY_LOG_PREFIX",
+    "MEMORY_SOURCE",
     "REDUCTIONS",
     "AnyFact",
     "AnyPart",
@@ -80,6 +82,10 @@ __all__ = [
 _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
+MEMORY_LOG_PREFIX: Final = "foveal-memory:"
+"""The beginning of the ids of logs that are memories. No session has such an id, and no list of sessions has it."""
+MEMORY_SOURCE: Final = "foveal:memory"
+"""The source of the instructions that show what a memory holds. It is no path, so no file has it."""
 
 Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic", "gemini", "bedrock"]
 """The dialect of the opaque fields of a fact; "" when it has none."""
@@ -327,6 +333,16 @@ class Instructed(Fact, frozen=True, tag="instructed"):
     """The dialect of the opaque fields; "" when there are none."""
     extra: Raw | UnsetType = UNSET
     """The other fields of the message as a JSON object."""
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it shows what a memory holds: one block behind the instructions at the beginning."""
+        return self.source == MEMORY_SOURCE
+
+    @property
+    def is_beside_history(self) -> bool:
+        """Whether it is no message of the history itself: text beside it, a memory, or a newer version."""
+        return self.aside or self.is_memory or self.replaces is not None
 
 
 class UserSaid(Fact, frozen=True, tag="user_said"):

@@ -177,7 +177,7 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
         return fact.last <= rewound.to
     if isinstance(fact, UserSaid | ModelSaid | ToolReturned | ForeignSummary | Rewound | Expanded):
         return False
-    if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
+    if isinstance(fact, Instructed) and not fact.is_beside_history:
         return False
     if isinstance(fact, Compacted) and fact.last > rewound.to:
         return False  # it summarises events that are rewound
@@ -362,8 +362,8 @@ def _is_about(change: Event, to: int) -> bool:
             return any(first <= to for first, _ in ranges)
         case Compacted(first=first):
             return first <= to
-        case Instructed(aside=aside, replaces=replaces):
-            return aside or (replaces is not None and replaces <= to)
+        case Instructed(replaces=replaces) as instructed:
+            return instructed.aside or instructed.is_memory or (replaces is not None and replaces <= to)
         case _:
             return True
 

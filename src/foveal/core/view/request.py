@@ -191,6 +191,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             whole=whole,
             reduced=reduced,
             intact=not reduced
+            and view.memory is None
             and all(step.kind != "pinned" for step in view.steps)
             and all(view.find(seq) is None for seq in view.superseded)
             and not view.thinking.was_refused

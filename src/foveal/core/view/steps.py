@@ -24,6 +24,7 @@ from foveal.core.log.events import (
     Content,
     Dropped,
     ForeignSummary,
+    Instructed,
     Mark,
     Text,
     Thinking,
@@ -484,6 +485,11 @@ class Step:
     @property
     def is_pinned(self) -> bool:
         return self.pin_seq >= 0
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it shows what a memory holds."""
+        return isinstance(self.utterance.fact, Instructed) and self.utterance.fact.is_memory
 
     @property
     def is_permanent(self) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import takewhile
 from operator import attrgetter
 from typing import assert_never
 
@@ -131,6 +132,8 @@ class View:
         """Results that no call waited for: in the log, not in the request."""
         self.late_results: list[int] = []
         """Results that came after later messages: they changed a step that had already been shown."""
+        self.memory: Step | None = None
+        """The step that shows what a memory holds."""
         self.permanent_steps: list[Step] = []
         """Instructions and pinned rules: what no reduction hides."""
         self.result_count: int = 0
@@ -385,16 +388,32 @@ class View:
             self.thinking.system_changed(self.asides.get(fact.source), fact)
             self.asides[fact.source] = ShownMessage(seq, fact)
             return
+        if fact.is_memory:
+            self._show_memory(seq, fact)
+            return
         if fact.replaces is None:
             self.add_permanent(Step(seq, "instructed", fact))
             return
-        if (old := self._shown_in.get(fact.replaces)) is None:  # rewound since
-            return
-        step = old[0]
+        if (old := self._shown_in.get(fact.replaces)) is not None:  # else it was rewound since
+            self._show_newer(old[0], seq, fact)
+
+    def _show_newer(self, step: Step, seq: int, fact: Instructed) -> None:
+        """Show a newer version of an instruction in the place of the older one."""
         self._displace(step.utterance)
         step.replace_utterance(ShownMessage(seq, fact))
         self._place(step, step.utterance)
         self.invalidate(step)
+
+    def _show_memory(self, seq: int, fact: Instructed) -> None:
+        """Show what a memory holds behind the instructions at the beginning; an empty text takes it away."""
+        if self.memory is not None and fact.content:
+            self._show_newer(self.memory, seq, fact)
+        elif self.memory is not None:
+            self.remove_permanent(self.memory)
+            self.memory = None
+        elif fact.content:
+            leading = list(takewhile(lambda step: step.kind == "instructed", self.steps))
+            self.show_instruction(seq, fact, place=leading[-1].seq if leading else 0)
 
     def _add_foreign_summary(self, seq: int, fact: ForeignSummary) -> None:
         """Add a summary of the provider. What it stands for stays in the request, and no longer counts."""
@@ -553,11 +572,14 @@ class View:
         self._insert(summary)
 
     def show_instruction(self, seq: int, fact: Instructed, *, place: int) -> None:
-        """Insert an instruction at the place of the older version that it replaces."""
+        """Insert an instruction at the place of the older version that it replaces; what a memory holds, behind the
+        instruction at that place."""
         step = Step(place, "instructed", fact, event_seq=seq)
         self._place(step, step.utterance)
         self._insert(step)
         self.permanent_steps.append(step)
+        if fact.is_memory:
+            self.memory = step
 
     def pin_step(self, seq: int, pin_seq: int) -> None:
         """Pin the step that shows event `seq`, as the event `pin_seq` says."""
@@ -633,7 +655,10 @@ class View:
             self.steps = [step for step in self.steps if id(step) not in removed]
 
     def _insert(self, step: Step) -> None:
+        """Insert a step in front of others at its place; what a memory holds, behind an instruction there."""
         at = bisect_left(self.steps, step.seq, key=_seq)
+        if step.is_memory and at < len(self.steps) and self.steps[at].kind == "instructed":
+            at += self.steps[at].seq == step.seq
         self.steps.insert(at, step)
         self._uncounted.append(step)
         self._note_change(step, is_own_thinking_behind=True)

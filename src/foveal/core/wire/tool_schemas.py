@@ -14,14 +14,16 @@ The forms are read from the types of the client libraries.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from foveal.core.log.events import Dialect, Instructed, Opaque, raw
 from foveal.core.wire.bound_thinking import claude_version
 from foveal.core.wire.common import Json
+from foveal.core.wire.event_text import inline
 from foveal.core.wire.openai_responses import ADDITIONAL_TOOLS_TYPE
 from foveal.errors import BadSetting
 
@@ -34,6 +36,8 @@ _SCHEMA_FIELDS: Final = (
     "parameters_json_schema",
     "inputSchema",
 )
+ToolDefinition: TypeAlias = tuple[str, dict[str, Any], list[str]]
+"""What a tool of Foveal does, its arguments, and the names of those that it needs."""
 _EMPTY_SCHEMA: Final[Json] = {"type": "object", "properties": {}}
 
 
@@ -130,3 +134,23 @@ def additional_tools(schemas: Sequence[Any]) -> Instructed:
         source=LOADED_TOOLS_SOURCE,
         dialect="openai_responses",
     )
+
+
+def tool_schemas(dialect: str, definitions: Mapping[str, ToolDefinition]) -> list[Any]:
+    """Return tools of Foveal in the form of a dialect, as a list for the `tools` of a request; raises `BadSetting`
+    for an unknown one."""
+    if not dialect:
+        raise BadSetting("dialect", dialect, "the dialect of your requests, such as openai_chat")
+    schemas = [tool_schema(dialect, name, *definition) for name, definition in definitions.items()]
+    return [{"functionDeclarations": schemas}] if dialect == "gemini" else schemas
+
+
+def parse_arguments(arguments: str | Mapping[str, Any]) -> Mapping[str, Any] | str:
+    """Return the arguments of a call as a mapping, or what is wrong with them."""
+    if isinstance(arguments, Mapping):
+        return arguments
+    try:
+        read = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as problem:
+        return f"the arguments are not valid JSON: {inline(str(problem))}"
+    return read if isinstance(read, dict) else "the arguments must be a JSON object"

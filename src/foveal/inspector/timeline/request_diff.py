@@ -212,7 +212,8 @@ def _moves(fact: AnyFact, before: int) -> bool:
         case Rewound():
             return fact.to < before
         case Instructed():
-            return fact.aside or (fact.replaces is not None and fact.replaces <= before)
+            is_newer = fact.replaces is not None and fact.replaces <= before
+            return fact.aside or fact.is_memory or is_newer
         case Pinned():
             return fact.target is None or fact.whole
         case Superseded():

@@ -136,7 +136,7 @@ class ViewTracker:
                 return [handle(seq), *missing]
             case ToolReturned():
                 return [handle(seq), *self._answered(seq)]
-            case Instructed() if not fact.aside and fact.replaces is None:
+            case Instructed() if not fact.is_beside_history:
                 return [handle(seq), *self._missing_results()]
             case Clipped() | Superseded():
                 return [handle(fact.target)]

@@ -34,7 +34,12 @@ class CopiedStore(Protocol):
     async def checkpoint(self, session: str) -> Checkpoint | None: ...
 
     async def sessions(
-        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+        self,
+        *,
+        limit: int | None = None,
+        before: tuple[float, str] | None = None,
+        with_erased: bool = True,
+        memories: bool = False,
     ) -> list[SessionInfo]: ...
 
     async def close(self) -> None: ...
@@ -65,14 +70,15 @@ class SessionTarget(Protocol):
 async def copy_sessions(
     source: CopiedStore, target: SessionTarget, target_name: str, progress: CopyProgress
 ) -> None:
-    """Copy and compare all sessions of a tenant; raises `StoreError` at the first difference."""
-    before: tuple[float, str] | None = None
+    """Copy and compare all sessions and memories of a tenant; raises `StoreError` at the first difference."""
     size = PageSize()
-    while page := await source.sessions(limit=SESSIONS_PER_PAGE, before=before):
-        for info in page:
-            await _SessionCopy(source, target, target_name, info, size, progress).run()
-            progress.sessions += 1
-        before = page[-1].active, page[-1].id
+    for memories in (False, True):
+        before: tuple[float, str] | None = None
+        while page := await source.sessions(limit=SESSIONS_PER_PAGE, before=before, memories=memories):
+            for info in page:
+                await _SessionCopy(source, target, target_name, info, size, progress).run()
+                progress.sessions += not memories
+            before = page[-1].active, page[-1].id
 
 
 class _SessionCopy:

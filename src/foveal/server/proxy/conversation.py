@@ -279,9 +279,7 @@ def instruction_versions_until(side_state: dict[str, bytes], seq: int) -> dict[s
 
 def is_message(fact: AnyFact) -> bool:
     """Return whether a fact is a message of its own, not a system text or a newer version of an instruction."""
-    return isinstance(fact, MESSAGE_FACTS) and not (
-        isinstance(fact, Instructed) and (fact.aside or fact.replaces is not None)
-    )
+    return isinstance(fact, MESSAGE_FACTS) and not (isinstance(fact, Instructed) and fact.is_beside_history)
 
 
 # ── The client's own versions of messages ────────────────────────────────────────────────────────────

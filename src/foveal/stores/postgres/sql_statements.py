@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from foveal.core.log.events import MEMORY_LOG_PREFIX
 from foveal.ports import Checkpoint, SessionInfo
 from foveal.stores.compression import BLOB_ROW_BYTES, MAX_COUNTED_SHARERS, EventRow
 from foveal.stores.postgres.connection import SqlStatement
@@ -259,10 +260,12 @@ def session_info(session: SessionName) -> SqlStatement:
 
 
 def session_page(
-    tenant: str, limit: int | None, before: tuple[float, str] | None, *, with_erased: bool
+    tenant: str, limit: int | None, before: tuple[float, str] | None, *, with_erased: bool, memories: bool
 ) -> SqlStatement:
-    """Read what is known of sessions, the most recently active first; `before` has a session's key."""
-    text, values = _SELECT_INFO, [tenant, *(before or ())]
+    """Read what is known of sessions, or of memories, the most recently active first; `before` has a session's
+    key."""
+    text, values = f"{_SELECT_INFO} AND starts_with(id, %s) = %s", [tenant, MEMORY_LOG_PREFIX, memories]
+    values += before or ()
     if not with_erased:
         text += " AND erasures = 0"  # as in the partial index
     if before is not None:

@@ -268,10 +268,16 @@ class PostgresStore:
         return await index.search(query, limit) if limit > 0 else []
 
     async def sessions(
-        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+        self,
+        *,
+        limit: int | None = None,
+        before: tuple[float, str] | None = None,
+        with_erased: bool = True,
+        memories: bool = False,
     ) -> list[SessionInfo]:
         place = None if before is None else (before[0], to_key(before[1]))
-        return await self._infos(statements.session_page(self.tenant, limit, place, with_erased=with_erased))
+        page = statements.session_page(self.tenant, limit, place, with_erased=with_erased, memories=memories)
+        return await self._infos(page)
 
     async def end(self, session: str) -> SessionEnd:
         found = await self._read(statements.session_end(self._name(session)))

@@ -175,6 +175,13 @@ class FullTextIndex:
         return self._connection.execute(f"SELECT {what} = ?", (row,)).get
 
 
+def index_in_memory() -> FullTextIndex:
+    """Return an empty index that ends with its object."""
+    index = FullTextIndex(apsw.Connection(":memory:"))
+    index.create()
+    return index
+
+
 def search_sessions(
     parts: Sequence[tuple[FullTextIndex, Collection[int]]], query: str, limit: int
 ) -> list[tuple[int, Hit]]:

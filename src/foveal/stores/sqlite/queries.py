@@ -17,7 +17,7 @@ import apsw
 import msgspec
 
 from foveal.core.log.codec import encode
-from foveal.core.log.events import Event
+from foveal.core.log.events import MEMORY_LOG_PREFIX, Event
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
 from foveal.stores.compression import (
@@ -266,6 +266,9 @@ _SELECT_INFO: Final = f"""
         (SELECT max(id) FROM events WHERE id BETWEEN key * {ID_STRIDE} AND key * {ID_STRIDE} + {ID_STRIDE} - 1)
 """
 
+_IS_LISTED: Final = "(substr(sessions.id, 1, ?) = ?) = ?"
+"""Whether a log is of the wanted kind: a memory by the beginning of its id, or a session."""
+
 
 InfoRow: TypeAlias = tuple[str, str, float, float, int, int, int, int]
 """A row of `_SELECT_INFO`: id, title, created, active, events, bytes without blobs, erased, key."""
@@ -279,16 +282,23 @@ def session_info(connection: apsw.Connection, session: str) -> SessionInfo:
 
 
 def list_sessions(
-    connection: apsw.Connection, *, limit: int | None, before: tuple[float, str] | None, with_erased: bool
+    connection: apsw.Connection,
+    *,
+    limit: int | None,
+    before: tuple[float, str] | None,
+    with_erased: bool,
+    memories: bool = False,
 ) -> list[SessionInfo]:
     """Return a page of sessions, the most recently active first, of equally active ones the greater id."""
+    listed_kind = (len(MEMORY_LOG_PREFIX), MEMORY_LOG_PREFIX, memories)
     if limit is None:
-        rows = list(connection.execute(f"{_SELECT_INFO} WHERE erased <= ?", (with_erased,)))
+        sql = f"{_SELECT_INFO} WHERE erased <= ? AND {_IS_LISTED}"
+        rows = list(connection.execute(sql, (with_erased, *listed_kind)))
     else:
         rows = [
             row
             for erased in range(1 + with_erased)
-            for row in _newest_rows(connection, limit=limit, before=before, erased=erased)
+            for row in _newest_rows(connection, listed_kind, limit=limit, before=before, erased=erased)
         ]
     listed = [row for row in rows if before is None or _place(row) < before]
     page = sorted(listed, key=_place, reverse=True)[:limit]
@@ -300,7 +310,12 @@ def list_sessions(
 
 
 def _newest_rows(
-    connection: apsw.Connection, *, limit: int, before: tuple[float, str] | None, erased: int
+    connection: apsw.Connection,
+    listed_kind: tuple[int, str, bool],
+    *,
+    limit: int,
+    before: tuple[float, str] | None,
+    erased: int,
 ) -> list[InfoRow]:
     """Return the rows among which are the `limit` most recently active ones below `before`.
 
@@ -308,8 +323,8 @@ def _newest_rows(
     active as the last one of the page."""
     last = (inf, "") if before is None else before
     keys = connection.execute(
-        "SELECT key, active FROM sessions WHERE erased = ? AND active <= ? ORDER BY active DESC",
-        (erased, last[0]),
+        f"SELECT key, active FROM sessions WHERE erased = ? AND active <= ? AND {_IS_LISTED} ORDER BY active DESC",
+        (erased, last[0], *listed_kind),
     )
     rows: list[InfoRow] = []
     page: list[float] = []  # a heap with the activity of the best rows

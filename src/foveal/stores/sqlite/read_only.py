@@ -64,11 +64,16 @@ class ReadOnlySqliteStore:
             return queries.checkpoint(self._connection, session)
 
     async def sessions(
-        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+        self,
+        *,
+        limit: int | None = None,
+        before: tuple[float, str] | None = None,
+        with_erased: bool = True,
+        memories: bool = False,
     ) -> list[SessionInfo]:
         with translate_errors(self.path):
             return queries.list_sessions(
-                self._connection, limit=limit, before=before, with_erased=with_erased
+                self._connection, limit=limit, before=before, with_erased=with_erased, memories=memories
             )
 
     async def close(self) -> None:

@@ -171,10 +171,17 @@ class SqliteStore:
         return await self._read(lambda db: _search(db, session, query, limit))
 
     async def sessions(
-        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+        self,
+        *,
+        limit: int | None = None,
+        before: tuple[float, str] | None = None,
+        with_erased: bool = True,
+        memories: bool = False,
     ) -> list[SessionInfo]:
         def work(db: StoreConnection) -> list[SessionInfo]:
-            return queries.list_sessions(db.connection, limit=limit, before=before, with_erased=with_erased)
+            return queries.list_sessions(
+                db.connection, limit=limit, before=before, with_erased=with_erased, memories=memories
+            )
 
         return await self._read(work)
 

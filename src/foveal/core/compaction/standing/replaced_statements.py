@@ -66,17 +66,36 @@ def find_replaced(statements: Sequence[Statement]) -> dict[StatementKey, Stateme
     Args:
         statements: The statements, in the order in which they were said.
     """
-    index = _Index()
+    known = KnownStatements()
     replaced: dict[StatementKey, StatementKey] = {}
     for statement in statements:
-        later = _Known(statement, read_statement(statement.text))
-        for place, earlier in _replaced_by(later, index):
-            index.remove(place)
-            replaced[earlier.statement[:2]] = statement[:2]
-        index.add(later)
+        for earlier in known.replaced_by(statement):
+            known.remove(earlier[:2])
+            replaced[earlier[:2]] = statement[:2]
+        known.add(statement)
     for key in reversed(replaced):  # the newest first, so that a chain is followed in one step
         replaced[key] = replaced.get(replaced[key], replaced[key])
     return replaced
+
+
+class KnownStatements:
+    """Statements that count so far. Each call takes the same time whatever their number."""
+
+    def __init__(self) -> None:
+        self._index = _Index()
+
+    def replaced_by(self, statement: Statement) -> list[Statement]:
+        """Return those that a later statement replaces."""
+        later = _Known(statement, read_statement(statement.text))
+        return [earlier.statement for _, earlier in _replaced_by(later, self._index)]
+
+    def add(self, statement: Statement) -> None:
+        """Add a later statement."""
+        self._index.add(_Known(statement, read_statement(statement.text)))
+
+    def remove(self, key: StatementKey) -> None:
+        """Remove a statement, which counts no longer."""
+        self._index.remove(key)
 
 
 _Candidates: TypeAlias = list[tuple[int, _Known]]
@@ -89,6 +108,7 @@ class _Index:
     def __init__(self) -> None:
         self._known: list[_Known] = []
         self._removed: set[int] = set()
+        self._places: dict[StatementKey, int] = {}
         self._by_word: defaultdict[str, deque[int]] = defaultdict(
             lambda: deque(maxlen=MAX_STATEMENTS_PER_WORD)
         )
@@ -98,10 +118,11 @@ class _Index:
             self._by_word[word].append(len(self._known))
         for kind in known.compared.values:
             self._by_word[f"\n{kind}"].append(len(self._known))
+        self._places[known.statement[:2]] = len(self._known)
         self._known.append(known)
 
-    def remove(self, place: int) -> None:
-        self._removed.add(place)
+    def remove(self, key: StatementKey) -> None:
+        self._removed.add(self._places.pop(key))
 
     def with_words(self, words: Iterable[str]) -> _Candidates:
         """Return the newest statements with one of the words."""

@@ -268,7 +268,7 @@ def _beside(text: str, rules: list[Sentence], *, follows_question: bool) -> list
     rest = iter(rules)
     rule = next(rest, None)
     is_first = follows_question
-    for start, end in _sentences(text):
+    for start, end in split_sentences(text):
         while rule is not None and rule.end <= start:
             rule = next(rest, None)
         if rule is not None and rule.start < end:
@@ -297,7 +297,7 @@ def _is_pasted(text: str, start: int) -> bool:
     return is_pasted_line(text[low : start + _LINE_CHARS], start - low)
 
 
-def _sentences(text: str) -> list[tuple[int, int]]:
+def split_sentences(text: str) -> list[tuple[int, int]]:
     """Return the bounds of the sentences at the two ends of a text."""
     half = MAX_STATEMENT_CHARS_READ // 2
     size = len(text)

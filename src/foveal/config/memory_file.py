@@ -1,0 +1,188 @@
+"""The file of a memory, memory.md, which its owner reads and edits.
+
+    file = user_memory_file(memory)
+    notes = await file.read()       # before a turn: what the owner changed in an editor is recorded
+    notes = await file.write()      # after a change: the file shows the entries as they are
+
+1. The user's file is beside preferences.md, and only the user can read it. The project's file is in its folder
+   `.foveal`, can be committed, and is written only by an explicit call.
+2. Lines that were added, changed or deleted are the owner's edits of the memory. A line that cannot be an entry is
+   left in the file, with a note.
+3. Before the file is replaced it is read again: what was edited meanwhile is taken over, never overwritten. The
+   replacement is atomic.
+4. The project's file is used only if the user allows it as it is now, as AGENTS.md is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from foveal.config.instructions.files import PROJECT_FOLDER_NAME
+from foveal.config.project import (
+    ITEM_STATE_WORDS,
+    ItemAnswer,
+    ItemTrust,
+    ProjectItem,
+    Trust,
+    UnusableFile,
+    read_text_file,
+)
+from foveal.core.wire.safe_print import one_line
+from foveal.errors import NotRemembered
+from foveal.memory import Memory
+from foveal.memory.markdown import FileEdits, read_edits, render
+from foveal.memory.quotes import entry_text
+from foveal.user_paths import config_folder
+
+MEMORY_NAME: Final = "memory.md"
+"""The name of the file."""
+USER_OWNER: Final = "user"
+"""The owner of the user's memory, for all projects."""
+MAX_MEMORY_FILE_BYTES: Final = 8 * 1024 * 1024
+_MAX_WRITE_TRIES: Final = 5
+_PRIVATE_MODE: Final = 0o600
+_SHARED_MODE: Final = 0o644
+
+
+def project_owner(root: Path) -> str:
+    """Return the owner of a project's memory in the store of a user."""
+    return f"project {os.path.realpath(root)}"
+
+
+def user_memory_file(memory: Memory, *, folder: Path | None = None) -> MemoryFile:
+    """Return the file of the user's memory, beside preferences.md."""
+    return MemoryFile(memory, (folder or config_folder()) / MEMORY_NAME)
+
+
+def project_memory_file(memory: Memory, root: Path, *, trust: ItemTrust | None = None) -> MemoryFile:
+    """Return the file of a project's memory, which is used only if the user allows it."""
+    return MemoryFile(memory, root / PROJECT_FOLDER_NAME / MEMORY_NAME, root=root, trust=trust or Trust())
+
+
+class MemoryFile:
+    """The file of one memory. Without `root`, it is the user's own."""
+
+    def __init__(
+        self, memory: Memory, path: Path, *, root: Path | None = None, trust: ItemTrust | None = None
+    ) -> None:
+        self.memory: Memory = memory
+        self.path: Path = path
+        self._root = root
+        self._trust = trust
+        self._seen: str | None = None
+        """The text that was read or written last; None if there was none."""
+
+    def item(self) -> ItemAnswer | None:
+        """Return the project's file as it is now, and whether the user allows it; None if there is none."""
+        text = self._read_text()
+        return None if text is None or self._root is None else self._answer(text)
+
+    async def read(self) -> list[str]:
+        """Record what the owner changed in the file; return notes about what could not be used.
+
+        Raises `StoreError` if the memory cannot be written."""
+        try:
+            text = await asyncio.to_thread(self._read_text)
+        except UnusableFile as problem:
+            return [self._note(f"is left out: {problem}")]
+        if text is None or text == self._seen:
+            return []
+        if self._root is not None and (state := self._answer(text).state) != "allowed":
+            return [self._note(f"is not used: {ITEM_STATE_WORDS[state]}")]
+        notes = await self._take_over(text)
+        if not notes:
+            self._seen = text
+        return notes
+
+    async def write(self) -> list[str]:
+        """Make the file show the entries; return notes if it is left as it is.
+
+        Raises `StoreError` if the memory cannot be read, and `OSError` if the file cannot be written."""
+        for _ in range(_MAX_WRITE_TRIES):
+            notes = await self.read()
+            if notes:
+                return notes
+            await self.memory.refresh()
+            state = self.memory.state
+            if self._seen is None and not state.counting():
+                return []
+            text = render(state)
+            if text == self._seen or await asyncio.to_thread(self._replace, text, self._seen):
+                return []
+        return [self._note("is left as it is: another program writes it again and again")]
+
+    async def delete(self) -> None:
+        """Delete the file, when the memory is erased: its lines would be entries again."""
+        await asyncio.to_thread(self.path.unlink, missing_ok=True)
+        self._seen = None
+
+    async def _take_over(self, text: str) -> list[str]:
+        """Record the edits of a text; return a note for each line that cannot be an entry."""
+        await self.memory.refresh()
+        edits, notes = read_edits(text, self.memory.state), list[str]()
+
+        def is_entry(line: str) -> bool:
+            try:
+                entry_text(line)
+            except NotRemembered as problem:
+                notes.append(
+                    self._note(f'has a line that is left out, "{one_line(line, width=40)}": {problem}')
+                )
+                return False
+            return True
+
+        usable = FileEdits(
+            added=tuple(added for added in edits.added if is_entry(added[1])),
+            changed=tuple(changed for changed in edits.changed if is_entry(changed[1])),
+            deleted=edits.deleted,
+        )
+        if usable:
+            await self.memory.apply_edits(usable)
+        return notes
+
+    # ── The file ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read_text(self) -> str | None:
+        found = read_text_file(self.path, max_bytes=MAX_MEMORY_FILE_BYTES, within=self._root)
+        if found is not None and (found.unread or found.damaged):
+            raise UnusableFile("it is too large" if found.unread else "it is not UTF-8 throughout")
+        return None if found is None else found.text
+
+    def _answer(self, text: str) -> ItemAnswer:
+        assert self._root is not None
+        assert self._trust is not None
+        name = f"{PROJECT_FOLDER_NAME}/{MEMORY_NAME}"
+        title = f"{text.count(chr(10)):,} lines of memory for the model"
+        item = ProjectItem(key=f"file {name}", title=title, source=name, text=text)
+        return ItemAnswer(item, self._trust.state(self._root, item))
+
+    def _replace(self, text: str, before: str | None) -> bool:
+        """Replace the file atomically if it is still as it was read; return whether it was."""
+        path = Path(os.path.realpath(self.path))
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if self._root else 0o700)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{MEMORY_NAME}")
+        try:
+            with open(number, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                os.fchmod(file.fileno(), _PRIVATE_MODE if self._root is None else _SHARED_MODE)
+                file.flush()
+                os.fsync(file.fileno())
+            if self._read_text() != before:
+                return False
+            os.replace(name, path)
+            name = ""
+        finally:
+            if name:
+                os.unlink(name)
+        self._seen = text
+        if self._root is not None and isinstance(self._trust, Trust):  # the user's own call wrote it
+            answer = self._answer(text)
+            self._trust.answer(self._root, [answer.item], allowed={answer.item.key})
+        return True
+
+    def _note(self, what: str) -> str:
+        return f"{one_line(str(self.path), width=1_000)} {what}"

@@ -1,0 +1,122 @@
+"""Checks that words are the user's own, and cleans the texts of entries.
+
+1. Only messages of the user are a source, never results of tools, files, instructions or texts of the model. In a
+   message of the user, pasted text (code, logs, quoted mails, reports of tools) is none either.
+2. A quote stands for the whole sentences in which it was said: a part of one may say the opposite.
+3. Texts are compared and kept in NFC and on one line, without control, invisible and bidirectional characters.
+   Other characters that look alike stay different, so a quote with them is not found.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from foveal.core.compaction.ledger.pasted_text import is_harness_text, is_pasted_line, pasted_spans
+from foveal.core.compaction.standing.rules import find_rules
+from foveal.core.compaction.standing.statements import find_sentences, split_sentences
+from foveal.core.log.events import Event, UserSaid, text_of
+from foveal.core.redaction import scrub
+from foveal.errors import NotRemembered
+from foveal.memory.facts import EntryKind
+
+MAX_ENTRY_CHARS: Final = 500
+"""Characters of one entry."""
+_AROUND_CHARS: Final = 1_500
+"""Characters before and after a quote in which the ends of its sentences are looked for."""
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs"})
+_FILLERS: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that are drawn as nothing."""
+_PREFERENCES: Final = re.compile(
+    r"\b(?:i(?:'d| would)? (?:prefer|like|love|want|hate|dislike)|my favou?rite"
+    r"|ich (?:bevorzuge|mag|möchte|hätte gern)"
+    r"|je (?:préfère|préférerais|voudrais|veux)|j'aime|prefiero|me gusta|quiero|prefiro|gosto de|quero"
+    r"|предпочитаю|мне нравится|я люблю|я хочу)\b|我(?:更)?(?:喜欢|喜歡|偏好)|好き|がいい|ほうがいい",
+    re.IGNORECASE,
+)
+
+
+class Quote(NamedTuple):
+    """Words that the user said."""
+
+    text: str
+    """The whole sentences, as an entry has them."""
+    event: Event
+    """The message."""
+
+
+def plain_lines(text: str) -> str:
+    """Return a text in NFC without characters that are not seen; its lines stay."""
+    text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\t", " ").replace("’", "'")
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    seen = (one for one in text if one == "\n" or unicodedata.category(one) not in _INVISIBLE)
+    return _FILLERS.sub("", "".join(seen))
+
+
+def entry_text(text: str) -> str:
+    """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`."""
+    line = " ".join(scrub(plain_lines(text)).split())
+    if not any(one.isalnum() for one in line):
+        raise NotRemembered("there is nothing to remember: give a statement in words")
+    if len(line) > MAX_ENTRY_CHARS:
+        raise NotRemembered(
+            f"the statement has {len(line):,} characters, and an entry at most {MAX_ENTRY_CHARS}: shorten it"
+        )
+    return line
+
+
+def kind_of(text: str) -> EntryKind:
+    """Return what a statement is, as far as its words tell."""
+    if _PREFERENCES.search(text):
+        return "preference"
+    return "rule" if next(find_rules(text), None) is not None else "fact"
+
+
+def find_quote(events: Iterable[Event], words: str) -> Quote | None:
+    """Return the sentences of the user that have these words, of the newest message that has them; None if the user
+    did not say them."""
+    wanted = plain_lines(words).split()
+    if not wanted:
+        return None
+    pattern = re.compile(r"\s+".join(map(re.escape, wanted)), re.IGNORECASE)
+    for event in sorted(events, key=lambda event: event.seq, reverse=True):
+        if isinstance(event.fact, UserSaid):
+            text = plain_lines(text_of(event.fact.content))
+            for start, end in own_places(text, pattern):
+                sentences = _sentences_around(text, start, end)
+                if sentences and not _only_asks(sentences):
+                    return Quote(sentences, event)
+    return None
+
+
+def own_places(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Yield where a pattern occurs in words that the user did not paste."""
+    if is_harness_text(text):
+        return
+    pasted: Sequence[tuple[int, int]] | None = None
+    for found in pattern.finditer(text):
+        pasted = pasted_spans(text) if pasted is None else pasted
+        is_inside = any(low < found.end() and found.start() < high for low, high in pasted)
+        lines = (found.start(), found.end() - 1)
+        if not is_inside and not any(is_pasted_line(text, at) for at in lines):
+            yield found.span()
+
+
+def _sentences_around(text: str, start: int, end: int) -> str:
+    """Return the whole sentences of a part of a text, on one line."""
+    low = max(0, start - _AROUND_CHARS)
+    around = text[low : end + _AROUND_CHARS]
+    bounds = [
+        (first, last) for first, last in split_sentences(around) if first < end - low and last > start - low
+    ]
+    return " ".join(around[bounds[0][0] : bounds[-1][1]].split()) if bounds else ""
+
+
+def _only_asks(sentence: str) -> bool:
+    """Return whether a sentence is a question that asks for nothing lasting."""
+    return sentence.endswith(("?", "？", "؟")) and not find_sentences(sentence)

@@ -1,0 +1,34 @@
+"""Child process for memory tests: `python memory_worker.py PATH NAME` remembers until it is killed.
+
+Each entry is printed once `remember` has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from foveal import Memory
+from foveal.core.tokens.counter import Estimate
+from foveal.stores import SqliteStore
+
+
+def entry(name: str, number: int) -> str:
+    """Return the text of an entry: no two are about the same subject."""
+    return f"Worker {name}{number} keeps box {name}{number}x in hall {name}{number}y."
+
+
+async def main(path: str, name: str) -> None:
+    async with SqliteStore(path, timeout=30) as store:
+        memory = Memory("ada", store=store, counting=Estimate())
+        number = 0
+        while True:
+            text = entry(name, number)
+            await memory.remember(text)
+            os.write(1, f"{text}\n".encode())
+            number += 1
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
