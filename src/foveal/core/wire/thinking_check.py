@@ -69,11 +69,10 @@ class ThinkingCheck:
         """Remember the thinking in the messages of a reply to a request."""
         if dialect not in CHECKED_DIALECTS:
             return
-        known = len(list(_blocks(messages, system, tools)))
-        found = list(_blocks([*messages, *reply], system, tools))
-        previous = found[known - 1].key if known else b""
-        for block in found[known:]:
-            self._origins[block.key] = _ThinkingOrigin(block.before, previous)
+        previous = b""
+        for block in _blocks([*messages, *reply], system, tools):
+            if block.at >= len(messages):
+                self._origins[block.key] = _ThinkingOrigin(block.before, previous)
             previous = block.key
 
     def faults(
