@@ -153,6 +153,7 @@ def test_the_model_has_what_it_loaded_and_nothing_before_moves(dialect: str, see
         assert breaks == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", MODELS)
 @given(seed=st.integers(0, 2**32), policy=st.sampled_from(["economy", "recent", "rolling", "handoff"]))
 @few

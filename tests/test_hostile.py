@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -368,9 +369,14 @@ def test_integers_beyond_64_bits_are_preserved() -> None:
         assert context(dialect="anthropic").fit(history)[1] == history[1]
 
 
+def in_other_mapping(number: float) -> Any:
+    return MappingProxyType({"n": number, "of": (1, None)})
+
+
 def test_numbers_that_json_lacks_raise_an_error() -> None:
-    for number in (float("nan"), float("inf")):
-        use = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": number}}
+    numbers = (float("nan"), float("inf"))
+    for given in (*numbers, *([None, number] for number in numbers), *map(in_other_mapping, numbers)):
+        use = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": given}}
         with pytest.raises(FovealError):
             context(dialect="anthropic").fit([user("go"), {"role": "assistant", "content": [use]}])
 

@@ -67,6 +67,7 @@ def exists(name: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_every_documented_name_exists() -> None:
     """One test for all names: pytest would read the whole package in each of its processes to count them."""
     names = documented()

@@ -256,6 +256,7 @@ def test_errors_quote_what_was_asked_as_text(server: InspectedServer, payload: s
         assert answer.json()["error"]["message"]
 
 
+@pytest.mark.long
 def test_json_is_json_whatever_a_session_contains(server: InspectedServer, keys: list[str]) -> None:
     client = server.client()
     for key in keys:

@@ -685,6 +685,7 @@ async def test_an_existing_session_is_no_target_of_continue_from(stores: Callabl
             await Session.continue_from(store, "old", "new", **SMALL)
 
 
+@pytest.mark.long
 @run
 async def test_a_writer_that_loses_every_conflict_gets_an_error(
     stores: Callable[[], Any],

@@ -588,6 +588,7 @@ def test_a_search_skips_ignored_files_and_runs_no_repository_code(box: Toolbox, 
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.long
 def test_an_endless_pattern_is_stopped_and_earlier_matches_are_shown(folder: Path) -> None:
     write_files(folder, a="aab\n", b="a" * 40 + "!\n")
     box = Toolbox([search_tool(Workspace(folder), timeout_s=2)])
@@ -681,6 +682,7 @@ def test_no_process_and_no_descriptor_leaks(box: Toolbox) -> None:
     assert "Z" not in children.stdout
 
 
+@pytest.mark.long
 def test_50_mb_of_output_are_returned_whole_with_little_memory(box: Toolbox) -> None:
     tracemalloc.start()
     try:
