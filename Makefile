@@ -23,7 +23,7 @@ test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
-	@$(CACHED) $(PY) -m pytest -n 4 --dist worksteal
+	@$(CACHED) $(PY) -m pytest -n 3 --dist worksteal
 
 # For daily work: no types, and only tests that start no server, browser, database or framework (tests/support/quick.py).
 test-quick: $(VENV)/.test

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from support.chat_project import ChatProject
+    from support.chromium import Chromium
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -96,6 +97,17 @@ def project(tmp_path: Path) -> ChatProject:
     from support.chat_project import ChatProject  # imports much that most tests do not need
 
     return ChatProject(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    """The browser, one for all tests of a process."""
+    from support.chromium import Chromium  # most tests need no browser
+
+    browser = Chromium()
+    browser.start()
+    yield browser
+    browser.close()
 
 
 @pytest.fixture

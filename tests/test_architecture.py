@@ -200,6 +200,7 @@ def test_what_the_library_needs_is_in_the_library(start: str) -> None:
     assert sorted(module for module in closure(start) if product(module)) == []
 
 
+@pytest.mark.long
 def test_the_server_loads_neither_the_tools_nor_the_sandbox() -> None:
     code = "import foveal.server, foveal.server.http.app, foveal.server.gateways.telegram"
     more = {name for name in loaded(code) if name.startswith("foveal.agent.")}

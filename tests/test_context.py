@@ -661,6 +661,7 @@ def too_large(policy: str, *, listed: bool) -> None:
 # ── Threads ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_many_threads_can_use_one_context() -> None:
     ctx = context(6_000)
     start = Barrier(8)

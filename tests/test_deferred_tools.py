@@ -131,6 +131,7 @@ def check_requests(loop: Loop) -> None:
 # ── Laws ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", MODELS)
 @given(seed=st.integers(0, 2**32))
 @few
@@ -153,6 +154,7 @@ def test_the_model_has_what_it_loaded_and_nothing_before_moves(dialect: str, see
         assert breaks == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", MODELS)
 @given(seed=st.integers(0, 2**32), policy=st.sampled_from(["economy", "recent", "rolling", "handoff"]))
 @few
@@ -182,6 +184,7 @@ def test_a_tool_loaded_in_place_is_added_to_the_tools_when_a_reduction_hides_the
     check_requests(loop)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", MODELS)
 @given(seed=st.integers(0, 2**32))
 @few
@@ -341,6 +344,7 @@ def test_a_call_that_loads_nothing_changes_nothing(dialect: str) -> None:
     assert loop.ctx.tools == tools
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", MODELS)
 def test_a_list_that_shrinks_takes_loaded_tools_away(dialect: str) -> None:
     loop = Loop(dialect)

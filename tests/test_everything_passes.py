@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.legality import request_faults
 from foveal.errors import UnknownHandle
-from support.effort import examples
+from support.effort import examples, some_cases
 from support.provider_objects import (
     BOUND_CLAUDE,
     MODELS,
@@ -127,9 +128,9 @@ def test_of_several_iterations_the_last_message_is_the_size_and_all_are_paid() -
 # ── Reduced ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@every_object
-@pytest.mark.parametrize("policy", PRESETS)
-@pytest.mark.parametrize("before", [1, TURNS - 1], ids=["old", "new"])
+@pytest.mark.parametrize(
+    ("name", "policy", "before"), some_cases(product(OBJECTS, PRESETS, (1, TURNS - 1)), every=3)
+)
 def test_a_reduction_shows_an_object_whole_or_hides_it_with_its_step(
     name: str, policy: str, before: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -280,6 +281,7 @@ def thousand(words: int) -> list[Json]:
     return [user("go"), said, *(result_message(f"c{n}", result(n, words)) for n in range(1_000))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["economy", "recent", "rolling"])
 def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     ctx = context(400_000, {"preset": policy, "max_history_tokens": 0})
@@ -289,6 +291,7 @@ def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     assert len(request) == 1_002
 
 
+@pytest.mark.long
 def test_a_thousand_parallel_results_are_clipped_until_they_fit() -> None:
     ctx = context(128_000)
     with bounded():
@@ -297,6 +300,7 @@ def test_a_thousand_parallel_results_are_clipped_until_they_fit() -> None:
     assert recount(request) <= ctx.report().limit
 
 
+@pytest.mark.long
 def test_ten_thousand_tiny_messages_fit_in_bounded_time() -> None:
     ctx = context(8_000)
     history = [
@@ -368,9 +372,14 @@ def test_integers_beyond_64_bits_are_preserved() -> None:
         assert context(dialect="anthropic").fit(history)[1] == history[1]
 
 
+def in_other_mapping(number: float) -> Any:
+    return MappingProxyType({"n": number, "of": (1, None)})
+
+
 def test_numbers_that_json_lacks_raise_an_error() -> None:
-    for number in (float("nan"), float("inf")):
-        use = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": number}}
+    numbers = (float("nan"), float("inf"))
+    for given in (*numbers, *([None, number] for number in numbers), *map(in_other_mapping, numbers)):
+        use = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": given}}
         with pytest.raises(FovealError):
             context(dialect="anthropic").fit([user("go"), {"role": "assistant", "content": [use]}])
 

@@ -17,6 +17,7 @@ from bench.survival_writer import MarkedWriter
 
 from foveal import Context, ContextOverflow
 from foveal.core.compaction.summary import END_LINE
+from support.effort import some_cases
 from support.histories import strings
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
@@ -28,7 +29,7 @@ PROSE: Final = "and this is about the parser and its parts " * 12
 def in_turn(cases: list[StatementCase], every: int) -> list[tuple[StatementCase, str]]:
     if SOAK:
         return [(case, preset) for case in cases for preset in SUMMARISING]
-    return list(zip(cases[::every], cycle(SUMMARISING), strict=False))
+    return list(zip(some_cases(cases, every=every), cycle(SUMMARISING), strict=False))
 
 
 CASES: Final = [*in_turn([*pair_cases()], 9), *in_turn([*fact_cases()], 5)]

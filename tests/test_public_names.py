@@ -67,6 +67,7 @@ def exists(name: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_every_documented_name_exists() -> None:
     """One test for all names: pytest would read the whole package in each of its processes to count them."""
     names = documented()
@@ -74,12 +75,14 @@ def test_every_documented_name_exists() -> None:
     assert [name for name in sorted(names) if not exists(name)] == []
 
 
+@pytest.mark.long
 def test_attributes_work_after_a_plain_import() -> None:
     names = used_in_code() | {"foveal.clip", "foveal.recall.tools", "foveal.testing.Scripted"}
     assert "foveal.events.SnapshotTaken" in names
     subprocess.run([sys.executable, "-c", "\n".join(["import foveal", *sorted(names)])], check=True)
 
 
+@pytest.mark.long
 def test_every_module_that_is_an_attribute_can_be_imported_from() -> None:
     lines = [
         "from foveal.events import Compacted",

@@ -46,7 +46,7 @@ def test_the_core_the_laws_and_the_rules_of_the_code_are_quick() -> None:
 def test_nothing_but_the_quick_command_leaves_tests_out() -> None:
     runs = re.findall(r"^\t@.*-m pytest (.*)$", (TESTS.parent / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert [run for run in runs if "--quick" not in run] == [
-        "-n 4 --dist worksteal",
+        "-n 3 --dist worksteal",
         "-n 2 --dist worksteal -o faulthandler_timeout=7200",
     ]
     assert [run for run in runs if "--quick" in run] == ["--quick -n 2 --dist worksteal"]

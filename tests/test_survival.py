@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 from foveal import Context, ContextOverflow
 from foveal.core.log import Clipped, Compacted, Dropped, Event, UserSaid
 from foveal.core.log.events import text_of
-from support.effort import examples
+from support.effort import examples, some_cases
 from support.histories import (
     ESTIMATE,
     TOOLS,
@@ -86,7 +86,7 @@ RULE_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "window", "preset", "asking"), RULE_CASES)
+@pytest.mark.parametrize(("shape", "window", "preset", "asking"), some_cases(RULE_CASES))
 def test_an_early_rule_is_verbatim_in_every_request(
     shape: str, window: int, preset: str, asking: bool
 ) -> None:
@@ -126,7 +126,7 @@ PAID_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), PAID_CASES)
+@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES))
 def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: int, chars: int) -> None:
     writer = MarkedWriter()
     ctx = context(window, preset, summarise=writer)
@@ -141,6 +141,7 @@ def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: 
     assert hidden_by_drops(ctx.log) == []
 
 
+@pytest.mark.long
 def test_a_request_that_leaves_hardly_any_room_wastes_no_summary() -> None:
     writer = MarkedWriter()
     ctx = context(8_000, "handoff", summarise=writer, reserve=200)

@@ -182,6 +182,7 @@ def test_a_cut_that_nothing_forces_keeps_half_or_carries_what_it_hides(kind: str
         check_unforced(cut, carried, record_tokens=room)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS if SOAK else ("mail", "SQL rows"))
 def test_a_history_that_exists_already_follows_the_same_rule(kind: str) -> None:
     for model in DIALECTS if SOAK else ("gpt-4.1",):

@@ -126,6 +126,32 @@ def test_several_writers_lose_no_item(tmp_path: Path) -> None:
     assert {item["content"] for item in read[0]} == {f"message {number}" for number in range(25)}
 
 
+class OvertakenStore:
+    """A store in which another session is a little faster, some times in a row."""
+
+    def __init__(self, store: Any, times: int) -> None:
+        self._store, self._other, self.left = store, FovealSession("one", store), times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def append(self, *given: Any) -> None:
+        if self.left:
+            self.left -= 1
+            await self._other.add_items([{"role": "user", "content": f"faster {self.left}"}])
+        await self._store.append(*given)
+
+
+def test_a_writer_that_others_overtake_many_times_still_writes(tmp_path: Path) -> None:
+    async def work(store: Any) -> Any:
+        session = FovealSession("one", OvertakenStore(store, 40))
+        await session.add_items(ITEMS[:1])
+        return await session.get_items()
+
+    read = in_store(tmp_path, work)
+    assert (len(read), read[-1]) == (41, ITEMS[0])
+
+
 def test_a_session_is_listed_and_searched_like_any_other(tmp_path: Path) -> None:
     async def work(store: Any) -> Any:
         session = FovealSession("one", store, model="gpt-4.1")

@@ -80,19 +80,14 @@ def words(drawing: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_picture_of_the_inspector_has_the_text_of_its_page(tmp_path: Path) -> None:
-    browser = Chromium()
-    browser.start()
+def test_a_picture_of_the_inspector_has_the_text_of_its_page(chromium: Chromium, tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     asyncio.run(record_shop(path))
-    try:
-        with InspectedServer(path, window=AGENT_WINDOW) as server:
-            for picture in PICTURES:
-                if picture.theme == "light" or picture.size != PICTURES[0].size:
-                    wanted, shown = browser.run(lambda picture=picture: words_of(browser, server, picture))
-                    assert wanted == shown, f"{picture.name}: {AGAIN}inspector_pictures.py"
-    finally:
-        browser.close()
+    with InspectedServer(path, window=AGENT_WINDOW) as server:
+        for picture in PICTURES:
+            if picture.theme == "light" or picture.size != PICTURES[0].size:
+                wanted, shown = chromium.run(lambda picture=picture: words_of(chromium, server, picture))
+                assert wanted == shown, f"{picture.name}: {AGAIN}inspector_pictures.py"
 
 
 def words_of(browser: Chromium, server: InspectedServer, picture: Picture) -> tuple[list[str], list[str]]:

@@ -189,25 +189,22 @@ def served(site: Path) -> Iterator[str]:
 
 
 @contextmanager
-def browsing(site: Path, **settings: Any) -> Iterator[tuple[WatchedPage, str, Chromium]]:
+def browsing(browser: Chromium, site: Path, **settings: Any) -> Iterator[tuple[WatchedPage, str]]:
     """Open a page of a browser beside the served site. The page asks no other host and does not complain."""
-    browser = Chromium()
-    browser.start()
-    try:
-        with served(site) as address:
-            opened = browser.page(**settings)
-            watched = browser.run(opened.__enter__)
-            yield watched, address, browser
+    with served(site) as address:
+        opened = browser.page(**settings)
+        watched = browser.run(opened.__enter__)
+        try:
+            yield watched, address
             watched.check(address.removeprefix("http://"))
+        finally:
             browser.run(lambda: opened.__exit__(None, None, None))
-    finally:
-        browser.close()
 
 
 @pytest.mark.long
-def test_a_page_fits_a_phone(site: Path) -> None:
+def test_a_page_fits_a_phone(chromium: Chromium, site: Path) -> None:
     """`make soak` visits every page."""
-    with browsing(site, size=PHONE, reduced_motion="reduce") as (watched, address, browser):
+    with browsing(chromium, site, size=PHONE, reduced_motion="reduce") as (watched, address):
 
         def visit() -> dict[str, list[str]]:
             wide = {}
@@ -217,11 +214,11 @@ def test_a_page_fits_a_phone(site: Path) -> None:
                 wide[name] = watched.page.evaluate(WIDE_ELEMENTS)
             return wide
 
-        assert {name: elements for name, elements in browser.run(visit).items() if elements} == {}
+        assert {name: elements for name, elements in chromium.run(visit).items() if elements} == {}
 
 
-def test_a_desktop_shows_dark_pages_and_finds_a_word(site: Path) -> None:
-    with browsing(site, size=DESKTOP_SIZE, color_scheme="dark") as (watched, address, browser):
+def test_a_desktop_shows_dark_pages_and_finds_a_word(chromium: Chromium, site: Path) -> None:
+    with browsing(chromium, site, size=DESKTOP_SIZE, color_scheme="dark") as (watched, address):
         page = watched.page
 
         def visit() -> None:
@@ -239,8 +236,8 @@ def test_a_desktop_shows_dark_pages_and_finds_a_word(site: Path) -> None:
             page.wait_for_url("**/*h=undo*")
             assert "undo" in page.locator(".md-content").inner_text().lower()
 
-        browser.run(visit)
-        browser.run(search)
+        chromium.run(visit)
+        chromium.run(search)
 
 
 def brightness(colour: str) -> float:

@@ -46,6 +46,7 @@ def place(diff: dict[str, Any]) -> tuple[Any, ...]:
     return (None if first is None else (first["message"], first.get("key", "")), diff.get("same", 0))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
 @pytest.mark.parametrize(
     ("model", "dialect"), [("claude-sonnet-4-5", "anthropic"), ("gpt-4.1", "openai_chat")]

@@ -225,6 +225,7 @@ def test_the_timeline_has_rows_changes_requests_and_reductions(server: Inspected
     assert get(server, "timeline", id=key, first=10**9).get("rows", []) == []
 
 
+@pytest.mark.long
 def test_a_long_timeline_is_compressed_if_the_client_accepts_it(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     write_session(path, "long", [UserSaid(content=f"{n} {'word ' * 40}") for n in range(600)], title="Long")
@@ -447,6 +448,7 @@ def test_a_replay_ends_with_its_stream_and_only_then_another_begins() -> None:
     asyncio.run(follow())
 
 
+@pytest.mark.long
 def test_a_page_that_is_closed_ends_its_replay(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     write_session(path, "long", talk(120), title="Long", window=16_000)

@@ -231,6 +231,7 @@ def check(page: Page) -> None:
             assert re.fullmatch(relative, address), (tag, address)
 
 
+@pytest.mark.long
 def test_pages_have_no_element_of_a_session(server: InspectedServer, keys: list[str]) -> None:
     client = server.client()
     pages = [client.get("/inspect/"), *(client.get("/inspect/session", params={"id": key}) for key in keys)]
@@ -256,6 +257,7 @@ def test_errors_quote_what_was_asked_as_text(server: InspectedServer, payload: s
         assert answer.json()["error"]["message"]
 
 
+@pytest.mark.long
 def test_json_is_json_whatever_a_session_contains(server: InspectedServer, keys: list[str]) -> None:
     client = server.client()
     for key in keys:
@@ -279,6 +281,7 @@ def test_json_is_json_whatever_a_session_contains(server: InspectedServer, keys:
             answer.json()
 
 
+@pytest.mark.long
 def test_an_exported_file_runs_nothing_but_its_own_script(server: InspectedServer, keys: list[str]) -> None:
     client = server.client()
     for key in keys:

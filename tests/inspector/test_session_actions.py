@@ -247,6 +247,7 @@ async def test_a_chat_and_the_inspector_write_one_after_the_other(tmp_path: Path
     assert sum(isinstance(event.fact, UserSaid) for event in log) == 4 + (first == "chat")
 
 
+@pytest.mark.long
 @run
 async def test_an_action_goes_between_the_turns_of_another_process(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"

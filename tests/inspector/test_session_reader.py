@@ -73,6 +73,7 @@ async def test_followers_of_a_session_look_at_it_together() -> None:
     assert await asyncio.gather(*waiting) == 50 * [LogEnd(2)]
 
 
+@pytest.mark.long
 @run
 async def test_a_reader_follows_another_process_and_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"

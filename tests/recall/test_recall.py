@@ -474,6 +474,7 @@ def test_the_tokens_setting_has_a_range(tokens: int) -> None:
         recall_of([], tokens=tokens)
 
 
+@pytest.mark.long
 def test_a_huge_text_is_read_and_searched_quickly() -> None:
     events = log("a", result("some words of a log line 12345\n" * 1_000_000 + "zeppelin\n"), "b")
     with bounded():

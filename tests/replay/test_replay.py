@@ -905,6 +905,7 @@ def test_the_window_of_an_unknown_model_is_told(tmp_path: Path, capsys: pytest.C
     assert "not known" not in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_replay_compares_windows_on_one_half_by_source(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"id": f"miniswe/{n}", "source": "us", "licence": "MIT", "messages": workshop(), "meta": {}}
@@ -997,6 +998,7 @@ def test_an_error_is_reported_in_one_sentence(
     assert words in err
 
 
+@pytest.mark.long
 def test_replay_without_logs_uses_the_store(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "foveal.cli", "replay"]
     env = {"FOVEAL_STORE": str(tmp_path / "none.db"), "PYTHONUTF8": "1"}

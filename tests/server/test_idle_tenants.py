@@ -55,6 +55,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system has no /proc")
 @run
 async def test_tenants_that_were_used_once_keep_neither_threads_nor_descriptors(tmp_path: Path) -> None:

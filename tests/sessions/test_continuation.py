@@ -550,6 +550,7 @@ class WatchedStore(MemoryStore):
         return events
 
 
+@pytest.mark.long
 @run
 async def test_a_large_session_is_read_in_bounded_parts() -> None:
     store = WatchedStore()
@@ -568,6 +569,7 @@ async def test_a_large_session_is_read_in_bounded_parts() -> None:
     assert max(store.sizes) <= 1_000
 
 
+@pytest.mark.long
 @run
 async def test_thousands_of_rules_and_a_huge_message_are_carried_quickly() -> None:
     store = MemoryStore()

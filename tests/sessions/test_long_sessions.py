@@ -118,6 +118,7 @@ async def test_a_cut_reads_what_it_cuts_and_not_the_history() -> None:
     assert max(store.reads[:-1]) < 120, "the view and what is new"
 
 
+@pytest.mark.long
 @run
 async def test_a_continued_ledger_equals_one_of_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (range_facts, likely_reused):
@@ -231,6 +232,7 @@ async def test_an_expanded_range_of_a_long_log_is_shown_for_one_turn(monkeypatch
     assert shown(await again._writer.load()) == shown(await full_engine(again))
 
 
+@pytest.mark.long
 @run
 async def test_a_checkpoint_does_not_grow_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_tokens, "MAX_STORED_COUNTS", 100)

@@ -173,6 +173,7 @@ async def test_requests_in_every_dialect_are_legal_and_hold_the_rules(stores: Ca
         assert fitted.tokens <= fitted.limit
 
 
+@pytest.mark.long
 @run
 async def test_only_what_the_view_needs_is_in_memory(stores: Callable[[], Any]) -> None:
     async with stores() as store:
@@ -685,6 +686,7 @@ async def test_an_existing_session_is_no_target_of_continue_from(stores: Callabl
             await Session.continue_from(store, "old", "new", **SMALL)
 
 
+@pytest.mark.long
 @run
 async def test_a_writer_that_loses_every_conflict_gets_an_error(
     stores: Callable[[], Any],

@@ -678,6 +678,7 @@ def test_an_append_that_loses_every_conflict_raises() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "act_on",
     [lambda session: session.undo(session.last), lambda session: session.rewind(1), Session.fit],

@@ -296,6 +296,7 @@ asyncio.run(store.read("a"))
     assert [event.fact for event in read(path, "a")] == [Noted(text="x")]
 
 
+@pytest.mark.long
 def test_a_text_of_100_megabytes_is_stored_and_read(path: Path) -> None:
     events = log(ToolReturned(call_id="1", content="0123456789" * 10_000_000))
     write(path, a=events)
@@ -331,6 +332,7 @@ def secrets(seed: int, count: int) -> list[Event]:
     return log(*(UserSaid(content=" ".join(some)) for some in words))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("durability", ["full", "normal"])
 def test_erased_text_is_not_in_the_bytes_of_the_files(path: Path, durability: str) -> None:
     gone, kept = secrets(1, 150), secrets(2, 150)

@@ -1,4 +1,4 @@
-"""How much work a test does: examples of properties, and a guard against work that grows without bound.
+"""How much work a test does: examples of properties, cases of tables, and a guard against work without bound.
 
 The guard is no claim of speed: those live in bench/. What counts are the CPU seconds of this process, without the
 garbage collector, whose work depends on all that other tests have left in memory. The bound is some hundred times
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import process_time
-from typing import Final
+from typing import Final, TypeVar
 
 from hypothesis import settings
 
+T = TypeVar("T")
 BOUND: Final = 30.0
 """CPU seconds."""
-
-
 SOAK_FACTOR: Final = 40
 """How many times as many examples `make soak` tries, at random."""
 TEST_SHARE: Final = 0.25
@@ -28,6 +27,8 @@ MIN_EXAMPLES: Final = 6
 QUICK_SHARE: Final = 0.1
 MIN_QUICK_EXAMPLES: Final = 3
 """The same for `make test-quick`."""
+QUICK_STRIDE: Final = 3
+"""Of the cases that `make test` takes of a table, `make test-quick` takes one of this many."""
 
 
 def examples(count: int) -> settings:
@@ -37,6 +38,15 @@ def examples(count: int) -> settings:
     quick = os.environ.get("FOVEAL_QUICK")
     share, least = (QUICK_SHARE, MIN_QUICK_EXAMPLES) if quick else (TEST_SHARE, MIN_EXAMPLES)
     return settings(max_examples=max(min(count, least), round(count * share)))
+
+
+def some_cases(cases: Iterable[T], *, every: int = 1) -> list[T]:
+    """Return the cases of a table that this run tries: every `every`-th one, and all of them in `make soak`.
+
+    Where `every` divides no length of the table's dimensions, each of their values stays in it."""
+    if os.environ.get("FOVEAL_SOAK"):
+        return list(cases)
+    return list(cases)[:: every * QUICK_STRIDE if os.environ.get("FOVEAL_QUICK") else every]
 
 
 @contextmanager

@@ -38,6 +38,8 @@ from support.serve_process import HERE, HttpReply, ask, environment_of
 SERVERS: Final = 3
 STEP_LIMIT_S: Final = 60.0
 """Seconds that any step may take on a busy machine."""
+POLL_S: Final = 0.1
+"""Seconds between two looks; each asks the database, over a new connection."""
 MAX_STARTS: Final = 4
 LATER_VERSION: Final = "99.0.0"
 _MAIN: Final = """
@@ -187,7 +189,7 @@ class ServerGroup:
         while not met():
             passed = time.monotonic() - began
             assert passed < seconds, f"{what}: not within {seconds} s; {self.happened}"
-            time.sleep(0.02)
+            time.sleep(POLL_S)
         return time.monotonic() - began
 
     def is_all_answered(self) -> bool:
@@ -280,7 +282,7 @@ class ServerGroup:
     def _wait_quietly(self, met: Callable[[], bool], *, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not met() and time.monotonic() < until:
-            time.sleep(0.02)
+            time.sleep(POLL_S)
 
 
 class LeaseWatch:

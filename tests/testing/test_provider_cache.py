@@ -183,6 +183,7 @@ def test_openai_caches_by_itself_and_not_below_its_minimum() -> None:
     assert chat("Short.") == 0
 
 
+@pytest.mark.long
 def test_a_marked_test_fails_when_the_agent_sets_no_marks(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

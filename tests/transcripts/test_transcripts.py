@@ -883,6 +883,7 @@ def replace_at(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", list(FORMATS))
 @settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
 @given(choice=st.data())

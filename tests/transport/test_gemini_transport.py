@@ -105,6 +105,7 @@ def content_of(data: bytes, *, stream: bool) -> Json:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_a_long_loop_stays_inside_the_window(stream: bool, is_async: bool) -> None:

@@ -27,13 +27,12 @@ from foveal.core.view.fold import effective_events
 from foveal.core.wire import MessageChunk, wire_for
 from foveal.errors import Conflict, MalformedMessage, UnknownSession
 from foveal.ports import Store
+from foveal.sessions.event_writer import MAX_CONFLICTS
 
 Item = Any
 """An input item of the SDK, in the form of OpenAI Responses."""
 EXACT_ITEMS: Final = "openai-agents: exact items"
 """Label of the snapshot that holds items as they were added, in place of the messages before it."""
-MAX_APPEND_ATTEMPTS: Final = 20
-"""Attempts to append while other processes append to the same session."""
 _WIRE: Final = wire_for("openai_responses")
 
 
@@ -135,7 +134,7 @@ class FovealSession:
     async def _append(self, decide: Callable[[], list[AnyFact]]) -> None:
         """Append the facts that `decide` returns for the log as it is; it is called again after a conflict."""
         async with self._lock:
-            for attempt in range(MAX_APPEND_ATTEMPTS):
+            for attempt in range(MAX_CONFLICTS):
                 await self._catch_up()
                 if not (facts := decide()):
                     return
@@ -146,7 +145,7 @@ class FovealSession:
                 try:
                     await self._store.append(self.session_id, events)
                 except Conflict:
-                    if attempt == MAX_APPEND_ATTEMPTS - 1:
+                    if attempt == MAX_CONFLICTS - 1:
                         raise
                 else:
                     self._log += events

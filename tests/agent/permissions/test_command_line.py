@@ -225,6 +225,7 @@ def test_bash_runs_exactly_the_parsed_commands(pieces: list[str], stubs: Path) -
         assert ran == known
 
 
+@pytest.mark.long
 @examples(25)
 @given(words=st.lists(st.text(st.characters(codec="utf-8"), max_size=6), max_size=4))
 def test_quoted_words_survive_or_are_not_covered(words: list[str], stubs: Path) -> None:

@@ -68,6 +68,7 @@ def test_rules_that_the_user_cannot_have_agreed_to_are_ignored(tmp_path: Path) -
     assert file.problem == ""
 
 
+@pytest.mark.long
 def test_two_processes_lose_no_rule(tmp_path: Path) -> None:
     code = """
 import sys

@@ -169,6 +169,7 @@ def test_the_private_folder_is_removed_with_its_sandbox() -> None:
     assert not place.exists()
 
 
+@pytest.mark.long
 def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_number_may_be_text_and_an_optional_field_null(box: Toolbox, folder: P
     assert answer_text(box, "read", path="a", offset=None) == "1\n2\n3\n"
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(
     st.recursive(
@@ -229,6 +230,7 @@ def test_a_cancelled_call_ends_its_tool_and_keeps_its_output(box: Toolbox, folde
     assert ends(int((folder / "pid").read_text()))
 
 
+@pytest.mark.long
 def test_a_result_of_50_mb_is_whole_and_a_larger_one_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -355,6 +357,7 @@ def test_binary_special_and_missing_files_are_refused_with_a_sentence(box: Toolb
     assert "is not a path that can be used" in answer_text(box, "read", path="\ud800")
 
 
+@pytest.mark.long
 def test_a_very_large_file_is_read_in_parts_that_say_how_to_continue(box: Toolbox, folder: Path) -> None:
     line = b"x" * 1_023 + b"\n"
     (folder / "large").write_bytes(line * 15_000)
@@ -588,6 +591,7 @@ def test_a_search_skips_ignored_files_and_runs_no_repository_code(box: Toolbox, 
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.long
 def test_an_endless_pattern_is_stopped_and_earlier_matches_are_shown(folder: Path) -> None:
     write_files(folder, a="aab\n", b="a" * 40 + "!\n")
     box = Toolbox([search_tool(Workspace(folder), timeout_s=2)])
@@ -681,6 +685,7 @@ def test_no_process_and_no_descriptor_leaks(box: Toolbox) -> None:
     assert "Z" not in children.stdout
 
 
+@pytest.mark.long
 def test_50_mb_of_output_are_returned_whole_with_little_memory(box: Toolbox) -> None:
     tracemalloc.start()
     try:
@@ -756,6 +761,7 @@ def test_a_command_is_described_on_one_line_that_is_safe_to_print(box: Toolbox) 
 # ── Imports ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_importing_the_tools_does_not_need_mcp() -> None:
     code = "import sys; sys.modules['mcp'] = None; import foveal.agent.tools, foveal.agent.tools.mcp; print('fine')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -957,6 +957,7 @@ def test_recent_summary_keeps_the_last_ten_messages_verbatim() -> None:
     assert request[-10:] == messages[-10:]
 
 
+@pytest.mark.long
 def test_at_most_max_summaries_are_shown_side_by_side() -> None:
     for most in (1, 2, 3):
         ctx = context(6_000, {"preset": "recent-summary", "max_summaries": most}, summarise=write)

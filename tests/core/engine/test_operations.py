@@ -300,6 +300,7 @@ def _hidden_steps(log: Iterable[Event]) -> list[str]:
     return [event.handle for event in log if isinstance(event.fact, ToolReturned | Compacted | Dropped)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "window"),
     [(name, 6_000) for name in ("economy", "handoff", "rolling", "recent", "confirm")]
@@ -324,6 +325,7 @@ def test_no_request_exceeds_the_limit_after_many_expansions(policy: Any, window:
     assert ctx.report().used <= ctx.report().limit
 
 
+@pytest.mark.long
 def test_no_request_of_a_session_exceeds_the_limit_after_many_expansions() -> None:
     async def check() -> None:
         async with MemoryStore() as store:

@@ -139,6 +139,7 @@ async def run_session(seed: int, repeats: Random | None) -> tuple[list[Fitted], 
     return sent, await opened.events()
 
 
+@pytest.mark.long
 @examples(10)
 @given(st.integers(0, 9_999), st.integers(0, 9_999))
 def test_repeated_fits_and_reopened_sessions_change_nothing(seed: int, repeats: int) -> None:

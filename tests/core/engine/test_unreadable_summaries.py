@@ -232,6 +232,7 @@ def test_what_the_user_took_back_stays_away() -> None:
     assert sent == [*_turn(0), _user("Delete nothing."), history[-1], _user("Go on.")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["economy", "sliding-summary"])
 def test_the_record_survives_a_summary_of_it(policy: str) -> None:
     ctx = _context(policy=policy)

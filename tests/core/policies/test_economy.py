@@ -350,6 +350,7 @@ def test_all_that_a_cut_hides_comes_back_with_one_undo() -> None:
     assert len(cuts(ctx)) > 3
 
 
+@pytest.mark.long
 def test_a_cut_is_made_one_unit_above_the_threshold_and_not_at_it() -> None:
     history = agent_history(1, 12)
     probe = context(100_000)
@@ -389,6 +390,7 @@ def test_results_larger_than_the_room_are_clipped_and_not_dropped(calls: int) ->
     assert events_of(ctx.log, Dropped) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
 def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -> None:
     dice = Random(window)
@@ -408,6 +410,7 @@ def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -
     assert len(cuts(ctx)) > 10
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([2_000, 4_000, 8_000]))
 @examples(6)
 def test_no_request_is_larger_than_the_limit(seed: int, window: int) -> None:
@@ -445,6 +448,7 @@ def test_the_words_of_the_user_stay_through_all_cuts() -> None:
     ] == [message for message in history if message["role"] == "user"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("results", [0, 2])
 @pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
 def test_rules_inside_long_user_messages_are_in_every_request(window: int, results: int) -> None:
@@ -619,6 +623,7 @@ def chars_of(history: list[Json]) -> int:
     return sum(len(str(message)) for message in history)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("window", [8_000, 1_000_000])
 def test_a_first_fit_counts_every_text_once_and_what_it_sends_once_more(window: int) -> None:
     for steps in (300, 1_000):

@@ -131,6 +131,7 @@ def test_without_a_search_a_text_is_scanned_whole() -> None:
     assert find_parts(b"a text", None) is None
 
 
+@pytest.mark.long
 def test_re2_finds_the_same_secrets() -> None:
     pytest.importorskip("re2")
     search = re2_search()

@@ -357,6 +357,7 @@ def test_units_are_the_sum_of_all_steps_after_every_event() -> None:
     assert describe_view(view) == describe_view(fold(events, MessageTokens(ESTIMATE)))
 
 
+@pytest.mark.long
 def test_folding_takes_time_in_proportion_to_the_log() -> None:
     def taken(count: int) -> float:
         events = log(*(UserSaid(content="x") if n % 2 else ModelSaid(content="y") for n in range(count)))

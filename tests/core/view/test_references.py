@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 
 from foveal.core.log import Clipped, Event, Masked
@@ -75,6 +76,7 @@ def test_folding_a_log_again_finds_the_same_dangling_references(log: list[Event]
     assert list(again.references.dangling()) == list(view.references.dangling())
 
 
+@pytest.mark.long
 def test_every_process_writes_the_same_log_whatever_its_hash_seed() -> None:
     logs = [
         subprocess.run(

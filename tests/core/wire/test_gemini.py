@@ -566,6 +566,7 @@ def test_any_calls_with_and_without_ids_are_unchanged(
 # ── google-genai ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_what_is_written_is_what_google_genai_accepts() -> None:
     types = pytest.importorskip("google.genai.types")
     shown = context(8_000).fit(long_history(40))

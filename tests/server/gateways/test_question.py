@@ -76,6 +76,7 @@ async def chatting(folder: Path, **settings: Any) -> AsyncIterator[Chat]:
         yield Chat(service)
 
 
+@pytest.mark.long
 @run
 async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_path: Path) -> None:
     async with chatting(tmp_path, **CONFIRMED) as chat:
@@ -121,6 +122,7 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
         assert "🗜 Older turns were summarised: " in answer.footer
 
 
+@pytest.mark.long
 @run
 async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(tmp_path: Path) -> None:
     async with chatting(tmp_path, **CONFIRMED) as chat:
@@ -158,6 +160,7 @@ async def test_a_message_that_is_too_large_stays_as_the_reply_says(tmp_path: Pat
         assert "Undid a clipped text (e" in (await chat.say("/undo"))[0].text
 
 
+@pytest.mark.long
 @run
 async def test_the_tokens_of_the_tools_for_looking_back_are_told(tmp_path: Path) -> None:
     async with chatting(tmp_path, window=6_000) as chat:
@@ -174,6 +177,7 @@ async def test_the_tokens_of_the_tools_for_looking_back_are_told(tmp_path: Path)
         assert "🔎" not in answer.footer, "they came with the first reduction"
 
 
+@pytest.mark.long
 @run
 async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(tmp_path: Path) -> None:
     async with chatting(tmp_path, **CONFIRMED) as chat:
@@ -253,6 +257,7 @@ async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summari
         assert reply.text.endswith(f" is worth a summary. In the context, {most}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["economy", "handoff", "rolling", "recent", "confirm"])
 @run
 async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str) -> None:
@@ -273,6 +278,7 @@ async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str
             assert await chat.press(action) == texts.compaction_not_needed(await (await chat.live()).report())
 
 
+@pytest.mark.long
 @run
 async def test_undo_after_a_yes_asks_after_the_next_answer(tmp_path: Path) -> None:
     async with chatting(tmp_path, **CONFIRMED) as chat:
@@ -284,6 +290,7 @@ async def test_undo_after_a_yes_asks_after_the_next_answer(tmp_path: Path) -> No
         assert replies[-1].buttons == QUESTION_BUTTONS
 
 
+@pytest.mark.long
 @run
 async def test_each_colour_is_warned_of_once(tmp_path: Path) -> None:
     async with chatting(tmp_path, window=6_000, **{"compaction.mode": "confirm"}) as chat:

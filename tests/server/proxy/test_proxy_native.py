@@ -93,6 +93,7 @@ def first(body: Json) -> Json:
     return content[0] if isinstance(content, list) else message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", ["anthropic", "openai_responses"])
 def test_the_provider_compacts_what_does_not_fit(tmp_path: Path, dialect: str) -> None:
     upstream = CompactingUpstream()
@@ -114,6 +115,7 @@ def test_the_provider_compacts_what_does_not_fit(tmp_path: Path, dialect: str) -
     assert betas == ({COMPACTION_BETA} if dialect == "anthropic" else {""})
 
 
+@pytest.mark.long
 def test_a_refused_compaction_is_written_by_other_means(tmp_path: Path) -> None:
     upstream = CompactingUpstream(refuses=True)
     settings = {"window": 12_000, "context__policy": "handoff", "compaction__summarise": "native"}

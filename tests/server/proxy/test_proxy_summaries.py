@@ -188,6 +188,7 @@ def test_an_item_of_another_account_that_nothing_is_known_of(
     assert "not shown here" in sent(upstream)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("window", [24_000, 4_000_000])
 def test_a_large_body_with_an_item(tmp_path: Path, upstream: CompactingUpstream, window: int) -> None:
     with RawUpstream(upstream) as raw, ProxyServer(tmp_path, openai=raw.openai, window=window) as proxy:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from foveal.core.log import ThinkingLeftOut
 from foveal.server.runtime import IllegalRequestMade
@@ -84,6 +85,7 @@ def test_no_reduced_request_is_refused(tmp_path: Path) -> None:
         assert illegal == []
 
 
+@pytest.mark.long
 def test_no_request_for_a_summary_is_refused(tmp_path: Path) -> None:
     upstream = ThinkingUpstream()
     with started(tmp_path, upstream, window=24_000) as (client, raw):

@@ -57,6 +57,7 @@ def steps_of_pages(path: Path, *, with_erased: bool) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("with_erased", [True, False])
 def test_a_page_costs_the_same_at_ten_times_the_sessions(tmp_path: Path, with_erased: bool) -> None:
     # At 300 sessions a blob has more sharers than are counted; from there on nothing may grow.

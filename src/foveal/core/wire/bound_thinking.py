@@ -47,7 +47,7 @@ from foveal.core.log.events import (
     extras,
 )
 from foveal.core.wire.cache_marks import is_cache_point, strip_cache_marks
-from foveal.core.wire.common import Json
+from foveal.core.wire.common import Json, has_null
 
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 """The value of the header `anthropic-beta` that `block_binding` needs."""
@@ -186,11 +186,10 @@ class ThinkingCheck:
         """Remember the thinking in the messages of a reply to a request."""
         if dialect not in CHECKED_DIALECTS:
             return
-        known = len(list(_blocks(messages, system, tools)))
-        found = list(_blocks([*messages, *reply], system, tools))
-        previous = found[known - 1].key if known else b""
-        for block in found[known:]:
-            self._origins[block.key] = _ThinkingOrigin(block.before, previous)
+        previous = b""
+        for block in _blocks([*messages, *reply], system, tools):
+            if block.at >= len(messages):
+                self._origins[block.key] = _ThinkingOrigin(block.before, previous)
             previous = block.key
 
     def faults(
@@ -235,19 +234,19 @@ class ThinkingCheck:
 def _blocks(messages: Sequence[Any], system: Any, tools: Any) -> Iterator[_ThinkingBlock]:
     """Yield the thinking blocks of messages. Other blocks count with the message that they are in, so messages that
     were merged or split are others."""
-    digest = blake2b(_encode(_plain([_as_blocks(system), tools or []])), digest_size=_DIGEST_BYTES)
+    digest = blake2b(_plain_json([_as_blocks(system), tools or []]), digest_size=_DIGEST_BYTES)
     for at, message in enumerate(messages):
         content = _as_blocks(message.get("content") if isinstance(message, Mapping) else None)
         is_begun = False
         for place, block in enumerate(content):
             if is_thinking_block(block):
-                key = blake2b(_encode(_plain(block)), digest_size=_DIGEST_BYTES).digest()
+                key = blake2b(_plain_json(block), digest_size=_DIGEST_BYTES).digest()
                 yield _ThinkingBlock(at, place, key, digest.digest())
             elif not is_cache_point(block):
                 if not is_begun:
                     is_begun = True
                     digest.update(_encode(["message", message.get("role")]))
-                digest.update(_encode(_plain(block)))
+                digest.update(_plain_json(block))
 
 
 def _as_blocks(content: Any) -> list[Any]:
@@ -256,8 +255,12 @@ def _as_blocks(content: Any) -> list[Any]:
     return list(content) if isinstance(content, list | tuple) else []
 
 
-def _plain(value: Any) -> Any:
-    return strip_cache_marks(value, drop_nulls=True)
+def _plain_json(value: Any) -> bytes:
+    """Return a value as JSON without cache marks and nulls. Most values have none, and are not copied."""
+    text = _encode(value)
+    if has_null(text) or b"cache_control" in text or b"cachePoint" in text:
+        return _encode(strip_cache_marks(value, drop_nulls=True))
+    return text
 
 
 def is_thinking_block(block: object) -> bool:

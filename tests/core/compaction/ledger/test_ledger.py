@@ -154,6 +154,7 @@ def test_one_event_is_enough() -> None:
     )
 
 
+@pytest.mark.long
 def test_the_same_log_gives_the_same_ledger_in_another_process() -> None:
     program = (
         "from test_ledger import *\n"
