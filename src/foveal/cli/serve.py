@@ -498,7 +498,6 @@ async def _running_components(
             shutdown=shutdown,
             gateways=lambda: [bot.health() for bot in bots],
             pages=inspector,
-            page_routes=inspector.routes(),
         )
         await service.recover()
         stop_listening = await stack.enter_async_context(run_server(asgi_app, listener))

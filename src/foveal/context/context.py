@@ -223,7 +223,7 @@ class Context:
         self._deferral = tool_deferral(defer_tools, core_tools)
         dialect, log = checked_dialect(dialect), checked_log(log)
         resolved = resolve_settings(model, **settings)
-        self._engine = engine = Engine(*resolved, log=log)
+        self._engine = engine = Engine(resolved, log=log)
         self._settings = settings_to_save(resolved, settings)
         """What the log records of the caller's settings, for `load`."""
         self._clock = clock or time.time

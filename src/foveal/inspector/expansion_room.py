@@ -43,7 +43,7 @@ def expansion_room(
         policy=recorded_policy(opened), window=settings.window or recorded_window(opened)
     )
     try:
-        engine = Engine(*resolve_settings(opened.model or settings.model, **given), log=log)
+        engine = Engine(resolve_settings(opened.model or settings.model, **given), log=log)
         reductions = room_for_expansion(engine, log, seq, pins=pins)
     except FovealError as problem:
         return ExpansionRoom(text=f"This is not possible now: {problem}", possible=False)

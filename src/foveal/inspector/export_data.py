@@ -37,7 +37,13 @@ from foveal.inspector.open_logs import inspected_settings
 from foveal.inspector.sessions.source import SessionAbout
 from foveal.inspector.timeline.builder import TimelineBuilder
 from foveal.inspector.timeline.log_views import LogViews
-from foveal.inspector.timeline.message_text import InspectedText, TextPiece, shown_text, whole_text
+from foveal.inspector.timeline.message_text import (
+    InspectedText,
+    TextPiece,
+    TextWindow,
+    shown_text,
+    whole_text,
+)
 from foveal.inspector.timeline.sent_request import InspectedRequest, sent_request
 from foveal.inspector.timeline.shown_statements import ShownStatements, statements_in
 from foveal.inspector.timeline.timeline import Timeline, ViewChange
@@ -113,7 +119,7 @@ def export_data(
         timeline = builder.document()
     timeline = msgspec.structs.replace(timeline, title=about.title, problems=about.problems, generation=0)
     texts = {
-        event.handle: _cut(whole_text(event, max_chars=max_chars))
+        event.handle: _cut(whole_text(event, TextWindow(max_chars=max_chars)))
         for event in log.redacted
         if isinstance(event.fact, _SPOKEN)
     }
@@ -158,7 +164,7 @@ def _versions(log: RedactedLog, timeline: Timeline, max_chars: int, report: Repo
                 change.key,
                 at=event.seq,
                 view=view,
-                max_chars=max_chars,
+                window=TextWindow(max_chars=max_chars),
                 redact=None if is_clean else redact_fact,
             )
             versions[f"{change.key}@{change.at}"] = _cut(text if is_clean else _without_fragments(text, log))
@@ -206,9 +212,8 @@ def _without_fragments(text: InspectedText, log: RedactedLog) -> InspectedText:
     place = int(text.key[1:]) - log.recorded[0].seq
     if log.recorded[place].fact is log.redacted[place].fact:
         return text
-    whole = whole_text(
-        log.recorded[place], max_chars=len(original_text(log.recorded[place].fact)) * 2 + 1_000
-    )
+    max_chars = len(original_text(log.recorded[place].fact)) * 2 + 1_000
+    whole = whole_text(log.recorded[place], TextWindow(max_chars=max_chars))
     secrets = {piece.text[hit.start : hit.end] for piece in whole.parts for hit in find_secrets(piece.text)}
     parts = tuple(msgspec.structs.replace(part, text=_cover(part.text, secrets)) for part in text.parts)
     return msgspec.structs.replace(text, parts=parts)

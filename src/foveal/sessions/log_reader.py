@@ -135,10 +135,10 @@ async def fold_log(
     The events `ahead` decide, as the newest ones, which stored events are effective; they are not applied. With
     `expects_changes`, the log is likely to have events that change earlier ones."""
     end = (await store.end(id)).next_seq
-    engine = Engine(*settings, view=View(MessageTokens(settings.counter)))
+    engine = Engine(settings, view=View(MessageTokens(settings.counter)))
     if ahead or expects_changes or not await _fold_slices(engine, store, id, end=end, effective=None):
         found = await find_effective(store, id, end=end, ahead=ahead)
-        engine = Engine(*settings, view=found.empty_view(MessageTokens(settings.counter)))
+        engine = Engine(settings, view=found.empty_view(MessageTokens(settings.counter)))
         effective = frozenset(event.seq for event in found.events)
         await _fold_slices(engine, store, id, end=end, effective=effective)
     engine.forget_prefix_mover()  # the log does not say which of its events moved the prefix since the last request

@@ -79,7 +79,7 @@ def prompt_parts() -> Mapping[str, str]:
     """Return the texts of `md` by name."""
     from importlib.resources import files  # slow to import, and needed only once
 
-    text = files("foveal.core.compaction").joinpath("md").read_text("utf-8")
+    text = files("foveal.core.compaction").joinpath("summary_prompt.md").read_text("utf-8")
     titles_and_texts = _PART_TITLE.split(text)[1:]
     pairs = zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True)
     return {title: part.strip() for title, part in pairs}

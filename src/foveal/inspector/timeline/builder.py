@@ -14,7 +14,7 @@ from typing import Final, cast
 import msgspec
 
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.settings import recorded_window
+from foveal.core.engine.settings import EngineSettings, recorded_window
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
@@ -169,7 +169,9 @@ class TimelineBuilder:
         """Begin with a model, whose vocabulary counts."""
         found = model(name or "unknown", window=self._window)
         counter = self._given_counter or counter_for(found.name, "auto")
-        self._engine: Engine = Engine(found, PRESETS["off"], Caps(reserve=self._settings.reserve), counter)
+        self._engine: Engine = Engine(
+            EngineSettings(found, PRESETS["off"], Caps(reserve=self._settings.reserve), counter)
+        )
         self._tracker: ViewTracker = ViewTracker(self._engine.log, self._engine.view)
 
     def _choose_model(self, fact: AnyFact) -> None:

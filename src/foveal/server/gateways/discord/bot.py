@@ -30,7 +30,7 @@ from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways import texts
 from foveal.server.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.server.gateways.chat_files import FileUnavailable
-from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
+from foveal.server.gateways.chat_sessions import PendingAnswer
 from foveal.server.gateways.delivery import Delivery
 from foveal.server.gateways.discord.send import ButtonItem, DiscordSender, InteractionSender
 from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
@@ -187,7 +187,6 @@ class DiscordBot(discord.Client):
 
     def __init__(
         self,
-        chats: ChatSessions,
         delivery: Delivery[str],
         sender: DiscordSender,
         *,
@@ -204,7 +203,7 @@ class DiscordBot(discord.Client):
             max_messages=None,
             connector=connector,
         )
-        self._chats = chats
+        self._chats = delivery.chats
         self._delivery = delivery
         self._sender = sender
         self._on_connected = on_connected
@@ -213,7 +212,7 @@ class DiscordBot(discord.Client):
         self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
         self._interactions: dict[str, asyncio.Task[PartSender[str]]] = {}
         """For the key of each command that Discord's menu has sent, what sends its reply."""
-        self._intake = PlaceIntake(self._handle_message, chats.join_keys)
+        self._intake = PlaceIntake(self._handle_message, self._chats.join_keys)
         self._registering: asyncio.Task[None] | None = None
         self._tree = app_commands.CommandTree(self)
 
