@@ -6,8 +6,7 @@
    decides that; the texts are read in a second pass. Most logs have no event that decides about earlier ones:
    `fold_log` reads those only once.
 3. `fold_view` and `fold_log` return the view and the engine of a log, and hold no more of it than the view needs.
-
-Export of a stored session, for commands and slash commands.
+4. `SessionExport` yields a stored session as the bytes of a file, for commands and slash commands.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Middleware from the outside in: `RequestLogMiddleware` (id, log, metrics), `Shut
 flight), `Guard` (authentication and limits). Errors that handlers raise are answered in the format of their
 path.
 
-`GET /healthz`: whether the server can store messages, what waits for an answer, and how the bots are.
+`GET /healthz` says whether the server can store messages, what waits for an answer, and how the bots are:
 
 1. The response comes within a second, whatever is locked: checks run in the background, each with a time limit.
 2. A degraded server has a part that cannot be used; `problems` says which, without names of tenants. The code is

@@ -4,7 +4,7 @@
 2. The messages and commands of a channel are accepted in the order of their arrival (`PlaceIntake`). Messages are
    answered in that order. Commands do not wait for answers: `/stop` must not wait for the one that it stops.
 
-Discord messages as the bot receives them: text, author, quotes and files.
+`discord_piece` reads a message of Discord: its text, author, quotes and files.
 
 1. In a direct message every message is for the bot. In a channel it is a message that mentions the bot (or the role
    that Discord made for it), replies to it, or is one of its commands. Messages of other bots, of webhooks and of
