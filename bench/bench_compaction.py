@@ -78,7 +78,7 @@ def _compaction_row(kind: str, name: str, events: list[Event]) -> Row:
     The note gives the time to write the request separately, because the model call after it takes seconds."""
     progress(f"compaction: {kind}{name}, plan, validation and ledger …")
     settings = resolve_settings("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
-    engine = Engine(*settings, log=events)
+    engine = Engine(settings, log=events)
     assert engine.view.units  # tokens were counted when the events were appended
     _prepare(engine.ledger_index, events)  # and so was what a ledger needs
     request = best_of(3, lambda: _request_summary(engine))

@@ -30,7 +30,13 @@ from foveal.core.log import (
 )
 from foveal.core.view.synthetic_results import NO_RESULT
 from foveal.errors import UnknownHandle
-from foveal.inspector.timeline.message_text import InspectedText, TextPiece, shown_text, whole_text
+from foveal.inspector.timeline.message_text import (
+    InspectedText,
+    TextPiece,
+    TextWindow,
+    shown_text,
+    whole_text,
+)
 
 
 def numbered(*facts: AnyFact) -> list[Event]:
@@ -94,13 +100,15 @@ def test_every_part_of_a_message_is_shown_without_bytes_of_media() -> None:
 
 def test_a_window_selects_a_part_of_a_long_text() -> None:
     event = Event(1, UserSaid(content=(Text(text="abc"), Text(text="defg"))))
-    found = whole_text(event, start=2, max_chars=3)
+    found = whole_text(event, TextWindow(start=2, max_chars=3))
     assert (found.parts, found.chars, found.start, found.truncated) == (
         (TextPiece(kind="text", text="c"), TextPiece(kind="text", text="de")), 7, 2, True,
     )  # fmt: skip
-    assert not whole_text(event, start=5, max_chars=2).truncated
-    assert whole_text(event, start=99).parts == ()
-    whole = "".join(p.text for at in range(0, 7, 2) for p in whole_text(event, start=at, max_chars=2).parts)
+    assert not whole_text(event, TextWindow(start=5, max_chars=2)).truncated
+    assert whole_text(event, TextWindow(start=99)).parts == ()
+    whole = "".join(
+        p.text for at in range(0, 7, 2) for p in whole_text(event, TextWindow(start=at, max_chars=2)).parts
+    )
     assert whole == "abcdefg"
 
 

@@ -45,6 +45,7 @@ from foveal.server import (
     TurnEnded,
     turns,
 )
+from foveal.server.inbox import SessionSetup
 from foveal.server.turns import TURN_NOTE_TOPIC
 from foveal.sessions import Session
 from foveal.testing import Scripted
@@ -367,7 +368,7 @@ async def test_settings_of_one_session_do_not_affect_others(tmp_path: Path) -> N
     async with opened(tmp_path, "one", "two", other=second) as service:
         tenant = service.tenant("default")
         plain = await tenant.create("plain")
-        other = await tenant.create("other", model="scripted/other", system="Speak French.")
+        other = await tenant.create("other", SessionSetup("scripted/other"), system="Speak French.")
         assert [live.model for live in (plain, other)] == ["scripted/model", "scripted/other"]
         assert (await (await other.submit("Hello.")).outcome()).text == "other"
         assert (await (await plain.submit("Hello.")).outcome()).text == "one"
@@ -754,7 +755,7 @@ async def test_a_session_whose_model_lost_its_key_can_be_read_and_erased(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, "x", other=Scripted("Yes.", name="openai/gpt-4o")) as service:
-        live = await service.tenant("default").create("demo", model="openai/gpt-4o")
+        live = await service.tenant("default").create("demo", SessionSetup("openai/gpt-4o"))
         await (await live.submit("Hello?")).outcome()
     async with opened(tmp_path) as service:
         live = await service.tenant("default").session("demo")
@@ -855,8 +856,8 @@ async def test_a_message_left_by_another_process_is_answered_periodically(
     monkeypatch.setattr("foveal.server.service.RECOVERY_INTERVAL_S", 0.05)
     async with opened(tmp_path, "Found.") as service:
         live = await service.tenant("default").create("demo")
-        left = {"key": "k", "content": "Left behind.", "dialect": ""}
-        await service.runtime.inbox.put("default", "demo", now=service.runtime.clock(), **left)
+        message, now = UserSaid(content="Left behind."), service.runtime.clock()
+        await service.runtime.inbox.put("default", "demo", key="k", message=message, now=now)
         while spoken(await events(live)) != ["Left behind.", "Found."]:
             await asyncio.sleep(0.01)
 

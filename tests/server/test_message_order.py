@@ -103,7 +103,7 @@ async def test_a_start_with_many_unanswered_sessions_resumes_a_few_at_a_time(
         inbox, tenant = service.runtime.inbox, service.tenant("default")
         for number in range(8):
             await tenant.ensure(f"s{number}")
-            await inbox.put("default", f"s{number}", key="k", content="hello?", dialect="", now=0.0)
+            await inbox.put("default", f"s{number}", key="k", message=UserSaid(content="hello?"), now=0.0)
         assert await service.recover() == 2
         assert sum(live.is_busy for live in service.live_sessions) == 2
         provider.gate.set()

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from foveal.core.log.events import UserSaid
 from foveal.errors import KeyReused, LeaseLost, StoreError
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, TokenCaller
 from foveal.server.databases import Transaction
@@ -19,14 +20,14 @@ from foveal.transport.recognised_messages import IndexedMessage
 from support.gated_provider import run
 from support.service_databases import open_database
 
-GIVEN = {"content": "the canary sings", "dialect": ""}
+GIVEN = UserSaid(content="the canary sings")
 
 
 @run
 async def test_a_done_message_keeps_its_key_for_a_week_and_loses_its_text(place: Path | str) -> None:
     async with open_database(place) as database:
         inbox = Inbox(database)
-        entry, is_new = await inbox.put("t", "s", key="k", now=1_000.0, **GIVEN)
+        entry, is_new = await inbox.put("t", "s", key="k", now=1_000.0, message=GIVEN)
         assert is_new
         assert entry.message == "the canary sings"
         assert (await inbox.take("t", "s", last=4)) == entry._replace(taken_after=4)
@@ -35,11 +36,11 @@ async def test_a_done_message_keeps_its_key_for_a_week_and_loses_its_text(place:
         assert (taken.state, taken.taken_after) == ("taken", 4)
         await inbox.finish(entry, why="answered", problem="", code="")
         assert await inbox.take("t", "s", last=9) is None
-        same, is_new = await inbox.put("t", "s", key="k", now=1_000.0 + DONE_KEY_TTL_S - 1, **GIVEN)
+        same, is_new = await inbox.put("t", "s", key="k", now=1_000.0 + DONE_KEY_TTL_S - 1, message=GIVEN)
         assert (same.id, same.state, is_new) == (entry.id, "done", False)
         assert len(same.content or b"") == 16  # a digest
-        await inbox.put("t", "s", key="k2", now=1_000.0 + DONE_KEY_TTL_S + 1, **GIVEN)
-        later, is_new = await inbox.put("t", "s", key="k", now=1_000.0 + DONE_KEY_TTL_S + 2, **GIVEN)
+        await inbox.put("t", "s", key="k2", now=1_000.0 + DONE_KEY_TTL_S + 1, message=GIVEN)
+        later, is_new = await inbox.put("t", "s", key="k", now=1_000.0 + DONE_KEY_TTL_S + 2, message=GIVEN)
         assert is_new
         assert later.id > entry.id
 
@@ -51,7 +52,7 @@ async def test_messages_from_several_connections_get_ids_in_the_order_of_storing
 
         async def put(n: int) -> None:
             inbox = Inbox((one, other)[n % 2])
-            entry, _ = await inbox.put("t", "s", key=f"k{n}", now=float(n), **GIVEN)
+            entry, _ = await inbox.put("t", "s", key=f"k{n}", now=float(n), message=GIVEN)
             sql = "SELECT id FROM inbox ORDER BY id"
             rows = await one.read(lambda db: db.fetch(sql), tenant="t")
             ids = [id for (id,) in rows]
@@ -66,7 +67,7 @@ async def test_messages_from_several_connections_get_ids_in_the_order_of_storing
 @run
 async def test_a_key_that_arrives_at_the_same_time_is_stored_once(place: Path | str) -> None:
     async with open_database(place) as one, open_database(place) as other:
-        puts = [Inbox((one, other)[n % 2]).put("t", "s", key="k", now=1.0, **GIVEN) for n in range(8)]
+        puts = [Inbox((one, other)[n % 2]).put("t", "s", key="k", now=1.0, message=GIVEN) for n in range(8)]
         results = await asyncio.gather(*puts)
         assert sum(is_new for _, is_new in results) == 1
         assert len({entry.id for entry, _ in results}) == 1
@@ -81,8 +82,8 @@ async def test_the_key_of_a_background_run_is_refused_for_another_text(place: Pa
         with pytest.raises(KeyReused):
             await queue.add(other)
         with pytest.raises(KeyReused):
-            await inbox.put("t", "s", key="k", content="Do that.", dialect="", now=2.0)
-        entry, is_new = await inbox.put("t", "s", key="k", content="Do it.\0", dialect="", now=2.0)
+            await inbox.put("t", "s", key="k", message=UserSaid(content="Do that."), now=2.0)
+        entry, is_new = await inbox.put("t", "s", key="k", message=UserSaid(content="Do it.\0"), now=2.0)
         assert (entry.message, is_new) == ("Do it.\0", True)
         with pytest.raises(KeyReused):
             await queue.add(other)
@@ -94,7 +95,7 @@ async def test_of_two_texts_with_one_key_at_the_same_time_one_is_refused(place: 
         results = await asyncio.gather(
             JobQueue(one).add(Job(tenant="t", session="s", key="k", kind="run", prompt="Do it.", at=1.0)),
             JobQueue(other).add(Job(tenant="t", session="s", key="k", kind="run", prompt="Do that.", at=1.0)),
-            Inbox(one).put("t", "s", key="k", content="Do nothing.", dialect="", now=1.0),
+            Inbox(one).put("t", "s", key="k", message=UserSaid(content="Do nothing."), now=1.0),
             return_exceptions=True,
         )
         assert sum(isinstance(result, KeyReused) for result in results) == 2
@@ -105,7 +106,7 @@ async def test_unfinished_messages_models_and_deletion(place: Path | str) -> Non
     async with open_database(place) as database:
         inbox = Inbox(database)
         for tenant, session, key in [("a", "s", "1"), ("a", "s", "2"), ("b", "s", "3")]:
-            await inbox.put(tenant, session, key=key, now=float(key), **GIVEN)
+            await inbox.put(tenant, session, key=key, now=float(key), message=GIVEN)
         assert sorted(await inbox.unfinished()) == [("a", "s", 2), ("b", "s", 1)]
         assert await inbox.unfinished(before=2.0) == [("a", "s", 2)]
         await inbox.set_session_setup("a", "s", SessionSetup("m1"))
@@ -124,7 +125,7 @@ async def test_any_text_is_stored_unchanged(place: Path | str) -> None:
     async with open_database(place) as database:
         for n, text in enumerate(["a\0b", "back\\slash", "\\0", "50 % of ?", "ü – 😀", ""]):
             entry, _ = await Inbox(database).put(
-                "t", "s", key=f"k{n}{text}", content=text, dialect="", now=1.0
+                "t", "s", key=f"k{n}{text}", message=UserSaid(content=text), now=1.0
             )
             assert (entry.key, entry.message) == (f"k{n}{text}", text)
             await Inbox(database).finish(entry, why="failed", problem=text, code=text)
@@ -242,7 +243,7 @@ async def test_a_message_cannot_be_finished_after_its_lease_was_taken_over(servi
         epochs: dict[tuple[str, str], int] = {}
         database = PostgresDatabase(pool, epoch_of=lambda tenant, session: epochs.get((tenant, session)))
         inbox = Inbox(database)
-        entry, _ = await inbox.put("t", "s", key="k", now=1.0, **GIVEN)
+        entry, _ = await inbox.put("t", "s", key="k", now=1.0, message=GIVEN)
         await database.write(lambda db: db.execute("INSERT INTO lease VALUES ('t', 's', 7, 'me', NULL)"))
         epochs["t", "s"] = 6
         with pytest.raises(LeaseLost):
@@ -266,7 +267,7 @@ async def test_a_tenant_sees_no_rows_of_others_even_if_the_sql_forgets_the_tenan
 
     async with open_database(service_url) as database:
         for tenant in ("a", "b"):
-            await Inbox(database).put(tenant, "s", key="k", now=1.0, **GIVEN)
+            await Inbox(database).put(tenant, "s", key="k", now=1.0, message=GIVEN)
             await Inbox(database).set_session_setup(tenant, "s", SessionSetup("m"))
             await AuthTokens(database).create(tenant, now=1.0)
             await JobQueue(database).add(Job(tenant=tenant, session="s", key="job", kind="run", at=1.0))

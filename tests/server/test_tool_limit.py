@@ -10,6 +10,7 @@ import pytest
 from foveal.config import load
 from foveal.server import Service
 from foveal.server.gateways.outgoing import MessageComposer
+from foveal.server.inbox import SessionSetup
 from foveal.testing import Scripted
 from support.gated_provider import run
 from support.provided import provided
@@ -32,7 +33,7 @@ def test_the_end_at_the_limit_is_said_everywhere(tmp_path: Path, agent: str, rou
     @run
     async def check() -> None:
         async with Service.open(config, **served) as service:
-            live = await service.tenant("t").create("demo", agent=agent)
+            live = await service.tenant("t").create("demo", SessionSetup(agent=agent))
             turn = await live.submit("Look for it.", key="k")
             outcome = await turn.outcome()
             shown = MessageComposer(footer=False).answer(turn, outcome, notes=[]).text

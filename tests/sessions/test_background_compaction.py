@@ -182,7 +182,7 @@ async def shown(session: Session) -> tuple[Any, ...]:
 async def check_view_is_fold(session: Session) -> None:
     """Check that the view in memory is the fold of the stored log."""
     live = await session._writer.refresh()
-    whole = Engine(*session._writer.settings, log=await session.events())
+    whole = Engine(session._writer.settings, log=await session.events())
     assert [list(step.facts()) for step in live.view.steps] == [list(s.facts()) for s in whole.view.steps]
     assert live.compaction_health == whole.compaction_health
     assert live.provider_limits == whole.provider_limits
@@ -1264,7 +1264,7 @@ async def test_a_process_exit_during_a_summary_loses_only_the_summary(
     async with stores() as store:
         again = await Session.open(store, "demo", **settings())
         assert await again.events() == log
-        whole = Engine(*again._writer.settings, log=log)
+        whole = Engine(again._writer.settings, log=log)
         assert tuple(fact for step in whole.view.steps for fact in step.facts()) == before
 
 

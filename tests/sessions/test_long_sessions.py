@@ -93,7 +93,7 @@ async def run_turns(session: Session, turns: range) -> None:
 
 
 async def full_engine(session: Session) -> Engine:
-    return Engine(*session._writer.settings, log=await session.store.read(session.id))
+    return Engine(session._writer.settings, log=await session.store.read(session.id))
 
 
 def shown(engine: Engine) -> list[Any]:

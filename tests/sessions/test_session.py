@@ -97,7 +97,7 @@ async def run_turns(session: Session, turns: int, *, start: int = 0, size: int =
 
 async def full_engine(session: Session) -> Engine:
     """Return an engine folded from the whole stored log."""
-    return Engine(*session._writer.settings, log=await session.events())
+    return Engine(session._writer.settings, log=await session.events())
 
 
 def shown(engine: Engine) -> list[Any]:

@@ -88,7 +88,7 @@ async def check_reopened(path: Path) -> list[Event]:
         assert [event.seq for event in log] == list(range(len(log)))
         session = await Session.open(store, SESSION, **SMALL_WINDOW)
         assert await store.read(SESSION) == log, "opening alone records nothing"
-        whole = Engine(*session._writer.settings, log=log)
+        whole = Engine(session._writer.settings, log=log)
         assert shown(await session._writer.load()) == shown(whole)
         fitted = await session.fit()
         assert check_chat(fitted.to_openai()) == []
@@ -97,7 +97,7 @@ async def check_reopened(path: Path) -> list[Event]:
         after = await store.read(SESSION)
         assert after[: len(log)] == log
         assert all(isinstance(event.fact, REDUCTIONS) for event in after[len(log) :])
-        assert list(fitted.facts) == shown(Engine(*session._writer.settings, log=after))
+        assert list(fitted.facts) == shown(Engine(session._writer.settings, log=after))
         return log
 
 

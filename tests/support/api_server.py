@@ -110,13 +110,7 @@ class ApiServer(ThreadedServer):
             stack.push_async_callback(upstreams.close)
             worker = await stack.enter_async_context(JobWorker.open(service)) if self._background else None
             self.inspector = served_inspector(service)
-            made = app(
-                service,
-                upstreams=upstreams,
-                worker=worker,
-                pages=self.inspector,
-                page_routes=self.inspector.routes(),
-            )
+            made = app(service, upstreams=upstreams, worker=worker, pages=self.inspector)
             await self._run(made)
 
     async def _run(self, made: Any) -> None:

@@ -27,6 +27,7 @@ import foveal
 from foveal import PRESETS
 from foveal.cli import demo as foveal_demo
 from foveal.core.engine import Engine, event_status
+from foveal.core.engine.settings import EngineSettings
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -77,7 +78,7 @@ PAGES = (
 def conversation(chosen: Policy, *, window: int, steps: int = 4, lines: int = 24) -> Engine:
     """Return an engine with an instruction, a task, and steps of one call and its result each."""
     known = model("gpt-4.1", window=window)
-    engine = Engine(known, chosen, Caps(reserve=0), Estimate())
+    engine = Engine(EngineSettings(known, chosen, Caps(reserve=0), Estimate()))
     engine.append(Opened(model=known.name, policy=chosen.name))
     engine.append(Instructed(content="You are careful."))
     engine.append(UserSaid(content="Why is CI red?"))
@@ -239,7 +240,8 @@ def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
             session = await Session.open(store, "demo", model=engine.model, **settings)
             await change(session)
             return Engine(
-                engine.model, engine.policy, Caps(reserve=0), Estimate(), log=await session.events()
+                EngineSettings(engine.model, engine.policy, Caps(reserve=0), Estimate()),
+                log=await session.events(),
             )
 
     return compare(levels(engine), asyncio.run(changed()))
@@ -301,7 +303,9 @@ def session_states(*changes: Callable[[Session], Awaitable[object]]) -> list[Eng
             for change in changes:
                 await change(session)
                 log = await session.events()
-                found.append(Engine(known, settings["policy"], Caps(reserve=0), Estimate(), log=log))
+                found.append(
+                    Engine(EngineSettings(known, settings["policy"], Caps(reserve=0), Estimate()), log=log)
+                )
         return found
 
     return asyncio.run(changed())

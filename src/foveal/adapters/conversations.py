@@ -6,11 +6,10 @@
    conversation can be listed, searched and inspected like any other session.
 3. The store is used from one thread with an event loop of its own, so sync and async code share it.
 
-Summaries written by the model that a framework's agent runs on.
+With `summarise="own"`, the model that the framework's agent runs on writes summaries. An adapter knows that model
+only during a call, so it sets the writer for that time (`own_model`).
 
-An adapter knows the model only during a call, so it sets the writer for that time; `summarise="own"` uses it.
-
-Ids of conversations that a framework does not name, found by their messages.
+`ConversationIds` finds conversations that a framework does not name by their messages:
 
 1. A run keeps the conversation of its first request.
 2. A request continues a conversation if it begins with all messages of that one's last request and has more. All

@@ -5,11 +5,10 @@
 2. A request that the provider refuses as too large is reduced and sent again; the user does not notice. One that
    it refuses because of an image or a file is sent again with a placeholder in its place (`RefusedMedia`).
 3. Hooks are called in list order, at six points, with one signature; one that fails is reported, with no effect.
+   `HookOccasion` says where a hook is called, `HookVerdict` what it changes.
 4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
    The output so far of a running call is its result, which is reported before the turn ends.
 5. The agent reports its work as `AgentEvent`s; the caller decides what to show of them.
-
-Hooks of the agent: the points at which they are called, and what they can change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools and the toolbox, which answers every call of a model.
+"""Tools, their arguments, and the toolbox, which answers every call of a model.
 
     box = Toolbox([*file_tools(workspace), shell_tool(workspace), *recall_tools(session)])
     await session.equip(box.schemas)
@@ -11,7 +11,7 @@
 3. An answer up to `MAX_OUTPUT_CHARS` is returned whole: the session stores it whole and truncates what the model
    sees.
 
-Parses, coerces and validates the arguments of tool calls.
+`parse_arguments` and `check_arguments` read the arguments of a call:
 
 1. A schema may use `type`, `enum`, `minimum`, `maximum`, `minLength`, `maxLength`, `properties`, `required`,
    `additionalProperties: false` and `items`. Other keywords are not checked here (MCP servers check their own).

@@ -5,13 +5,8 @@
 2. SIGTERM or SIGINT begins the shutdown, which `foveal.server.http.shutdown` describes.
 3. Imports are inside the functions: the command line loads this module for every command, also without the packages
    of `foveal[server]`.
-
-Startup message of `foveal serve`: address, model, upstreams, tokens, storage, bots.
-
-The sessions of a server's tenants for the inspector.
-
-Actions go through the service's own live sessions, as those of the API do: a running turn and the inspector never
-write at the same time.
+4. The inspector shows the sessions of all tenants (`ServedSessions`). Its actions go through the service's own live
+   sessions, as those of the API do: a running turn and the inspector never write at the same time.
 """
 
 from __future__ import annotations
@@ -498,7 +493,6 @@ async def _running_components(
             shutdown=shutdown,
             gateways=lambda: [bot.health() for bot in bots],
             pages=inspector,
-            page_routes=inspector.routes(),
         )
         await service.recover()
         stop_listening = await stack.enter_async_context(run_server(asgi_app, listener))

@@ -4,8 +4,7 @@
 2. A project can never set a key whose `project` is False: it chooses where conversations are sent, which calls run
    without asking, what a command may reach, or it belongs to `foveal serve`. Such a value in its file is ignored.
 3. Every other value in a project's file counts only if the user allows that value.
-
-Names of tools in `tools.allow` and `tools.deny`: one tool, or all whose names begin so.
+4. `tools.allow` and `tools.deny` name one tool, or, as `github__*`, all whose names begin so.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Loading of a configuration from files, environment and flags.
-
-The provider of the configured model.
-
-All items that a project brings, for a working directory.
-"""
+"""Loads a configuration from its sources, with its provider and the items of its project."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Items of a project's configuration: one per MCP server and per setting.
 
 1. An MCP server is one item with its command, arguments, environment and URL, and with the content of the files and
-   folders in the project that these name (see server_code.py). A changed script is a changed item.
+   folders in the project that these name. A changed script is a changed item.
 2. Every other setting is an item of its own.
 3. Keys that a project can never set are no items. `split_values` leaves them out and returns a note for each.
 
-The code of a project's MCP server: which files it names, and whether an answer can be bound to them.
+`read_server_code` finds the files of an MCP server, and whether an answer can be bound to them:
 
 1. Each file in the project that the command, an argument or a variable names is part of the server's item, with its
    content. So is each file below a folder that they name, and the package after `python -m`.

@@ -1,10 +1,7 @@
 """Sources of configuration values: TOML files, environment variables, flags.
 
-Each value is checked when it is read, so that an error names its file and line, its variable or its flag.
-
-Where a configuration value was set: file and line, variable or flag.
-
-Errors of a configuration, with file, line and what is allowed.
+Each value keeps where it was set (`ValueSource`), and is checked when it is read: an error names the file and line,
+the variable or the flag, and what is allowed.
 """
 
 from __future__ import annotations

@@ -14,11 +14,9 @@
    the branch that is continued.
 5. `save` returns the log and `load` continues with it: the next `fit` recognises the history in it.
 
-Types of messages for type checkers: clients' own TypedDicts in and out.
-
-A list of a client's TypedDicts comes back as a list of the same type, so that the client accepts it. Dicts without
-a type and objects of a client come back as `list[Any]`, which checkers accept in every client. No client has to be
-installed for that.
+For type checkers, a list of a client's TypedDicts comes back as a list of the same type, so that the client accepts
+it. Dicts without a type and objects of a client come back as `list[Any]`, which checkers accept in every client. No
+client has to be installed for that.
 """
 
 from __future__ import annotations
@@ -228,7 +226,7 @@ class Context:
         self._deferral = tool_deferral(defer_tools, core_tools)
         dialect, log = checked_dialect(dialect), checked_log(log)
         resolved = resolve_settings(model, **settings)
-        self._engine = engine = Engine(*resolved, log=log)
+        self._engine = engine = Engine(resolved, log=log)
         self._settings = settings_to_save(resolved, settings)
         """What the log records of the caller's settings, for `load`."""
         self._clock = clock or time.time

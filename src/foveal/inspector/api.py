@@ -35,7 +35,7 @@ from foveal.inspector.streams import (
 )
 from foveal.inspector.text_search import search_log
 from foveal.inspector.timeline.event_sentences import event_sentence, ranges_text
-from foveal.inspector.timeline.message_text import shown_text, whole_text
+from foveal.inspector.timeline.message_text import TextWindow, shown_text, whole_text
 from foveal.web.asgi_extensions import wait_for_client_end
 from foveal.web.event_stream import encode_struct, event_stream_response
 from foveal.web.http_errors import HttpError
@@ -255,16 +255,15 @@ class InspectorApi:
         found = await (await self._reader(call, query)).pick([query.event])
         if not found:
             raise UnknownHandle(f"no event has the handle {handle(query.event)!r}")
-        return _json(await asyncio.to_thread(whole_text, found[0], start=query.start, max_chars=query.chars))
+        return _json(await asyncio.to_thread(whole_text, found[0], TextWindow(query.start, query.chars)))
 
     async def shown(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectShownQuery)
 
         def show(log: LogSnapshot) -> Any:
             with log.views.at(log.events, query.at) as view:
-                return shown_text(
-                    log.events, query.key, at=query.at, view=view, start=query.start, max_chars=query.chars
-                )
+                window = TextWindow(query.start, query.chars)
+                return shown_text(log.events, query.key, at=query.at, view=view, window=window)
 
         return await self._answer(call, query, show)
 
@@ -455,7 +454,7 @@ def expansion_room(
         reserve=recorded_reserve(opened) if settings.reserve is None else settings.reserve,
     )
     try:
-        engine = Engine(*resolve_settings(opened.model or settings.model, **given), log=log)
+        engine = Engine(resolve_settings(opened.model or settings.model, **given), log=log)
         reductions = room_for_expansion(engine, log, seq, pins=pins)
     except FovealError as problem:
         return ExpansionRoom(text=f"This is not possible now: {problem}", possible=False)

@@ -45,7 +45,14 @@ from foveal.inspector.pages import Html, element, events_table, session_head, se
 from foveal.inspector.sessions.source import SessionAbout
 from foveal.inspector.static_files import script_bundle, style_bundle
 from foveal.inspector.timeline.builder import TimelineBuilder
-from foveal.inspector.timeline.message_text import InspectedText, LogViews, TextPiece, shown_text, whole_text
+from foveal.inspector.timeline.message_text import (
+    InspectedText,
+    LogViews,
+    TextPiece,
+    TextWindow,
+    shown_text,
+    whole_text,
+)
 from foveal.inspector.timeline.sent_request import (
     InspectedRequest,
     ShownStatements,
@@ -142,7 +149,7 @@ def export_data(
         made = _versions(log, _walk(log.recorded, timeline.changes), max_chars, report)
     timeline = msgspec.structs.replace(timeline, title=about.title, problems=about.problems, generation=0)
     texts = {
-        event.handle: _cut(whole_text(event, max_chars=max_chars))
+        event.handle: _cut(whole_text(event, TextWindow(max_chars=max_chars)))
         for event in log.redacted
         if isinstance(event.fact, _SPOKEN)
     }
@@ -186,7 +193,7 @@ def _versions(
                 change.key,
                 at=event.seq,
                 view=view,
-                max_chars=max_chars,
+                window=TextWindow(max_chars=max_chars),
                 redact=None if is_clean else redact_fact,
             )
             versions[f"{change.key}@{change.at}"] = _cut(text if is_clean else _without_fragments(text, log))
@@ -240,9 +247,8 @@ def _without_fragments(text: InspectedText, log: RedactedLog) -> InspectedText:
     place = int(text.key[1:]) - log.recorded[0].seq
     if log.recorded[place].fact is log.redacted[place].fact:
         return text
-    whole = whole_text(
-        log.recorded[place], max_chars=len(original_text(log.recorded[place].fact)) * 2 + 1_000
-    )
+    max_chars = len(original_text(log.recorded[place].fact)) * 2 + 1_000
+    whole = whole_text(log.recorded[place], TextWindow(max_chars=max_chars))
     secrets = {piece.text[hit.start : hit.end] for piece in whole.parts for hit in find_secrets(piece.text)}
     parts = tuple(msgspec.structs.replace(part, text=_cover(part.text, secrets)) for part in text.parts)
     return msgspec.structs.replace(text, parts=parts)

@@ -3,8 +3,7 @@
 1. The tools have the names and arguments of the library's recall tools; `session` says which session is meant.
 2. Wrong arguments, unknown sessions and unreadable files are tool errors that say what to do.
 3. Text of a session is quoted, so that a client can tell it from what the server says.
-
-The MCP server over HTTP on 127.0.0.1, with a bearer token.
+4. Over HTTP, it listens on 127.0.0.1 and requires a bearer token (`serve_http`).
 """
 
 from __future__ import annotations

@@ -4,12 +4,10 @@
    read on inside it (`lines="7+2000"`: line 7 from its character 2,000 on), so that every character can be reached.
 2. Grep reads lines in slices of `MAX_LINE_CHARS`; after `GREP_TIMEOUT_S` it stops and says so.
 
-Grep of recall: plain text or a simple pattern, in bounded time.
-
-Plain text matches, ignoring case, and also patterns that cannot take long: characters, classes, anchors,
-alternatives, groups without repetition, and repetitions of single characters. Each repetition is bounded, and `.*`
-splits a pattern into pieces that must match one after another. Anything else (repeated groups, look-around, back
-references, invalid patterns) is matched as plain text only.
+A grep takes bounded time. Plain text matches, ignoring case, and also patterns that cannot take long: characters,
+classes, anchors, alternatives, groups without repetition, and repetitions of single characters. Each repetition is
+bounded, and `.*` splits a pattern into pieces that must match one after another. Anything else (repeated groups,
+look-around, back references, invalid patterns) is matched as plain text only.
 """
 
 from __future__ import annotations

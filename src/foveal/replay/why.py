@@ -158,7 +158,7 @@ class _RecordedRequests:
 
     @cached_property
     def _engine(self) -> Engine:
-        return Engine(*resolve_settings(_model_name(self.log, self._setting)), log=self.log)
+        return Engine(resolve_settings(_model_name(self.log, self._setting)), log=self.log)
 
 
 def _model_name(log: Iterable[Event], setting: ReplaySetting) -> str:

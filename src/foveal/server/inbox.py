@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
-from foveal.core.log.events import Content, Dialect
+from foveal.core.log.events import Content, Dialect, UserSaid
 from foveal.errors import KeyReused, NothingToAsk
 from foveal.server.databases import Database, Transaction
 
@@ -89,6 +89,10 @@ class SessionSetup(NamedTuple):
     """The agent of the configuration; "" for the server's own settings."""
 
 
+CONFIGURED_SETUP: Final = SessionSetup()
+"""The configured model, with the server's own settings."""
+
+
 class UnansweredMessages(NamedTuple):
     """Messages that were acknowledged and have no answer yet."""
 
@@ -107,15 +111,15 @@ class Inbox:
         session: str,
         *,
         key: str,
-        content: Content | None,
-        dialect: Dialect,
+        message: UserSaid | None,
         now: float,
         checks_text: bool = True,
     ) -> tuple[InboxEntry, bool]:
-        """Store a message and return its entry, and whether it is new. Without `content` the model is asked again;
+        """Store a message and return its entry, and whether it is new. Without `message` the model is asked again;
         raises `NothingToAsk` unless the last turn failed or was stopped. Raises `KeyReused` if the key is that of
         another text, unless `checks_text` is off."""
-        kind, body = ("again", None) if content is None else ("say", msgspec.json.encode(content))
+        kind, dialect = ("again", "") if message is None else ("say", message.dialect)
+        body = None if message is None else msgspec.json.encode(message.content)
 
         async def act(db: Transaction) -> tuple[InboxEntry, bool]:
             await _lock_inbox(db, tenant, session)
@@ -124,11 +128,11 @@ class Inbox:
                 if checks_text and not known.has_content(body):
                     raise KeyReused(session)
                 return known, False
-            if content is None:
+            if message is None:
                 _check_retry(await _newest(db, tenant, session), session)
             if await db.try_lock(_DELETING):
                 await db.execute("DELETE FROM inbox WHERE state = 'done' AND at < ?", now - DONE_KEY_TTL_S)
-            if content is not None and await _add_open_runs(db, tenant, session):
+            if message is not None and await _add_open_runs(db, tenant, session):
                 added = await _select_entry(
                     db, "tenant = ? AND session = ? AND key = ?", tenant, session, key
                 )

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -51,21 +51,26 @@ TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
 T = TypeVar("T")
 
 
+class SessionOwner(Protocol):
+    """The tenant of a session, as far as the session uses it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def turn_listeners(self) -> Sequence[TurnListener]: ...
+
+
 class LiveSession:
     def __init__(
-        self,
-        runtime: Runtime,
-        tenant: str,
-        agent: Agent,
-        turn_listeners: Sequence[TurnListener],
-        *,
-        agent_name: str = "",
-        pauses_on_disconnect: bool = False,
-        owner: object = None,
+        self, owner: SessionOwner, agent: Agent, *, agent_name: str = "", pauses_on_disconnect: bool = False
     ) -> None:
-        """`agent_name` is that of the configuration. `owner` is not garbage-collected before the session: it finds
-        the session for others."""
-        self.tenant = tenant
+        """`agent_name` is that of the configuration. The owner finds the session for others, so it is not
+        garbage-collected before the session."""
+        self.tenant: str = owner.name
         self.agent_name = agent_name
         """The agent of the configuration whose settings it has; "" for the server's own."""
         self.pauses_on_disconnect = pauses_on_disconnect
@@ -73,9 +78,8 @@ class LiveSession:
         self._owner = owner
         self.session: Session = agent.session
         self.id: str = agent.session.id
-        self._runtime = runtime
+        self._runtime = owner.runtime
         self._agent = agent
-        self._turn_listeners = turn_listeners
         self._turns: OrderedDict[int, Turn] = OrderedDict()
         self._running: Turn | None = None
         self._task: asyncio.Task[None] | None = None
@@ -110,12 +114,12 @@ class LiveSession:
         fact = UserSaid(content=content, dialect=dialect)
         redacted = fact if self._runtime.redact is None else self._runtime.redact(fact)
         assert isinstance(redacted, UserSaid)
-        return await self._enqueue(key, redacted.content, dialect, checks_text=checks_text)
+        return await self._enqueue(key, redacted, checks_text=checks_text)
 
     async def retry(self, *, key: str = "") -> Turn:
         """Ask the model again after a failed or stopped turn. The same key returns the same turn."""
         newest = None if key else await self._runtime.inbox.newest(self.tenant, self.id)
-        return await self._enqueue(key or f"again-{newest.id if newest else 0}", None, "")
+        return await self._enqueue(key or f"again-{newest.id if newest else 0}", None)
 
     def turn(self, id: str) -> Turn | None:
         """Return a turn that runs, waits or ended recently in this process."""
@@ -173,9 +177,7 @@ class LiveSession:
             self._is_deleting = False
             self.process_inbox()
 
-    async def _enqueue(
-        self, key: str, content: Content | None, dialect: Dialect, *, checks_text: bool = True
-    ) -> Turn:
+    async def _enqueue(self, key: str, message: UserSaid | None, *, checks_text: bool = True) -> Turn:
         provider = self._agent.provider
         if isinstance(provider, UnavailableProvider) and provider.refusal is not None:
             raise provider.refusal
@@ -183,8 +185,7 @@ class LiveSession:
             self.tenant,
             self.id,
             key=self._runtime.storable_key(key) or uuid4().hex,
-            content=content,
-            dialect=dialect,
+            message=message,
             now=self._runtime.clock(),
             checks_text=checks_text,
         )
@@ -310,7 +311,7 @@ class LiveSession:
                     await end_turn_from_log(self.session, entry, turn)
 
     async def _notify_listeners(self, turn: Turn) -> None:
-        for listener in self._turn_listeners:
+        for listener in self._owner.turn_listeners:
             try:
                 await listener(self, turn)
             except Exception as problem:  # noqa: BLE001 (a listener must not break the session)

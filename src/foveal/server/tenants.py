@@ -36,7 +36,7 @@ from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.summariser import native_summariser_for, summariser_for
 from foveal.server.chat_records import find_place
-from foveal.server.inbox import InboxEntry, SessionSetup
+from foveal.server.inbox import CONFIGURED_SETUP, InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
 from foveal.server.runtime import LOG, EventsStored, Runtime, UnavailableProvider
 from foveal.sessions.continuation import Carry, carried_facts
@@ -70,8 +70,8 @@ class Tenant:
         self.fast_store: Store = runtime.storage.open_store(name, durable=False)
         """The same sessions. For those of proxy clients appending does not wait for the disk, because these clients
         hold their history themselves."""
-        self._runtime = runtime
-        self._turn_listeners: list[TurnListener] = []
+        self.runtime: Runtime = runtime
+        self.turn_listeners: list[TurnListener] = []
         self._live_sessions: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
 
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────
@@ -79,9 +79,8 @@ class Tenant:
     async def create(
         self,
         id: str = "",
+        setup: SessionSetup = CONFIGURED_SETUP,
         *,
-        model: str = "",
-        agent: str = "",
         title: str = "",
         system: str = "",
         continue_from: str = "",
@@ -89,11 +88,11 @@ class Tenant:
     ) -> LiveSession:
         """Create a session; raises `SessionExists`. It takes over a record of session `continue_from`, if given."""
         id = check_session_id(id or new_session_id())
-        setup = self._new_setup(id, model=model, agent=agent)
+        setup = self._complete_setup(id, setup)
         begin: list[AnyFact] = [Instructed(content=system or self._system_prompt(id, setup))]
         if continue_from:
             begin += await self._carried_facts(continue_from, carry, setup, begin)
-        async with self._runtime.locks.lock(self.name, id):
+        async with self.runtime.locks.lock(self.name, id):
             if await self._end(id) is not None:
                 raise SessionExists(id)
             return await self._create(id, setup, title=title, begin=begin, origin=continue_from)
@@ -108,16 +107,16 @@ class Tenant:
 
     async def find_message(self, id: str, *, key: str) -> InboxEntry | None:
         """Return the message of a session with a key, answered or not; None if it was not stored."""
-        return await self._runtime.inbox.find(self.name, id, key=self._runtime.storable_key(key))
+        return await self.runtime.inbox.find(self.name, id, key=self.runtime.storable_key(key))
 
     async def ensure(self, id: str, *, title: str = "", agent: str = "") -> LiveSession:
         """Return the session, created on first use with this agent; raises `UnknownSession` if it was erased."""
         if self._known(id) is not None:
             return await self.session(id)
-        async with self._runtime.locks.lock(self.name, check_session_id(id)):
+        async with self.runtime.locks.lock(self.name, check_session_id(id)):
             end = await self._end(id)
             if end is None:
-                setup = self._new_setup(id, agent=agent)
+                setup = self._complete_setup(id, SessionSetup(agent=agent))
                 begin = [Instructed(content=self._system_prompt(id, setup))]
                 return await self._create(id, setup, title=title, begin=begin)
         return await self.session(id)
@@ -131,7 +130,7 @@ class Tenant:
 
     async def agents(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the agents of those of these sessions that have one."""
-        return await self._runtime.inbox.session_agents(self.name, ids)
+        return await self.runtime.inbox.session_agents(self.name, ids)
 
     async def is_erased(self, id: str) -> bool:
         """Return whether the session existed and was erased."""
@@ -147,22 +146,22 @@ class Tenant:
     async def fork(self, id: str, new: str = "", *, at: int | None = None) -> LiveSession:
         """Create a session from another's events up to `at`, or all of them."""
         live, new = await self.session(id), check_session_id(new or new_session_id())
-        async with self._runtime.locks.lock(self.name, new):
+        async with self.runtime.locks.lock(self.name, new):
             if await self._end(new) is not None:
                 raise SessionExists(new)
             await live.session.fork(new, at=at)
-            setup = await self._runtime.inbox.session_setup(self.name, id) or SessionSetup()
-            await self._runtime.inbox.set_session_setup(self.name, new, setup)
+            setup = await self.runtime.inbox.session_setup(self.name, id) or CONFIGURED_SETUP
+            await self.runtime.inbox.set_session_setup(self.name, new, setup)
             return self._keep(await self._open(new))
 
     async def delete(self, id: str) -> None:
         """Stop the running turn and erase the session's text permanently; its id cannot be used again."""
         live = await self.session(id)
         with live.deleting():
-            await self._runtime.run_delete_hooks(self.name, id)
-            async with self._runtime.locks.lock(self.name, id):
+            await self.runtime.run_delete_hooks(self.name, id)
+            async with self.runtime.locks.lock(self.name, id):
                 await live.session.delete()
-                await self._runtime.inbox.delete_session(self.name, id)
+                await self.runtime.inbox.delete_session(self.name, id)
         self._drop(id)
         await live.close()
 
@@ -179,10 +178,10 @@ class Tenant:
 
     def add_turn_listener(self, listener: TurnListener) -> None:
         """Call `listener` after each turn that this process runs, in any session of the tenant."""
-        self._turn_listeners.append(listener)
+        self.turn_listeners.append(listener)
 
     def remove_turn_listener(self, listener: TurnListener) -> None:
-        self._turn_listeners.remove(listener)
+        self.turn_listeners.remove(listener)
 
     # ── Opening ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -192,22 +191,22 @@ class Tenant:
         """Return the options of this tenant's sessions: redaction, and reporting of stored events."""
 
         def watch(events: Sequence[Event]) -> None:
-            self._runtime.emit(EventsStored(tenant=self.name, session=id, events=tuple(events)))
+            self.runtime.emit(EventsStored(tenant=self.name, session=id, events=tuple(events)))
 
         return SessionOptions(
-            redact=self._runtime.redact, on_stored=watch, prepares_summaries=prepares_summaries
+            redact=self.runtime.redact, on_stored=watch, prepares_summaries=prepares_summaries
         )
 
-    def _new_setup(self, id: str, *, model: str = "", agent: str = "") -> SessionSetup:
+    def _complete_setup(self, id: str, setup: SessionSetup = CONFIGURED_SETUP) -> SessionSetup:
         """Return what a new session is created with: the agent of a chat's is the bot's, if none is named."""
-        if not agent and find_place(self.name, id) is not None:
-            agent = self._runtime.config.bot_agent(self.name)
-        return SessionSetup(model, agent)
+        if setup.agent or find_place(self.name, id) is None:
+            return setup
+        return setup._replace(agent=self.runtime.config.bot_agent(self.name))
 
     def _system_prompt(self, id: str, setup: SessionSetup) -> str:
         """Return the system prompt of a new session: that of a chat is the same whatever creates it."""
         default = DEFAULT_SYSTEM_PROMPT if find_place(self.name, id) is None else CHAT_SYSTEM_PROMPT
-        return self._runtime.config_of(setup.agent).system_text(default)
+        return self.runtime.config_of(setup.agent).system_text(default)
 
     async def _end(self, id: str) -> SessionEnd | None:
         try:
@@ -222,10 +221,10 @@ class Tenant:
         end = await self._end(origin)
         if end is None or end.erased:
             raise UnknownSession(origin)
-        provider = self._runtime.provider(setup.model, agent=setup.agent)
+        provider = self.runtime.provider(setup.model, agent=setup.agent)
         await ensure_ollama_window(provider)
         known = provider.model
-        settings = self._runtime.config_of(setup.agent).session(known)
+        settings = self.runtime.config_of(setup.agent).session(known)
         settings.pop("prompt", None)
         return await carried_facts(
             self.store, origin, resolve_settings(known, **settings), carry=carry, begin=begin
@@ -234,15 +233,15 @@ class Tenant:
     async def _create(
         self, id: str, setup: SessionSetup, *, title: str, begin: Sequence[AnyFact], origin: str = ""
     ) -> LiveSession:
-        self._runtime.provider(setup.model, agent=setup.agent)  # raises before anything is stored
-        await self._runtime.inbox.set_session_setup(self.name, id, setup)
+        self.runtime.provider(setup.model, agent=setup.agent)  # raises before anything is stored
+        await self.runtime.inbox.set_session_setup(self.name, id, setup)
         live = await self._open(id, begin=begin, origin=origin)
         if title:
             await live.rename(title)
         return self._keep(live)
 
     async def _open(self, id: str, *, begin: Sequence[AnyFact] = (), origin: str = "") -> LiveSession:
-        runtime = self._runtime
+        runtime = self.runtime
         agent_name, config, provider = await self._answering(id)
         session = await Session.open(
             self.store,
@@ -269,25 +268,18 @@ class Tenant:
             recall_tools=offered,
             max_tool_iterations=config.get("max_tool_iterations"),
         )
-        return LiveSession(
-            runtime,
-            self.name,
-            agent,
-            self._turn_listeners,
-            agent_name=agent_name,
-            pauses_on_disconnect=config.get("on_disconnect") == "pause",
-            owner=self,
-        )
+        pauses = config.get("on_disconnect") == "pause"
+        return LiveSession(self, agent, agent_name=agent_name, pauses_on_disconnect=pauses)
 
     async def _answering(self, id: str) -> _Answering:
         """Return what answers in a session. A provider that is unavailable raises its error only when a turn asks
         it, and so does one of an agent that the configuration no longer has."""
-        runtime = self._runtime
+        runtime = self.runtime
         setup = await runtime.inbox.session_setup(self.name, id)
         if setup is None and (model := await self._proxied_model(id)):
             text = f"session {id!r} belongs to a proxy client, which resends its history: continue in a fork of it"
             return self._unavailable(model, AnsweredElsewhere(text))
-        setup = setup or self._new_setup(id)
+        setup = setup or self._complete_setup(id)
         if setup.agent and setup.agent not in runtime.config.agents:
             opened = None if await self._end(id) is None else await last_opened(self.store, id)
             problem = AgentRemoved(id, agent=setup.agent, known=runtime.config.agents)
@@ -304,7 +296,7 @@ class Tenant:
 
     def _unavailable(self, model: str, refusal: FovealError, *, agent: str = "") -> _Answering:
         """Return what refuses all messages of a session."""
-        config = self._runtime.config
+        config = self.runtime.config
         provider = UnavailableProvider(model, window=config.get("window"), refusal=refusal)
         return _Answering(agent, config, provider)
 
@@ -320,9 +312,9 @@ class Tenant:
 
     def summarisers(self, agent: str = "") -> list[Summariser]:
         """Return the configured summariser if it is available; the session's own model is tried after it."""
-        other = self._runtime.config_of(agent).summariser
+        other = self.runtime.config_of(agent).summariser
         try:
-            return [summariser_for(self._runtime.provider(other, agent=agent))] if other else []
+            return [summariser_for(self.runtime.provider(other, agent=agent))] if other else []
         except ProviderError as problem:
             LOG.error("compaction.model is unavailable: %s", problem.code)
             return []
@@ -333,11 +325,11 @@ class Tenant:
 
     def _drop(self, id: str) -> None:
         self._live_sessions.pop(id, None)
-        self._runtime.recent_sessions.discard((self.name, id))
+        self.runtime.recent_sessions.discard((self.name, id))
 
     def _keep(self, live: LiveSession) -> LiveSession:
         live = self._live_sessions.setdefault(live.id, live)
-        self._runtime.recent_sessions.add((self.name, live.id), live)
+        self.runtime.recent_sessions.add((self.name, live.id), live)
         return live
 
 

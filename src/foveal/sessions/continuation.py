@@ -127,7 +127,7 @@ def _select_facts(
 ) -> list[AnyFact]:
     """Return the facts of a source that fit; `picked` are the events of a list of handles."""
     counter = settings.counter
-    new = Engine(*settings)
+    new = Engine(settings)
     hard = new.budget().hard
     room = max(hard - _units(begin, counter), int(hard * MIN_ROOM_SHARE))
     pins, left_pins = _pins(source.engine, int(room * PINS_SHARE), counter)

@@ -155,7 +155,7 @@ class EventWriter:
 
     def begin(self) -> Engine:
         """Return the engine of a session that does not exist yet. If it does, the first commit finds out."""
-        self._engine = Engine(*self.settings)
+        self._engine = Engine(self.settings)
         return self._engine
 
     async def load(self) -> Engine:
@@ -205,7 +205,7 @@ class EventWriter:
         count = (await self.store.end(self.id)).next_seq
         if count <= MAX_WHOLE_EVENTS:
             log = await self.whole_log()
-            return await offload(lambda: Engine(*self.settings, log=log), events=count)
+            return await offload(lambda: Engine(self.settings, log=log), events=count)
         events = [Event(seq, fact) for seq, fact in enumerate(ahead, count)]
         return await fold_log(
             self.store, self.id, self.settings, ahead=events, expects_changes=expects_changes
@@ -238,7 +238,7 @@ class EventWriter:
             if checkpoint is None:  # erasing a session deletes its checkpoint
                 self._erased = (await self.store.end(self.id)).erased
         except UnknownSession:
-            return Engine(*self.settings)
+            return Engine(self.settings)
         if checkpoint is not None:
             engine = await self._resume(checkpoint)
             if engine is not None:
@@ -260,7 +260,7 @@ class EventWriter:
         if len(older) != len(checkpoint.needed):
             return None
         engine = await offload(
-            lambda: Engine(*self.settings, log=older, state=state), events=len(older) // RESTORED_PER_COUNTED
+            lambda: Engine(self.settings, log=older, state=state), events=len(older) // RESTORED_PER_COUNTED
         )
         while True:
             first = engine.next_seq

@@ -6,8 +6,7 @@
    decides that; the texts are read in a second pass. Most logs have no event that decides about earlier ones:
    `fold_log` reads those only once.
 3. `fold_view` and `fold_log` return the view and the engine of a log, and hold no more of it than the view needs.
-
-Export of a stored session, for commands and slash commands.
+4. `SessionExport` yields a stored session as the bytes of a file, for commands and slash commands.
 """
 
 from __future__ import annotations
@@ -135,10 +134,10 @@ async def fold_log(
     The events `ahead` decide, as the newest ones, which stored events are effective; they are not applied. With
     `expects_changes`, the log is likely to have events that change earlier ones."""
     end = (await store.end(id)).next_seq
-    engine = Engine(*settings, view=View(MessageTokens(settings.counter)))
+    engine = Engine(settings, view=View(MessageTokens(settings.counter)))
     if ahead or expects_changes or not await _fold_slices(engine, store, id, end=end, effective=None):
         found = await find_effective(store, id, end=end, ahead=ahead)
-        engine = Engine(*settings, view=found.empty_view(MessageTokens(settings.counter)))
+        engine = Engine(settings, view=found.empty_view(MessageTokens(settings.counter)))
         effective = frozenset(event.seq for event in found.events)
         await _fold_slices(engine, store, id, end=end, effective=effective)
     engine.forget_prefix_mover()  # the log does not say which of its events moved the prefix since the last request

@@ -1,4 +1,4 @@
-"""Compression of stored event lines, reversible byte for byte.
+"""Events as the rows of a store, compressed reversibly, byte for byte, without SQL.
 
 1. Each JSON string of more than 4 KB is taken out of the line and becomes a blob. If the rest of the line is still
    that long (a list of tools, for example), the rest becomes a blob too. A blob is stored once per content.
@@ -8,8 +8,6 @@
 4. The line is that of the fact at seq 0 without a time, so that equal facts have equal lines.
 5. Stored bodies refer to the dictionary by the number 1 and need every byte of it to be read. It must never
    change; better words need a second dictionary with another number.
-
-Events as the rows of a store: packing, unpacking and erasing, without SQL.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""Words of texts and queries for a full-text index, the same in every store.
+"""Words and ranking of a full-text index, the same in every store.
 
 1. Long texts are indexed whole, in pieces of `MAX_PIECE_CHARS` characters.
 2. Words are stemmed and stripped of accents. Identifiers are found by their parts and, ranked higher, as a whole
    (`parse_http`, `parseHttp`, `http.py`); scripts without spaces are indexed by pairs of characters.
 3. The words are those of FTS5's tokenizers, which a store without FTS5 calls too.
 
-Ranking of a full-text search by BM25, the same in every store.
-
-An index stores which words occur in which piece of an event, not how often. The rarity of a word is computed within
-the session. Pieces are numbered: the first piece of an event has the event's seq, further pieces have numbers from
-`EXTRA_PIECES_START` on.
+The ranking is BM25. An index stores which words occur in which piece of an event, not how often. The rarity of a
+word is computed within the session. Pieces are numbered: the first piece of an event has the event's seq, further
+pieces have numbers from `EXTRA_PIECES_START` on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A captured LLM request as the pieces that a provider's prompt cache compares.
+"""Recording of LLM requests, as the pieces that a provider's prompt cache compares.
 
 1. The pieces come in the order in which providers read them: model, tools, system text, messages.
 2. Two pieces with equal keys read the same cache entry. Cache marks, null fields, empty lists and the order of the
@@ -8,8 +8,6 @@
 
 The digests of `foveal.transport` recognise conversations in another way: they ignore the text of instructions
 and the model's thinking, which a cache does not.
-
-Recording of HTTP requests and of Foveal's reductions while a capture is active.
 
 While at least one capture is active, the transports of httpx and httpx2 (their own, and those for tests), and those
 of requests and botocore if they are imported, tell every active capture the URL and the body of each request. The

@@ -1,11 +1,9 @@
-"""Sends the requests of an `httpx` or `httpx2` client, fitted, and observes the responses.
+"""Clients and transports of `httpx` and `httpx2` that fit requests and observe the responses.
 
 The code is written once, as coroutines. `BlockingIO` never waits, so a client without an event loop runs them with
 `run_without_waiting`; `WaitingIO` awaits.
 
 Both libraries have the same interface. Neither is imported here: the caller passes the module.
-
-Clients and transports of `httpx` and `httpx2` whose requests are fitted.
 """
 
 from __future__ import annotations

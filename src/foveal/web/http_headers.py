@@ -2,7 +2,7 @@
 
 All functions are pure and work on headers as ASGI has them.
 
-Checks of a request before any handler sees it: Host, Origin, sizes.
+`RequestChecks` checks a request before any handler sees it:
 
 1. Host names this server, and the request is not sent by a page of another site (Origin, Sec-Fetch-Site).
 2. The headers are of bounded size; the bytes of the body are counted as they arrive, whatever Content-Length says.

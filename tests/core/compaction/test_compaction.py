@@ -324,7 +324,7 @@ def engine_of(
     made = resolve_settings(
         plain_model(window), policy=preset, tokenizer=ESTIMATE, reserve=window // 10, **how
     )
-    return Engine(*made, log=log)
+    return Engine(made, log=log)
 
 
 def planned(engine: Engine, reason: str = "tokens") -> Plan:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 import foveal
 from foveal.core.engine import Engine
+from foveal.core.engine.settings import EngineSettings
 from foveal.core.log import Event, ModelSaid, Opened, Used, UserSaid
 from foveal.core.log.events import AnyFact
 from foveal.core.models import Caps
@@ -297,7 +298,8 @@ def test_a_resumed_conversation_keeps_its_calibration() -> None:
         history = session(more)
     live = ctx._engine
     again = Engine(
-        plain_model(50_000), policy("economy"), Caps(reserve=5_000), ESTIMATE, log=encode_and_decode(ctx.log)
+        EngineSettings(plain_model(50_000), policy("economy"), Caps(reserve=5_000), ESTIMATE),
+        log=encode_and_decode(ctx.log),
     )
     assert again.calibration == live.calibration
     assert again.budget() == live.budget()

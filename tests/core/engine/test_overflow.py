@@ -465,7 +465,7 @@ def test_a_learned_limit_survives_a_reload_of_the_log() -> None:
     log = encode_and_decode(ctx.log)
     assert wire_bytes(render_log(log, "openai_chat")) == wire_bytes(request)
     made = resolve_settings(plain_model(20_000), policy="recent-summary", tokenizer=ESTIMATE, reserve=100)
-    again = Engine(*made, log=log)
+    again = Engine(made, log=log)
     assert again.budget() == ctx._engine.budget()
     assert again.model.window == ctx.report().window == needed // 2
     assert "learned" in ctx.report().window_source

@@ -15,6 +15,7 @@ import foveal
 from foveal import Report
 from foveal.core.engine import CATEGORIES, Engine, usage_card, usage_line
 from foveal.core.engine.report import report
+from foveal.core.engine.settings import EngineSettings
 from foveal.core.log import Clipped, Compacted, Event, Mask, Used, UserSaid
 from foveal.core.models import Caps
 from foveal.core.policies import policy
@@ -160,7 +161,7 @@ def test_the_counter_and_its_ratio_are_named() -> None:
 def test_system_text_and_instruction_files_are_separate_categories() -> None:
     from foveal.core.log import Instructed
 
-    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE)
+    engine = Engine(EngineSettings(plain_model(8_000), policy("economy"), Caps(), ESTIMATE))
     engine.append(Instructed(content="You are careful."))
     engine.append(Instructed(content="Use tabs.", source="AGENTS.md"))
     totals = report(engine, fitted=0, breaks=()).totals
@@ -170,7 +171,7 @@ def test_system_text_and_instruction_files_are_separate_categories() -> None:
 
 def test_usage_without_a_prompt_in_a_log_does_not_break_the_report() -> None:
     log = [Event(0, UserSaid(content="hi")), Event(1, Used(input=0))]
-    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=log)
+    engine = Engine(EngineSettings(plain_model(8_000), policy("economy"), Caps(), ESTIMATE), log=log)
     assert report(engine, fitted=0, breaks=()).cached_share in (None, 0.0)
 
 

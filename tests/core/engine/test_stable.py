@@ -159,7 +159,7 @@ def test_a_reopened_session_has_the_same_budget_and_calibration() -> None:
             await live.observe(reported_usage(fitted))
             await live.append(*turn_facts(Random(number), number))
             engine = await live._writer.load()
-            folded = Engine(*live._writer.settings, log=await live.events())
+            folded = Engine(live._writer.settings, log=await live.events())
             again = await Session.open(store, "demo", clock=clock, **wider)
             resumed = await again._writer.load()
             for other in (folded, resumed):
@@ -179,10 +179,10 @@ def test_a_log_taken_over_event_by_event_gives_the_engine_of_the_whole_log(
     made: tuple[str, list[Event]],
 ) -> None:
     settings = resolve_settings("gpt-4.1", policy="economy", window=9_000)
-    grown = Engine(*settings)
+    grown = Engine(settings)
     for event in made[1]:
         grown.take_over(event)
-    whole = Engine(*settings, log=made[1])
+    whole = Engine(settings, log=made[1])
     assert grown.state() == whole.state()
     assert (grown.budget(), grown.opened_seq) == (whole.budget(), whole.opened_seq)
     assert list(grown.effective_log) == list(whole.effective_log)
@@ -192,7 +192,7 @@ def test_usage_of_another_model_does_not_change_the_margin() -> None:
     used = Used(input=9_000, units=4_000, model="claude-sonnet-4-5", until=3, predicted=4_000)
     log = [Event(0, Opened(model="gpt-5")), Event(1, UserSaid(content="hi")), Event(2, used)]
     given_settings = resolve_settings("gpt-5", window=64_000)
-    assert Engine(*given_settings, log=log).budget() == Engine(*given_settings, log=log[:2]).budget()
+    assert Engine(given_settings, log=log).budget() == Engine(given_settings, log=log[:2]).budget()
 
 
 # ── Past calls ───────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from foveal.core.compaction.standing import statements as standing_statements
 from foveal.core.compaction.standing.rules import find_rules
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.engine import Engine
+from foveal.core.engine.settings import EngineSettings
 from foveal.core.log import (
     Clipped,
     Compacted,
@@ -689,7 +690,7 @@ def test_the_effective_log_is_kept_up_to_date_by_cuts_rewinds_and_undo() -> None
 
 @pytest.mark.parametrize(("answer", "is_planned"), [("Yes.", False), ("word " * 300, True)])
 def test_a_summary_in_advance_must_make_the_request_smaller(answer: str, is_planned: bool) -> None:
-    engine = Engine(plain_model(16_000), policy("economy"), Caps(), ESTIMATE)
+    engine = Engine(EngineSettings(plain_model(16_000), policy("economy"), Caps(), ESTIMATE))
     # The long messages of the user stay, so a summary would replace little but the answers.
     for words in (3_300, 1_040, 1_250, 1_250, *(20,) * 12, 5_300, 40, 60):
         engine.append(UserSaid(content="text " * words))

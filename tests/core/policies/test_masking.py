@@ -10,7 +10,7 @@ import pytest
 from foveal import Limits
 from foveal.core.log import Call, Clipped, Masked, ToolReturned
 from foveal.core.reduction import arguments_placeholder, call_subject
-from foveal.core.reduction.placeholder import placeholder
+from foveal.core.reduction.placeholder import placeholder, skeleton
 from foveal.core.view.text_facts import find_names
 from support.histories import (
     PIXEL,
@@ -266,7 +266,8 @@ def test_a_hostile_command_cannot_forge_the_first_line_of_a_placeholder(command:
 
 def test_a_placeholder_names_its_text_and_keeps_status_errors_and_names() -> None:
     text = "collected 3 items\n" + "noise\n" * 200 + "E   ValueError: bad port 8123\nexit code: 2\n"
-    shown = placeholder(text, what="result of bash pytest", handle="e9", tokens=900, room=400)
+    kept = skeleton(text, 400)
+    shown = placeholder(text, what="result of bash pytest", handle="e9", tokens=900, skeleton=kept)
     assert shown.splitlines()[0] == (
         "[foveal: masked result of bash pytest; 900 tokens, 204 lines; whole text: e9]"
     )
@@ -275,17 +276,13 @@ def test_a_placeholder_names_its_text_and_keeps_status_errors_and_names() -> Non
 
 
 def test_names_that_the_view_shows_anyway_are_not_repeated() -> None:
-    shown = placeholder(
-        "see src/known.py and src/unknown.py", what="x", handle="e1", tokens=9, room=400,
-        elsewhere=frozenset({"src/known.py"}),
-    )  # fmt: skip
-    assert "src/unknown.py" in shown
-    assert "src/known.py" not in shown
+    text = "see src/known.py and src/unknown.py"
+    assert list(skeleton(text, 400, elsewhere=frozenset({"src/known.py"}))) == ["names: src/unknown.py"]
 
 
 def test_masked_arguments_are_still_json_with_the_same_keys() -> None:
     call = Call(id="a", name="write", arguments=json.dumps({"path": "a.py", "content": "x = 1\n" * 500}))
-    shown = json.loads(arguments_placeholder(call, handle="e3", tokens=1_000, room=200))
+    shown = json.loads(arguments_placeholder(call, handle="e3", tokens=1_000))
     assert list(shown) == ["path", "content"]
     assert shown["path"] == "a.py"
     assert "whole text: e3]" in shown["content"]
@@ -294,7 +291,7 @@ def test_masked_arguments_are_still_json_with_the_same_keys() -> None:
 @pytest.mark.parametrize("broken", ["{not json", "", '["a", 1]', "[" * 10_000, '{"a": ' * 5_000])
 def test_arguments_that_are_no_object_are_masked_into_one(broken: str) -> None:
     call = Call(id="a", name="write", arguments=broken + "y" * 5_000)
-    shown = json.loads(arguments_placeholder(call, handle="e3", tokens=1_000, room=0))
+    shown = json.loads(arguments_placeholder(call, handle="e3", tokens=1_000))
     assert "whole text: e3]" in shown["arguments"]
     assert len(call_subject(call)) <= 80
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import foveal
 from foveal import PRESETS, BadSetting, ContextOverflow, Policy, policy
 from foveal.core.engine import Engine
+from foveal.core.engine.settings import EngineSettings
 from foveal.core.log import Clipped, Compacted, Dropped, Masked
 from foveal.core.log.events import REDUCTIONS
 from foveal.core.models import Caps, plan_budget, thresholds
@@ -226,7 +227,7 @@ def test_after_an_overflow_a_shorter_history_fits_again() -> None:
 
 
 def test_a_smaller_model_reduces_before_the_next_call() -> None:
-    engine = Engine(plain_model(100_000), policy("economy"), Caps(), ESTIMATE)
+    engine = Engine(EngineSettings(plain_model(100_000), policy("economy"), Caps(), ESTIMATE))
     ctx = context(100_000)
     ctx.fit(session(60))
     for event in ctx.log:
@@ -242,7 +243,10 @@ def test_a_smaller_model_reduces_before_the_next_call() -> None:
 def test_resuming_with_a_smaller_model_reduces_before_the_next_call() -> None:
     ctx = context(100_000)
     ctx.fit(session(60))
-    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=encode_and_decode(ctx.log))
+    engine = Engine(
+        EngineSettings(plain_model(8_000), policy("economy"), Caps(), ESTIMATE),
+        log=encode_and_decode(ctx.log),
+    )
     budget = engine.reduce_to_fit(Moment(calls=1))
     assert engine.view.units <= budget.hard < 8_000
 

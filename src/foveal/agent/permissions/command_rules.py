@@ -1,4 +1,4 @@
-"""Rules that the user has agreed to: which commands and tools run without a question.
+"""Rules for commands and tools that run without a question; command lines, parsed.
 
 1. A command rule is literal words, the project's real path, and the real path of the program, which lies outside of
    the workspace. It covers exactly these words, or commands that begin with them.
@@ -10,14 +10,14 @@
     github__*           every call of the tools of the MCP server `github`
     run: git status     commands that begin with these words, where that is possible, else exactly this command
 
-Rules of projects, stored in `permissions.json` of the user's state folder.
+`RuleFile` has the rules of projects, in `permissions.json` of the user's state folder:
 
 1. The file is replaced atomically and only its owner can read it; a lock keeps two processes from losing a rule.
 2. It is read on each call, so a rule that one process stores or removes counts for all.
 3. A damaged file has no rules, and `problem` says so. Rules that are too old, or that the user cannot have agreed
    to, are ignored.
 
-Parses a command line into the commands that bash runs, word by word.
+`parse_command_line` returns the commands of a line, as the words that bash reads:
 
 1. The text is what `bash --noprofile --norc -c` gets. It is parsed with tree-sitter-bash, which is imported only
    when a command is parsed.

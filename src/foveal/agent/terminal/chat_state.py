@@ -65,15 +65,7 @@ class ChatState:
         self.store = store
         self.config: ChatConfig = config
         self._consent = consent
-        self.approval: ToolApproval = ToolApproval(
-            options.folder,
-            allow=(*config.loaded.get("tools.allow"), *options.allow),
-            deny=config.loaded.get("tools.deny"),
-            mode=config.loaded.get("tools.approval"),
-            allows_everything=options.yes,
-            project_root=config.loaded.root,
-            note=self._warn,
-        )
+        self.approval: ToolApproval = ToolApproval(options, config.loaded, self._warn)
         self.sandbox, self.why_no_sandbox = factory.chat_sandbox(options, config.loaded)
         """The sandbox of commands; None if they run without one, which the second value explains."""
         self._use = SessionUse(options.store)
@@ -231,7 +223,7 @@ class ChatState:
         """Return the tokens that a request has for messages, beside the system text and the tools."""
         settings = self.config.engine_settings(self.provider.model)
         beside = (self._system_text(), json.dumps(self.toolbox.schemas, ensure_ascii=False))
-        return max(0, Engine(*settings).budget().hard - sum(settings.counter.count_all(beside)))
+        return max(0, Engine(settings).budget().hard - sum(settings.counter.count_all(beside)))
 
     async def continue_from(self, origin: str, carry: Carry = "record") -> None:
         """Switch to a new session that begins with a record of another one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from foveal.agent.permissions.command_rules import (
     SHELL_TOOL,
@@ -23,36 +22,28 @@ from foveal.agent.permissions.decision import (
     Permissions,
     decide,
 )
+from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.agent.terminal.user_interface import NO, YES, Choice, Question, UserInterface
 from foveal.agent.tool import Toolbox, ToolOutput
 from foveal.agent.tools.approvals import CHANGING_FILE_TOOLS, call_facts
 from foveal.agent.tools.workspace import Workspace
+from foveal.config import Config
 
 
 class ToolApproval:
     """Decides about calls in one working folder and asks the user where needed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        allow: Iterable[str],
-        deny: Iterable[str],
-        mode: ApprovalMode,
-        allows_everything: bool,
-        project_root: Path,
-        note: Callable[[str], None],
-    ) -> None:
-        """`allow` and `deny` are entries of the settings; raises `BadSetting` for one that cannot be used."""
+    def __init__(self, options: ChatOptions, config: Config, note: Callable[[str], None]) -> None:
+        """Raises `BadSetting` for an entry of `tools.allow` or `tools.deny` that cannot be used."""
         self.rule_file: RuleFile = RuleFile()
         self.session_rules: tuple[Rule, ...] = ()
-        self.allow_entries, self.notes = parse_allow_entries(allow)
-        self.deny_entries: tuple[Rule, ...] = parse_deny_entries(deny)
-        self.mode: ApprovalMode = mode
-        self.allows_everything = allows_everything
-        self._workspace = Workspace(folder)
-        self._project_root = project_root
+        self.allow_entries, self.notes = parse_allow_entries((*config.get("tools.allow"), *options.allow))
+        self.deny_entries: tuple[Rule, ...] = parse_deny_entries(config.get("tools.deny"))
+        self.mode: ApprovalMode = config.get("tools.approval")
+        self.allows_everything: bool = options.yes
+        self._workspace = Workspace(options.folder)
+        self._project_root = config.root
         self._note = note
 
     @property

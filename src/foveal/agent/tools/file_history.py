@@ -6,12 +6,8 @@
    restored to exactly the bytes of that point or not at all.
 3. A file that is not as the last recorded change left it is not restored, because another program changed it.
 
-The module is pure: `change_recorder` reads and writes the files.
-
-Records what file tools change, and restores files.
-
 `record_changes` wraps a tool: the digests of its file before and after each call go to a callback, which stores
-them in the log. `file_history` plans from that log, and `restore_files` carries out the plan.
+them in the log. `plan_rewind` and `plan_undo` are pure functions of that log; `restore_files` carries out a plan.
 """
 
 from __future__ import annotations

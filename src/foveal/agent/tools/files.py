@@ -1,4 +1,4 @@
-"""The file tools: read, write, edit and list files of the workspace.
+"""The file tools: read, write, edit, list and search files of the workspace.
 
 1. Paths outside of the workspace are refused, and only regular files are opened.
 2. A file is written atomically; its mode, encoding and line endings stay. A file that the model has not read in its
@@ -6,10 +6,7 @@
 3. A change that was shown to the user is written only if the file, its real path and the new content are still
    those that were shown.
 4. Text is returned as it is in the file. Notes, `[foveal: …]`, come before it.
-
-The search tool: lines of files that match a pattern.
-
-`search_worker` searches in its own process, so that a pattern that never finishes can be stopped.
+5. `search_worker` searches in its own process, so that a pattern that never finishes can be stopped.
 """
 
 from __future__ import annotations

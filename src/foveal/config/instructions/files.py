@@ -16,7 +16,7 @@
    root and the working directory or the touched files. Nothing above the root is read, and `@imports` in a file are
    not followed.
 
-Size limits of instructions: shares of the user and of the project, and cuts.
+`fit_by_owner` brings the files within their limit:
 
 1. The files of the user have a share of the limit that files of a project cannot take.
 2. Among the files of a project, general ones are cut before specific ones. A short file is shown whole: half of the

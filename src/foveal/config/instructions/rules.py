@@ -1,7 +1,6 @@
-"""Rules for instruction files: order, settings, and the facts to record.
+"""Rules for instruction files: order, settings, the facts to record, and the paths in tool calls.
 
-This module works on names and texts; `instruction_files` finds and reads the files, and `size_limit` cuts
-them. The rules:
+This module works on names and texts; `files` finds, reads and cuts the files. The rules:
 
 1. The order is: the user's own file, the project's root, each folder down to the working directory, then the user's
    preferences. In each folder, the first usable file of `InstructionRules.names` counts.
@@ -13,8 +12,7 @@ them. The rules:
    moves; text beside the messages would move the whole prompt. A new version replaces the old one in its place.
 4. So each file is in the request exactly once, in its newest version, whatever was masked, summarised, dropped or
    rewound. For a file that no longer counts, a notice replaces it once.
-
-Paths that a tool call touches: their folders may have instructions of their own.
+5. The folders of the paths that a tool call touches (`paths_in`) may have instructions of their own.
 """
 
 from __future__ import annotations

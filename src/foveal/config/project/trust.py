@@ -1,4 +1,4 @@
-"""Stored answers to which items of a project the user allows.
+"""A project: its root, and the stored answers to which of its items the user allows.
 
     trust = Trust()
     trust.state(root, item)                        # "new": the user was not asked about it
@@ -12,8 +12,6 @@
 3. Each project has a file of its own in the user's state folder. It is read on each call, so an answer that one
    process stores counts for all.
 4. A file that cannot be parsed counts as empty: the user is asked again.
-
-The root of a project, and real paths.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from foveal.core.compaction.summariser_protocol import (
     read_stream_chunk,
 )
 from foveal.core.compaction.summary import SummarySource, ledger_summary
-from foveal.core.compaction.summary_dialogue import summary_dialogue
 
 __all__ = [
     "MAX_DRAFT_REQUESTS",
@@ -59,5 +58,4 @@ __all__ = [
     "run_dialogue",
     "score_summary",
     "summariser_chain",
-    "summary_dialogue",
 ]

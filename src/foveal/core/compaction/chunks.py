@@ -295,12 +295,13 @@ def _clip_content(event: Event, limit: int, counter: Counter) -> Content:
 
 def _skeleton_text(entry: _Entry, fact: ToolReturned) -> str:
     what = f"result of {fact.name}" if fact.name else "result"
+    text = text_of(fact.content)
     return placeholder.placeholder(
-        text_of(fact.content),
+        text,
         what=what[:100],
         handle=entry.event.handle,
         tokens=entry.units,
-        room=MAX_SKELETON_CHARS,
+        skeleton=placeholder.skeleton(text, MAX_SKELETON_CHARS),
     )
 
 

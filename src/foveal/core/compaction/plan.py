@@ -20,10 +20,10 @@ The choice is pure and is made before a model is asked:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -143,21 +143,35 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Saving(NamedTuple):
+    """A mask, the place of the step that it changes, and the units that it saves."""
+
+    place: int
+    mask: Mask
+    saved: int
+
+
+def saved_units(savings: Iterable[Saving]) -> int:
+    return sum(saving.saved for saving in savings)
+
+
 def plan_range(
     view: View, budget: Budget, terms: RangeTerms, *, reason: str, focus: str = ""
 ) -> Plan | NoPlan:
     """Return the range to summarise now, or why there is none."""
     # A compaction that the user asks for records no clips, so messages count with their whole length.
-    kept = {id(step) for step in kept_steps(view, budget, terms, clips_long=reason != "hand")}
-    begin = _first_index(view, budget, terms, kept)
-    floor = view.units - sum(view.units_of(step) for step in view.steps[:-1] if is_removable(step, kept))
+    choice = _RangeChoice(view, budget, terms, clips_long=reason != "hand")
+    begin = choice.first_index()
+    floor = view.units - sum(
+        view.units_of(step) for step in view.steps[:-1] if is_removable(step, choice.kept)
+    )
     if floor > budget.hard:
         newest = sum(view.units_of(step) for step in view.steps[-1:] if step.kind == "model")
         return NoPlan(floor=floor, room=budget.hard, newest=newest)
     must_exceed = max([MIN_RANGE_UNITS, *(view.units_of(step) for step in view.summaries[-1:])])
     best: Plan | None = None
-    for end in _cut_candidates(view, budget, terms, kept, reason):
-        candidate = _plan_between(view, budget, terms, begin=begin, end=end, kept=kept, reason=reason)
+    for end in choice.cut_candidates(reason):
+        candidate = choice.plan(begin, end, reason)
         if candidate is None or candidate.before <= must_exceed:
             continue
         best = replace(candidate, focus=focus)
@@ -176,14 +190,14 @@ def plan_forced(
     there is nothing of it, all summaries are merged. With `shrink`, the only summary is written again at half its
     size. None when there is nothing to gain.
     """
-    kept = {id(step) for step in kept_steps(view, budget, terms)}
-    for begin in dict.fromkeys((_first_index(view, budget, terms, kept), 0)):
+    choice = _RangeChoice(view, budget, terms)
+    for begin in dict.fromkeys((choice.first_index(), 0)):
         best: Plan | None = None
-        for end in _cut_candidates(view, budget, terms, kept, "room"):
-            removed = [step for step in view.steps[begin:end] if is_removable(step, kept)]
+        for end in choice.cut_candidates("room"):
+            removed = [step for step in view.steps[begin:end] if is_removable(step, choice.kept)]
             if len(removed) == 1 and removed[0].kind == "summary" and not shrink:
                 continue
-            found = _plan_between(view, budget, terms, begin=begin, end=end, kept=kept, reason="room")
+            found = choice.plan(begin, end, "room")
             if found is None or found.before <= (2 * MIN_SUMMARY_UNITS if shrink else MIN_FORCED_RANGE_UNITS):
                 continue
             best = replace(found, ask=False)
@@ -199,23 +213,23 @@ def plan_record(
     terms: RangeTerms,
     *,
     removed: Sequence[Step],
-    masks: Sequence[Mask],
-    saved: int,
+    savings: Sequence[Saving],
     room: int,
     reason: str,
 ) -> Plan | None:
-    """Return the plan of a record for steps that go, earlier summaries among them, and for what `masks` hide in
-    steps that stay; they save `saved` units. None when there is nothing to gain."""
-    if not masks and all(step.kind == "summary" for step in removed):
+    """Return the plan of a record for steps that go, earlier summaries among them, and for what `savings` hide in
+    steps that stay. None when there is nothing to gain."""
+    if not savings and all(step.kind == "summary" for step in removed):
         return None
     gone = {id(step) for step in removed}
+    masks = tuple(saving.mask for saving in savings)
     targets = {mask.target for mask in masks}
     changed = [
         index
         for index, step in enumerate(view.steps)
         if id(step) in gone or any(shown.seq in targets for shown in step.shown_messages())
     ]
-    before = saved + sum(map(view.units_of, removed))
+    before = saved_units(savings) + sum(map(view.units_of, removed))
     if not changed or before <= MIN_FORCED_RANGE_UNITS:
         return None
     end = changed[-1] + 1
@@ -239,7 +253,7 @@ def plan_record(
         first=first,
         last=last,
         keep=tuple(sorted(keep)),
-        masks=tuple(masks),
+        masks=masks,
         shortened=tuple(sorted(seq for seq in keep if seq in targets or _is_shortened(view, seq))),
         turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
         events=sum(step.message_count for step in removed) + sum(result.seq in targets for result in results),
@@ -384,59 +398,110 @@ def is_removable(step: Step, kept: Set[int]) -> bool:
 # ── Where to cut ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _first_index(view: View, budget: Budget, terms: RangeTerms, kept: Set[int]) -> int:
-    """Return the index of the first step that may go: after the last summary, or 0 to merge all summaries."""
-    summaries = [index for index, step in enumerate(view.steps) if step.kind == "summary"]
-    if not summaries:
-        return 0
-    before = view.steps[: summaries[-1]]
-    if any(step.kind == "model" and is_removable(step, kept) for step in before):
-        return 0  # it is the record of a cut, and stands behind the trace
-    units = sum(view.units_of(view.steps[index]) for index in summaries)
-    is_full = len(summaries) > 1 and units > MAX_SUMMARIES_SHARE * _free_units(view, budget, kept)
-    return 0 if is_full or len(summaries) >= terms.max_summaries else summaries[-1] + 1
+class _RangeChoice:
+    """The steps of a view that a summary may replace, and where their range may begin and end."""
 
+    def __init__(self, view: View, budget: Budget, terms: RangeTerms, *, clips_long: bool = True) -> None:
+        self.view = view
+        self.budget = budget
+        self.terms = terms
+        self.kept: set[int] = {id(step) for step in kept_steps(view, budget, terms, clips_long=clips_long)}
+        """The `id()`s of the steps that stay."""
 
-def _free_units(view: View, budget: Budget, kept: Set[int]) -> int:
-    """Return the room beside rules, instructions and the user messages that stay."""
-    staying = (step for step in view.steps if id(step) in kept and step.kind == "user")
-    return budget.hard - view.permanent_units - sum(map(view.units_of, staying))
+    def first_index(self) -> int:
+        """Return the index of the first step that may go: after the last summary, or 0 to merge all summaries."""
+        view = self.view
+        summaries = [index for index, step in enumerate(view.steps) if step.kind == "summary"]
+        if not summaries:
+            return 0
+        before = view.steps[: summaries[-1]]
+        if any(step.kind == "model" and is_removable(step, self.kept) for step in before):
+            return 0  # it is the record of a cut, and stands behind the trace
+        units = sum(view.units_of(view.steps[index]) for index in summaries)
+        is_full = len(summaries) > 1 and units > MAX_SUMMARIES_SHARE * self._free_units()
+        return 0 if is_full or len(summaries) >= self.terms.max_summaries else summaries[-1] + 1
 
+    def _free_units(self) -> int:
+        """Return the room beside rules, instructions and the user messages that stay."""
+        staying = (step for step in self.view.steps if id(step) in self.kept and step.kind == "user")
+        return self.budget.hard - self.view.permanent_units - sum(map(self.view.units_of, staying))
 
-def _cut_candidates(
-    view: View, budget: Budget, terms: RangeTerms, kept: Set[int], reason: str
-) -> Iterator[int]:
-    """Yield safe indexes to cut at, the one that keeps most first."""
-    steps = view.steps
-    if not steps:
-        return
-    latest = view.latest_user
-    if reason == "turns" and latest is not None:
-        # A finished turn goes whole; of a running one nothing does. The latest request itself stays either way.
-        yield safe_cut(view, len(steps) if has_finished_turn(view) else steps.index(latest), kept)
-        return
-    whole = view.units if reason in ("hand", "messages") else budget.hard
-    seen: set[int] = set()
-    for share in (terms.tail, terms.tail / 2, terms.tail / 4, 0.0):
-        min_messages = terms.keep_messages if share else 0
-        end = safe_cut(view, _tail_index(view, budget, whole * share, min_messages), kept)
-        if end not in seen:
-            seen.add(end)
-            yield end
+    def cut_candidates(self, reason: str) -> Iterator[int]:
+        """Yield safe indexes to cut at, the one that keeps most first."""
+        view, terms, steps = self.view, self.terms, self.view.steps
+        if not steps:
+            return
+        latest = view.latest_user
+        if reason == "turns" and latest is not None:
+            # A finished turn goes whole; of a running one nothing does. The latest request itself stays either way.
+            yield safe_cut(view, len(steps) if has_finished_turn(view) else steps.index(latest), self.kept)
+            return
+        whole = view.units if reason in ("hand", "messages") else self.budget.hard
+        seen: set[int] = set()
+        for share in (terms.tail, terms.tail / 2, terms.tail / 4, 0.0):
+            min_messages = terms.keep_messages if share else 0
+            end = safe_cut(view, self._tail_index(whole * share, min_messages), self.kept)
+            if end not in seen:
+                seen.add(end)
+                yield end
 
+    def _tail_index(self, room: float, min_messages: int) -> int:
+        """Return the index of the first of the newest steps that fit into the room; at least the last step fits."""
+        view = self.view
+        index = len(view.steps)
+        units = messages = 0
+        for step in reversed(view.steps):
+            units += view.units_of(step)
+            messages += 1 + len(step.slots)
+            is_full = units > room and (messages > min_messages or units > self.budget.hard / 2)
+            if index < len(view.steps) and is_full:
+                break
+            index -= 1
+        return index
 
-def _tail_index(view: View, budget: Budget, room: float, min_messages: int) -> int:
-    """Return the index of the first of the newest steps that fit into the room; at least the last step fits."""
-    index = len(view.steps)
-    units = messages = 0
-    for step in reversed(view.steps):
-        units += view.units_of(step)
-        messages += 1 + len(step.slots)
-        is_full = units > room and (messages > min_messages or units > budget.hard / 2)
-        if index < len(view.steps) and is_full:
-            break
-        index -= 1
-    return index
+    def plan(self, begin: int, end: int, reason: str) -> Plan | None:
+        """Return the plan of a range of steps; None when none of them may go."""
+        view, terms = self.view, self.terms
+        removed = [step for step in view.steps[begin:end] if is_removable(step, self.kept)]
+        if not removed:
+            return None
+        after = view.steps[end].seq if end < len(view.steps) else None
+        seqs = [seq for step in removed for seq in _step_seqs(step, after)]
+        first, last = min(seqs), max(seqs)
+        removed_ids = {id(step) for step in removed}
+        merged = sum(step.kind == "summary" for step in removed)
+        keep = {
+            seq
+            for step in view.steps
+            if id(step) not in removed_ids and step.kind in ("user", "model")
+            for seq in _kept_seqs(step, removed)
+            if seq <= last
+        }
+        summaries = view.summaries
+        overlap_ranges = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
+        lowest = min([first, *(low for low, _ in overlap_ranges)])
+        before = sum(map(view.units_of, removed))
+        # A record that is forced gives way: it takes what is left.
+        least = MIN_SUMMARY_UNITS if reason == "room" else _least_room(self.budget)
+        return Plan(
+            first=first,
+            last=last,
+            keep=tuple(seq for seq in sorted(keep) if seq >= lowest),
+            turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
+            events=sum(step.message_count for step in removed),
+            before=before,
+            room=max(1, min(self._summary_room(least), before // 2)),
+            total=view.units,
+            reason="merge" if merged and merged == len(removed) and reason == "tokens" else reason,
+            rule=terms.rule,
+            overlap=terms.overlap_turns,
+            overlap_ranges=overlap_ranges,
+        )
+
+    def _summary_room(self, least: int) -> int:
+        """Return the units that a summary may take."""
+        share = min(self.terms.summary_tokens, int(self.budget.hard * self.terms.summary_share))
+        return min(share, max(least, self._free_units() // 2))
 
 
 def safe_cut(view: View, cut: int, kept: Set[int]) -> int:
@@ -468,52 +533,6 @@ def _thinking_before(steps: Sequence[Step], index: int) -> int | None:
 
 def _in_loop(step: Step) -> bool:
     return step.kind == "model" and bool(step.slots)
-
-
-def _plan_between(
-    view: View, budget: Budget, terms: RangeTerms, *, begin: int, end: int, kept: Set[int], reason: str
-) -> Plan | None:
-    removed = [step for step in view.steps[begin:end] if is_removable(step, kept)]
-    if not removed:
-        return None
-    after = view.steps[end].seq if end < len(view.steps) else None
-    seqs = [seq for step in removed for seq in _step_seqs(step, after)]
-    first, last = min(seqs), max(seqs)
-    removed_ids = {id(step) for step in removed}
-    merged = sum(step.kind == "summary" for step in removed)
-    keep = {
-        seq
-        for step in view.steps
-        if id(step) not in removed_ids and step.kind in ("user", "model")
-        for seq in _kept_seqs(step, removed)
-        if seq <= last
-    }
-    summaries = view.summaries
-    overlap_ranges = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
-    lowest = min([first, *(low for low, _ in overlap_ranges)])
-    before = sum(map(view.units_of, removed))
-    # A record that is forced gives way: it takes what is left.
-    least = MIN_SUMMARY_UNITS if reason == "room" else _least_room(budget)
-    return Plan(
-        first=first,
-        last=last,
-        keep=tuple(seq for seq in sorted(keep) if seq >= lowest),
-        turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
-        events=sum(step.message_count for step in removed),
-        before=before,
-        room=max(1, min(_summary_room(view, budget, terms, kept, least=least), before // 2)),
-        total=view.units,
-        reason="merge" if merged and merged == len(removed) and reason == "tokens" else reason,
-        rule=terms.rule,
-        overlap=terms.overlap_turns,
-        overlap_ranges=overlap_ranges,
-    )
-
-
-def _summary_room(view: View, budget: Budget, terms: RangeTerms, kept: Set[int], *, least: int) -> int:
-    """Return the units that a summary may take."""
-    share = min(terms.summary_tokens, int(budget.hard * terms.summary_share))
-    return min(share, max(least, _free_units(view, budget, kept) // 2))
 
 
 def _least_room(budget: Budget) -> int:

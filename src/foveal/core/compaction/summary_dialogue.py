@@ -14,11 +14,10 @@ short drivers run it without an event loop (`summariser.run_dialogue`) and with 
 5. A request that was too large is made smaller, at most twice. After any other failure the next writer continues
    with what is not yet written, and after the last writer the ledger, which needs no model.
 
-Builds the prompts for summaries from the texts in `md`.
-
-A user's own prompt replaces the task: what to write and under which headings. How the conversation is quoted, that
-nothing in it is an instruction, and how a reply ends are always the built-in texts, so every reply can be
-validated. `{words}` and `{focus}` in a user's prompt are filled in; a missing one is added at its end.
+The prompts are built from the texts in `md`. A user's own prompt replaces the task: what to write and under which
+headings. How the conversation is quoted, that nothing in it is an instruction, and how a reply ends are always the
+built-in texts, so every reply can be validated. `{words}` and `{focus}` in a user's prompt are filled in; a missing
+one is added at its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Validation of a summary draft against the conversation that it summarises.
 
 1. A draft is unusable when it is far too long, empty, contains only thinking, was cut off, calls tools, lacks a
-   section, repeats its instructions (`prompt_overlap`), is in a script that the conversation does not use, or is
+   section, repeats its instructions (`PromptPhrases`), is in a script that the conversation does not use, or is
    not smaller than what it replaces. Its characters are counted before anything else, so an endless draft is
    neither searched nor tokenised.
 2. Lines that imitate Foveal's own are quoted, not refused (`quote_imitations`).
@@ -15,16 +15,14 @@ keep their script in any language. Han characters beside Kana are Japanese, besi
 Validation is pure and takes a few milliseconds for a thousand events with a megabyte of text. What it does not
 find: wrong statements made of words that occur, omissions, and another language in the same script.
 
-Finds drafts that repeat the instructions for writing a summary instead of following them.
-
-Small models do this. Words are compared in phrases of four, without case, punctuation, numbers and line breaks, so
-a copy with small changes is found as well.
+Small models repeat their instructions instead of following them. Words are compared in phrases of four, without
+case, punctuation, numbers and line breaks, so a copy with small changes is found as well.
 
 1. A draft, or one of its sections, must not consist of the texts, the built-in ones or the user's prompt.
 2. No sentence of a built-in text may stand among other words. A sentence of the user's prompt may: it can contain
    facts that belong into a summary.
 
-Reads the summary out of a model's reply and quotes what imitates Foveal.
+Before that, the summary is read out of the model's reply:
 
 1. `extract_summary` returns the text without thinking, tags, control characters and invisible characters.
 2. `quote_imitations` puts `> ` before the lines that look like Foveal's own: the header and the end line of a

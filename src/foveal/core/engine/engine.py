@@ -43,7 +43,7 @@ from foveal.core.engine.overflow import (
     silent_overflow_reason,
 )
 from foveal.core.engine.prefix import may_move_prefix
-from foveal.core.engine.settings import clips_within, result_limits
+from foveal.core.engine.settings import EngineSettings, clips_within, result_limits
 from foveal.core.engine.state import AwaitedAnswer, EngineState, PastCalls
 from foveal.core.engine.unreadable_summaries import RecordWriter, Unreadable, refused_as_unreadable
 from foveal.core.log.events import (
@@ -75,7 +75,6 @@ from foveal.core.policies.ladder.mask import exceeds_media_limits
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import NEVER_MEASURED, Calibration
-from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, MessageTokens
 from foveal.core.view.checkpoint import restore_view, take_checkpoint
 from foveal.core.view.fold import EffectiveLog, effective_events, fold, needs_refold
@@ -95,10 +94,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Model,
-        policy: Policy,
-        caps: Caps,
-        counter: Counter,
+        settings: EngineSettings,
         *,
         log: Sequence[Event] = (),
         state: EngineState | None = None,
@@ -106,9 +102,10 @@ class Engine:
     ) -> None:
         """Without `state`, `log` is the whole log; with it, the events that the state needs and all newer ones.
         With an empty `view`, `apply` takes the events of a stored log one after the other."""
+        model, policy, caps, counter = settings
         self.model: Model = model
         """The model, with the limits learned from its provider."""
-        self.policy = policy
+        self.policy: Policy = policy
         self.caps: Caps = caps
         self.log: list[Event] = list(log)
         """The events in memory."""

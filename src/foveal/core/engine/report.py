@@ -4,10 +4,8 @@
 2. The number that triggers a reduction is the number that is shown. Every percentage is of the window, also those
    of thresholds.
 3. The report says whether its numbers are measured (calibrated by what the provider reported) or estimated.
-
-The question and the notices of mode `confirm`, as text for the user.
-
-The texts name methods in backquotes, such as `compact()`; an application replaces them by its commands.
+4. The question and the notices of mode `confirm` name methods in backquotes, such as `compact()`; an application
+   replaces them by its commands.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ _COUNTER_NAMES: Final = ("name", "exact", "count", "count_all")
 
 
 class EngineSettings(NamedTuple):
-    """The first four arguments of `Engine`."""
+    """What an `Engine` is made of, beside its log."""
 
     model: Model
     policy: Policy

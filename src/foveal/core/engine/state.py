@@ -1,9 +1,8 @@
 """State of an engine without its events: the content of a checkpoint.
 
-What the log says about past calls: how many, when, and whether their prefix is lost.
-
-A policy may know of past calls only what is folded here, so a repeated `fit`, a reopened session and a fork decide
-as the first `fit` did.
+`PastCalls` has what the log says about past calls: how many, when, and whether their prefix is lost. A policy may
+know of them only what is folded here, so a repeated `fit`, a reopened session and a fork decide as the
+first `fit` did.
 
 1. A call is an answer of the model. A request without an answer is not a call.
 2. A request was sent when its newest message was recorded, or, if its usage was reported, at that time.
@@ -12,10 +11,9 @@ as the first `fit` did.
 4. A turn is a user message, its answers and their results, at the size at which they joined the request. A later
    reduction does not change it: what a turn adds is what the next one will probably add.
 
-Whether the answer to the newest request still belongs to what is recorded.
-
-An answer is recorded after its request was sent. What is recorded in between (an undo, a pinned rule, other tools)
-stands in front of the answer, but was not in its request, so thinking in the answer may be bound to something else.
+`AwaitedAnswer` knows whether the answer to the newest request still belongs to what is recorded. An answer is
+recorded after its request was sent. What is recorded in between (an undo, a pinned rule, other tools) stands in
+front of the answer, but was not in its request, so thinking in the answer may be bound to something else.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ in the record, however old their texts are.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from msgspec.structs import replace
@@ -115,13 +116,12 @@ def _worthwhile(budget: Budget, moment: Moment, policy: Policy) -> float:
 def _plan(
     view: View, budget: Budget, moment: Moment, policy: Policy, *, reason: str, only_results: bool = False
 ) -> Plan | None:
-    """Return what to hide; None if the policy does not allow it, or if there is nothing to gain."""
+    """Return what to hide, only results or also steps; None if the policy does not allow it, or if there is nothing
+    to gain."""
     if not policy.compact or policy.mode != "auto" or moment.compacted:
         return None
-    goal = budget.hard * policy.target
-    planned = ladder.plan_cut(
-        view, budget, policy, goal=goal, said=moment.said, reason=reason, only_results=only_results
-    )
+    goal = inf if only_results else budget.hard * policy.target
+    planned = ladder.plan_cut(view, budget, policy, goal=goal, said=moment.said, reason=reason)
     if planned is None:
         return None
     # A cut for its price is written without a model: a model's summary would cost more than the cut saves.

@@ -9,7 +9,7 @@ nothing computes it again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from foveal.core.log.events import Call
@@ -50,30 +50,21 @@ def _parse_arguments(arguments: str) -> object:
         return None
 
 
-def placeholder(
-    text: str,
-    *,
-    what: str,
-    handle: str,
-    tokens: int,
-    room: int,
-    elsewhere: Set[str] = frozenset(),
-    lines: Sequence[str] = (),
-    counts: Mapping[str, int] | None = None,
-) -> str:
-    """Return the text that stands for `text`: a first line that is always there, then the `lines` to keep, then a
-    skeleton of at most `room` characters.
-
-    The skeleton does not repeat names in `elsewhere`, which the view shows anyway. `counts` are the name counts of
-    `text`, where the caller has them.
-    """
+def placeholder(text: str, *, what: str, handle: str, tokens: int, skeleton: Iterable[str] = ()) -> str:
+    """Return the text that stands for `text`: a first line that is always there, then the lines of a skeleton."""
     total = text.count("\n") + 1
     first = f"[foveal: masked {what}; {tokens:,} tokens, {total:,} lines; whole text: {handle}]"
-    known = set(elsewhere).union(*map(find_names, lines)) if lines else elsewhere
-    return "\n".join([first, *lines, *_skeleton(text, room, known, counts)])
+    return "\n".join([first, *skeleton])
 
 
-def _skeleton(text: str, room: int, elsewhere: Set[str], counts: Mapping[str, int] | None) -> Iterator[str]:
+def skeleton(
+    text: str, room: int, *, elsewhere: Set[str] = frozenset(), counts: Mapping[str, int] | None = None
+) -> Iterator[str]:
+    """Yield what a placeholder keeps of `text` in `room` characters.
+
+    It does not repeat names in `elsewhere`, which the view shows anyway. `counts` are the name counts of `text`,
+    where the caller has them.
+    """
     status = exit_status(text)
     if status is not None and room >= _EXIT_STATUS_CHARS:
         yield f"exit status {status}"
@@ -164,9 +155,7 @@ def shortened_arguments(call: Call, *, handle: str, chars: int) -> str:
     return json.dumps({key: short(value) for key, value in values.items()}, ensure_ascii=False)
 
 
-def arguments_placeholder(
-    call: Call, *, handle: str, tokens: int, room: int, elsewhere: Set[str] = frozenset()
-) -> str:
+def arguments_placeholder(call: Call, *, handle: str, tokens: int) -> str:
     """Return the arguments of an old call with their long values masked: still JSON, still the same keys."""
     values = _parse_arguments(call.arguments)
     if not isinstance(values, dict):
@@ -178,8 +167,5 @@ def arguments_placeholder(
         if len(text) <= _MAX_WHOLE_VALUE_CHARS and len(text) < longest:
             shown[key] = value
         else:
-            part = max(0, room * len(text) // max(1, len(call.arguments)))
-            shown[key] = placeholder(
-                text, what=key, handle=handle, tokens=tokens, room=part, elsewhere=elsewhere
-            )
+            shown[key] = placeholder(text, what=key, handle=handle, tokens=tokens)
     return json.dumps(shown, ensure_ascii=False)

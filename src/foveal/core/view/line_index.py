@@ -1,4 +1,4 @@
-"""Line index: which messages of a view show a line as it was said.
+"""Line index: which messages of a view show a line as it was said, and which results refer to it.
 
 The view tells the index which messages it shows. A text is read once, when it is first needed; a message that
 leaves the view costs nothing until the entries of such messages are half of all.
@@ -7,11 +7,10 @@ The index holds every fourth line or so (`indexed_lines`). It serves to find run
 suffices, and the index takes a fraction of the memory of the texts. Which lines it holds depends on their text
 only: every process finds the same.
 
-References in view: which results refer to lines of which other messages.
-
-A clip can show lines of a result as a reference to another message (`foveal.core.reduction.repeated_lines`). It is
-valid while that message is shown as it was when the clip was made. The view reports every change here, so a
-reference that is no longer valid is known at once, without a search.
+`References` has the results that refer to lines of other messages. A clip can show lines of a result as a reference
+to another message (`foveal.core.reduction.repeated_lines`). It is valid while that message is shown as it was when
+the clip was made. The view reports every change here, so a reference that is no longer valid is known at once,
+without a search.
 """
 
 from __future__ import annotations

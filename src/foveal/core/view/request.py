@@ -4,7 +4,7 @@
    result is a copy, so a caller cannot change what is cached.
 2. `Fitted` holds a request as facts, independent of the dialect, with its size and what was reduced.
 
-Request writer: the requests of one conversation, each written from the one before.
+`RequestWriter` writes the requests of one conversation, each from the one before:
 
 1. Only the steps that have changed since the last request are rendered and joined.
 2. The caller gets copies, so it cannot change what is cached. A copy that the caller has left as it was is given

@@ -458,7 +458,6 @@ class Step:
         event_seq: int | None = None,
         message_count: int = 1,
         covers: Ranges = (),
-        pin_seq: int = -1,
     ) -> None:
         self.seq: int = seq
         """The place of the step in the order of the view."""
@@ -467,7 +466,7 @@ class Step:
         self.slots: list[Slot] = []
         self.passed_slots: list[Slot] = []
         """For a passed step: its calls, which no reduction may see."""
-        self.pin_seq: int = pin_seq
+        self.pin_seq: int = -1
         """The event that pinned it; -1 when none did."""
         self.covers: Ranges = covers
         """For a summary: the ranges of seq that it stands for."""

@@ -478,7 +478,9 @@ class View:
             found[0].pin(seq)
         if fact.text:
             rule = Instructed(content=f"Pinned rule: {fact.text}", source="pinned")
-            self.add_permanent(Step(seq, "pinned", rule, pin_seq=seq))
+            step = Step(seq, "pinned", rule)
+            step.pin(seq)
+            self.add_permanent(step)
 
     def _supersede(self, seq: int, fact: Superseded) -> None:
         self.superseded[fact.target] = fact.by

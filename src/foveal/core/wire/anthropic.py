@@ -1,15 +1,12 @@
 """The Anthropic Messages dialect: reading and writing messages.
 
-Writes facts as Anthropic messages.
-
 `write` gives the messages of one fact; `join` makes a legal list of them: roles alternate, the user speaks first
 unless a compaction block does, tool results come first in their message, and the call ids of a message differ.
 System messages among the others stay as they were given, in their places.
 
-Reads Anthropic messages into facts.
-
-Tool results are blocks of a user message, which becomes one `ToolReturned` per result and one `UserSaid` for the
-other blocks. Legal messages that are read, written and joined are unchanged, with these exceptions:
+`read` gives the facts of messages. Tool results are blocks of a user message, which becomes one `ToolReturned` per
+result and one `UserSaid` for the other blocks. Legal messages that are read, written and joined are unchanged, with
+these exceptions:
 
 1. neighbouring messages of the same role become one message;
 2. tool results come first in a message;

@@ -1,25 +1,17 @@
 """The Bedrock Converse dialect: reading and writing messages.
 
-Writes facts as Bedrock Converse messages.
-
 `write` gives the messages of one fact; `join` makes a legal list of them: roles alternate, the user speaks first,
 tool results come first in their message, the call ids of a message differ, and so do the names of all documents.
 A list ends with the assistant only if the facts do: some models continue an answer, the others refuse it.
 
-Images and documents of other dialects are written as `bytes`, as boto3 takes them.
-
-Bytes inside Bedrock blocks, as JSON can store them.
-
 boto3 takes and returns `bytes` for images, documents and redacted reasoning; the JSON of the HTTP API has Base64
 text there. The log keeps which of the two a value was: `bytes` become an object with one field, `BYTES_MARK`, and
-come back as `bytes`; a text stays a text.
+come back as `bytes`; a text stays a text. Images and documents of other dialects are written as `bytes`.
 
-Reads Bedrock Converse messages into facts.
-
-A block has one field, which names its kind. Tool results are blocks of a user message, which becomes one
-`ToolReturned` per result and one `UserSaid` for the other blocks. A `cachePoint` is not a part of the content: the
-result or message before it keeps it as an extra field, with its place, so that moving it does not count as an edit.
-Legal messages that are read, written and joined are unchanged, with these exceptions:
+`read` gives the facts of messages. A block has one field, which names its kind. Tool results are blocks of a user
+message, which becomes one `ToolReturned` per result and one `UserSaid` for the other blocks. A `cachePoint` is not
+a part of the content: the result or message before it keeps it as an extra field, with its place, so that moving it
+does not count as an edit. Legal messages that are read, written and joined are unchanged, with these exceptions:
 
 1. neighbouring messages of the same role become one message;
 2. tool results come first in a message;

@@ -13,10 +13,8 @@ So a view leaves out all thinking from before the last change in front of any of
 Bedrock checks Claude's `reasoningText` in the same way; OpenRouter does not check. Gemini binds no thinking to what
 comes before it: there, a call needs its own `thoughtSignature` (`gemini.write`), whatever was reduced before it.
 
-A stand-in for a provider's check of bound thinking.
-
-A provider that binds thinking knows, from the signature of a block, what came before it when it was produced. The
-stand-in remembers that instead:
+`ThinkingCheck` is a stand-in for the provider's check. A provider that binds thinking knows, from the signature of
+a block, what came before it when it was produced. The stand-in remembers that instead:
 
     check = ThinkingCheck()
     faults = check.faults("anthropic", messages, system=system, tools=tools)       # [] if the provider accepts it

@@ -4,11 +4,9 @@
 2. A value that Foveal does not interpret is kept as JSON bytes (`Raw`).
 3. A malformed field raises `BadField` with its path; `read_at` adds the index of the message.
 
-Replaces lone surrogates, which UTF-8 cannot hold, in what is read from a caller.
-
-No provider accepts a lone surrogate, and most clients cannot encode it. So `Wire.read` and `encode_json`, through
-which messages, system texts and tools pass, replace it by U+FFFD; two halves that form a pair become its character.
-Facts that an application appends itself are stored as they are.
+UTF-8 cannot hold lone surrogates: no provider accepts one, and most clients cannot encode it. So `Wire.read` and
+`encode_json`, through which messages, system texts and tools pass, replace it by U+FFFD; two halves that form a
+pair become its character. Facts that an application appends itself are stored as they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The Gemini dialect: reading and writing contents.
 
-Writes facts as Gemini contents.
-
 `write` gives the content of one fact; `join` makes a legal list of them: roles alternate, the user speaks first,
 function responses come first in their content, and each has the name and the id of its call.
 
@@ -11,11 +9,9 @@ function responses come first in their content, and each has the name and the id
    `SKIPPED_SIGNATURE` in its place.
 2. A list that ends with the model stays so, because only the caller knows what the user says next.
 
-Reads Gemini contents into facts.
-
-Function responses are parts of a user content, which becomes one `ToolReturned` per response and one `UserSaid` for
-the other parts. Field names may be in camelCase, as in REST, or in snake_case, as google-genai dumps them. Legal
-contents that are read, written and joined are unchanged, with these exceptions:
+`read` gives the facts of contents. Function responses are parts of a user content, which becomes one `ToolReturned`
+per response and one `UserSaid` for the other parts. Field names may be in camelCase, as in REST, or in snake_case,
+as google-genai dumps them. Legal contents that are read, written and joined are unchanged, with these exceptions:
 
 1. neighbouring contents of the same role become one content;
 2. function responses come first in a content;

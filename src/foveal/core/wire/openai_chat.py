@@ -1,12 +1,8 @@
 """The OpenAI chat completions dialect: reading and writing messages.
 
-Writes facts as messages of OpenAI chat completions.
-
-Reads messages of OpenAI chat completions: one message gives one fact.
-
-Every message has content. Only the model's may be null, as providers themselves return it, or be missing beside
-other fields, such as calls or a refusal. A legal message that is read and written back is unchanged, with these
-exceptions:
+One message gives one fact, and one fact at most one message. Every message has content. Only the model's may be
+null, as providers themselves return it, or be missing beside other fields, such as calls or a refusal. A legal
+message that is read and written back is unchanged, with these exceptions:
 
 1. the model's null or missing content becomes null (with calls) or "" (without);
 2. an empty list becomes "";

@@ -1,14 +1,9 @@
 """The OpenAI Responses dialect: reading and writing items.
 
-Writes facts as items of OpenAI Responses.
-
-Each variety of call has its own type of item, and so has its result.
-
-Reads items of OpenAI Responses into facts.
-
-A run of the model's items (reasoning, assistant messages, calls, actions of server tools) gives one fact, so
-reasoning is never separated from the item that it belongs to; every other item gives one fact. Legal items that are
-read and written back are unchanged, with these exceptions:
+Each variety of call has its own type of item, and so has its result. A run of the model's items (reasoning,
+assistant messages, calls, actions of server tools) gives one fact, so reasoning is never separated from the item
+that it belongs to; every other item gives one fact. Legal items that are read and written back are unchanged, with
+these exceptions:
 
 1. reasoning that no item follows is not sent again, because the provider refuses it;
 2. an empty text beside calls is left out;

@@ -1,4 +1,4 @@
-"""Recognises provider errors that say a request was too large.
+"""Recognises provider errors: a request that was too large, or state that the provider refuses.
 
 The error may have any shape: an exception, the body of a reply, a dict or a string. The rules, in order:
 
@@ -14,7 +14,7 @@ only if the exception has neither a status nor a cause; otherwise it is unrelate
 handled. Timeouts, lost connections and cancellations are never an overflow. Parts of the request that an error
 quotes are not read. `foveal.core.engine.overflow` decides what follows from an overflow.
 
-Recognises provider errors about state that only the provider understands.
+State that only the provider understands may be refused:
 
 1. Thinking that is bound to another conversation (`bound_thinking`).
 2. Encrypted content, of reasoning or of a compaction item, that the provider cannot decrypt: another account,

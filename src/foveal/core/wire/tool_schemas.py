@@ -2,7 +2,7 @@
 
 The neutral form is `{"name", "description", "parameters"}`; the agent's own tools have it.
 
-Tools that a model gets in the middle of a conversation: the forms that providers have for it.
+Providers have these forms for tools that a model gets in the middle of a conversation:
 
 1. Anthropic takes `tool_reference` blocks in a result. `tools` declares the tool with `defer_loading`.
 2. OpenAI's Responses API takes an item `additional_tools` with the schemas.

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.ledger.call_reader import read_call
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.settings import recorded_reserve, recorded_window
+from foveal.core.engine.settings import EngineSettings, recorded_reserve, recorded_window
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
@@ -269,7 +269,7 @@ class TimelineBuilder:
         found = model(name or "unknown", window=self._window)
         counter = self._given_counter or counter_for(found.name, "auto")
         view, caps = View(MessageTokens(counter, self._counts)), Caps(reserve=self._reserve)
-        self._engine: Engine = Engine(found, PRESETS["off"], caps, counter, view=view)
+        self._engine: Engine = Engine(EngineSettings(found, PRESETS["off"], caps, counter), view=view)
         self._tracker: ViewTracker = ViewTracker(self._engine.log, self._engine.view)
 
     def _choose_model(self, fact: AnyFact) -> None:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -60,6 +60,16 @@ MAX_WINDOW_CHARS: Final = 200_000
 MAX_INDENTED_CHARS: Final = 1_000_000
 """Longest JSON that is indented; a longer one stays on one line."""
 _KEY: Final = re.compile(r"([enm])(\d{1,15})(?:\.(\d{1,6}))?")
+
+
+class TextWindow(NamedTuple):
+    """The part of a text that the caller asks for."""
+
+    start: int = 0
+    max_chars: int = MAX_WINDOW_CHARS
+
+
+FIRST_WINDOW: Final = TextWindow()
 
 
 class TextPiece(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,16 +122,16 @@ def view_at(log: Sequence[Event], at: int) -> View:
 # ── Whole texts ───────────────────────────────────────────────────────────────────────────────────
 
 
-def whole_text(event: Event, *, start: int = 0, max_chars: int = MAX_WINDOW_CHARS) -> InspectedText:
+def whole_text(event: Event, window: TextWindow = FIRST_WINDOW) -> InspectedText:
     """Return the whole text of an event, as the log has it."""
-    pieces, chars, truncated = _window(_fact_pieces(event.fact), start, max_chars)
+    pieces, chars, truncated = _in_window(_fact_pieces(event.fact), window)
     return InspectedText(
         key=event.handle,
         kind=kind(event.fact),
         role=_role(event.fact),
         parts=pieces,
         chars=chars,
-        start=start,
+        start=window.start,
         truncated=truncated,
     )
 
@@ -193,11 +203,10 @@ def _role(fact: AnyFact) -> str:
             return ""
 
 
-def _window(
-    pieces: Iterable[TextPiece], start: int, max_chars: int
-) -> tuple[tuple[TextPiece, ...], int, bool]:
+def _in_window(pieces: Iterable[TextPiece], window: TextWindow) -> tuple[tuple[TextPiece, ...], int, bool]:
     """Return the pieces inside a window, the characters of all pieces, and whether text follows the window."""
-    start, end, chars = max(0, start), max(0, start) + max(0, max_chars), 0
+    start, chars = max(0, window.start), 0
+    end = start + max(0, window.max_chars)
     shown: list[TextPiece] = []
     for piece in pieces:
         first, chars = chars, chars + len(piece.text)
@@ -216,8 +225,7 @@ def shown_text(
     *,
     at: int,
     view: View | None = None,
-    start: int = 0,
-    max_chars: int = MAX_WINDOW_CHARS,
+    window: TextWindow = FIRST_WINDOW,
     redact: Callable[[AnyFact], AnyFact] | None = None,
 ) -> InspectedText:
     """Return a message as the request after event `at` shows it; without parts if it does not.
@@ -230,8 +238,8 @@ def shown_text(
     if fact is not None and redact is not None:
         fact = redact(fact)
     pieces = () if fact is None else _fact_pieces(fact)
-    shown, chars, truncated = _window(pieces, start, max_chars)
-    return msgspec.structs.replace(text, parts=shown, chars=chars, start=start, truncated=truncated)
+    shown, chars, truncated = _in_window(pieces, window)
+    return msgspec.structs.replace(text, parts=shown, chars=chars, start=window.start, truncated=truncated)
 
 
 def _shown(log: Sequence[Event], at: int, view: View, key: str) -> tuple[InspectedText, AnyFact | None]:

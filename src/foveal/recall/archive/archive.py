@@ -7,10 +7,9 @@
    A look at the bytes of the files shows which to index first. With a lasting index, a task indexes the rest.
 5. What a model passes wrongly raises `RecallProblem` with advice.
 
-Which sessions are indexed first for a search, and the task that indexes the rest.
-
-A look at the bytes of sessions takes about a fiftieth of the time of indexing them. It finds words by their
-letters, so a text that differs from the query only in accents is found once it is indexed.
+`RawScan` finds which sessions to index first, and `BackgroundIndexing` indexes the rest. A look at the bytes takes
+about a fiftieth of the time of indexing them. It finds words by their letters, so a text that differs from the
+query only in accents is found once it is indexed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The list of past sessions of several sources: their order, names and changes, and what could not be read.
 
-Which past sessions a call is about: by text, folder and date.
-
-A query has parts, all of which a session must contain: a word, in any of its forms; an identifier such as
-`db-zh-7`, exactly as it is written; or a phrase in double quotes. Upper and lower case are the same.
+`SessionFilter` says which sessions a call is about: by text, folder and date. A query has parts, all of which a
+session must contain: a word, in any of its forms; an identifier such as `db-zh-7`, exactly as it is written; or a
+phrase in double quotes. Upper and lower case are the same.
 """
 
 from __future__ import annotations

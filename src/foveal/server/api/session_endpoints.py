@@ -45,6 +45,7 @@ from foveal.server.api.schemas import (
     SupersedeBody,
     UndoBody,
 )
+from foveal.server.inbox import SessionSetup
 from foveal.server.runtime import Runtime
 from foveal.sessions.log_reader import fold_view, read_slices
 from foveal.web.http_errors import HttpError
@@ -116,8 +117,7 @@ async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
     try:
         session = await call.tenant.create(
             given.id or "",
-            model=given.model,
-            agent=given.agent,
+            SessionSetup(given.model, given.agent),
             title=given.title,
             system=given.system,
             continue_from=given.continue_from or "",

@@ -1,8 +1,7 @@
 """The copy as a whole: tokens, the sessions of each tenant, then the other tables.
 
 Rows of the tables that are already in the target are compared before the first session is copied, which takes long.
-
-A PostgreSQL database as the source or target of a copy.
+`DatabasePlace` is a PostgreSQL database as the source or target.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@
 2. A transaction of a tenant sees only the tenant's rows: row-level security enforces it.
 3. PostgreSQL's `text` has no NUL, so a text that contains one is stored with escapes.
 
-The server's tables in PostgreSQL, and the migrations that create them.
-
-The names are those of the SQLite tables, so that one SQL text serves both. A transaction of a tenant sees only its
-own rows; the tables of the chat gateways belong to no tenant and are seen by transactions of the service only.
+Migrations create the tables. Their names are those of the SQLite tables, so that one SQL text serves both. A
+transaction of a tenant sees only its own rows; the tables of the chat gateways belong to no tenant and are seen by
+transactions of the service only.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@
 2. Only the file's owner can read it. A file that Foveal did not create is refused and left unchanged.
 3. Write transactions run one after the other, so a lock in a transaction is held from its beginning.
 
-The server's tables in SQLite.
-
-Some names predate the words of the code and stay for existing files: `rooms` holds the model and the agent of
-each session, `errands` the jobs, and a column `face` the chat platform.
+Some names of tables predate the words of the code and stay for existing files: `rooms` holds the model and the
+agent of each session, `errands` the jobs, and a column `face` the chat platform.
 """
 
 from __future__ import annotations

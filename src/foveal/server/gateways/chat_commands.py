@@ -18,6 +18,7 @@ from foveal.server.gateways import outgoing as channel
 from foveal.server.gateways import texts
 from foveal.server.gateways.outgoing import ChannelMessage, MessageComposer, Replies, text_reply
 from foveal.server.gateways.reduction_notes import is_unreported
+from foveal.server.inbox import SessionSetup
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform
 from foveal.server.tenants import Tenant
@@ -170,9 +171,10 @@ class ChatCommands:
         self._composer.reset_warning(session)
         if carry:
             title, carried = (await live.info()).title, cast(Carry, carry)
-            await self._tenant.create(new, agent=agent, title=title, continue_from=session, carry=carried)
+            setup = SessionSetup(agent=agent)
+            await self._tenant.create(new, setup, title=title, continue_from=session, carry=carried)
         elif agent:
-            await self._tenant.create(new, agent=agent)
+            await self._tenant.create(new, SessionSetup(agent=agent))
         return texts.new_session(carry=carry, agent=agent)
 
     async def _stop(self, place: ChatPlace) -> str:

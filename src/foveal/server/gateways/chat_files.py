@@ -4,10 +4,9 @@
 2. A file that the model does not get keeps its place in the message, with the reason.
 3. Texts of files are cut to a share of the window: the latest message is never reduced.
 
-Which models read images and PDF files, by their names.
-
-The bundled table does not list it. A model of no known family counts as one that reads text only: a provider
-refuses a request with an image that its model cannot read, and the image stays in the conversation.
+The bundled table of models does not list which of them read images and PDF files, so their names decide. A model of
+no known family counts as one that reads text only: a provider refuses a request with an image that its model cannot
+read, and the image stays in the conversation.
 """
 
 from __future__ import annotations

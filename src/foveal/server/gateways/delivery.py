@@ -80,7 +80,8 @@ class Delivery(Generic[PartT]):
         """Answers that were not delivered within two days."""
         self.last_error: tuple[float, str] = (0.0, "")
         """When and why the newest attempt failed that did; without secrets."""
-        self._chats = chats
+        self.chats: ChatSessions = chats
+        """The chats to whose messages it delivers answers."""
         self._sender = sender
         self._may_retry = may_retry
         self._sleep = sleep
@@ -124,9 +125,9 @@ class Delivery(Generic[PartT]):
         """Start the delivery of every undelivered answer, and look for further ones from time to time."""
         try:
             if not self._has_read:
-                self._count_given_up(await self._chats.give_up_expired())
+                self._count_given_up(await self.chats.give_up_expired())
             min_age_s = MIN_ORPHAN_AGE_S if self._has_read else 0.0
-            undelivered = await self._chats.undelivered(min_age_s=min_age_s)
+            undelivered = await self.chats.undelivered(min_age_s=min_age_s)
             self._has_read = True
         except Exception as problem:  # noqa: BLE001  (the answers stay undelivered)
             LOG.warning("the undelivered answers could not be read: %s", type(problem).__name__)
@@ -172,7 +173,7 @@ class Delivery(Generic[PartT]):
         try:
             async with aclosing(answer.replies):
                 while (reply := await self._next(answer.replies, message.place)) is not None:
-                    position.ready_at = position.ready_at or self._chats.now()
+                    position.ready_at = position.ready_at or self.chats.now()
                     if not position.is_first.is_set():
                         queue.retry.set()  # the user writes, so the first answer may arrive now
                     await position.is_first.wait()
@@ -209,7 +210,7 @@ class Delivery(Generic[PartT]):
                 if queue.failures == 0:
                     LOG.warning("an answer could not be delivered and is kept: %s", problem)
             queue.failures += 1
-            if self._chats.is_expired(message):
+            if self.chats.is_expired(message):
                 self._count_given_up(1)
                 return
             if self._closing.is_set() or not self._may_retry():
@@ -240,7 +241,7 @@ class Delivery(Generic[PartT]):
             try:
                 return await sender.send(part)
             except Undelivered as problem:
-                self.last_error = self._chats.now(), str(problem)
+                self.last_error = self.chats.now(), str(problem)
                 if pause is None:
                     raise
             await self._sleep(pause)
@@ -248,7 +249,7 @@ class Delivery(Generic[PartT]):
 
     async def _record(self, message: ChatMessage, part: OutgoingPart[PartT]) -> None:
         try:
-            await self._chats.record_parts(message, part.number + 1)
+            await self.chats.record_parts(message, part.number + 1)
         except FovealError as problem:  # after a restart this part is sent again
             LOG.warning("a delivered part was not recorded: %s", type(problem).__name__)
 

@@ -4,11 +4,10 @@ A block is a leaf of the document: a paragraph, a heading, a code block, a table
 contain blocks, are properties of the blocks inside them. A table is drawn in monospaced text, and the addresses of
 its links follow below it.
 
-Reads the inline Markdown of a block as text and marks.
-
-`plain_inline` returns what a reader sees, for chat apps that take formatting beside the text. `source_inline`
-returns the source without the delimiters of its marks, for chat apps that take Markdown: escapes stay in it.
-Neither loses the address of a link: an address that cannot be a link is written after the text.
+The inline Markdown of a block is text and marks. `plain_inline` returns what a reader sees, for chat apps that take
+formatting beside the text. `source_inline` returns the source without the delimiters of its marks, for chat apps
+that take Markdown: escapes stay in it. Neither loses the address of a link: an address that cannot be a link is
+written after the text.
 """
 
 from __future__ import annotations

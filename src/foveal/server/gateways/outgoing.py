@@ -1,7 +1,4 @@
-"""Messages from a bot to a chat: text, footer and buttons.
-
-Sending of one part of a message: the interface that each gateway implements.
-"""
+"""Messages from a bot to a chat: text, footer and buttons, and the interface that sends their parts."""
 
 from __future__ import annotations
 

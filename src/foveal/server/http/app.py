@@ -4,7 +4,7 @@ Middleware from the outside in: `RequestLogMiddleware` (id, log, metrics), `Shut
 flight), `Guard` (authentication and limits). Errors that handlers raise are answered in the format of their
 path.
 
-`GET /healthz`: whether the server can store messages, what waits for an answer, and how the bots are.
+`GET /healthz` says whether the server can store messages, what waits for an answer, and how the bots are:
 
 1. The response comes within a second, whatever is locked: checks run in the background, each with a time limit.
 2. A degraded server has a part that cannot be used; `problems` says which, without names of tenants. The code is
@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from foveal.errors import FovealError, StoreError
 from foveal.server import Service, api
@@ -149,11 +149,10 @@ def app(
     shutdown: ShutdownState | None = None,
     gateways: Callable[[], Sequence[GatewayHealth]] = tuple,
     pages: Pages | None = None,
-    page_routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """Return the application for a service; pass `shutdown` to be able to end its requests.
 
-    `gateways` returns how the chat bots are. `page_routes` are the routes of `pages`.
+    `gateways` returns how the chat bots are.
     """
     runtime, shutdown = service.runtime, shutdown or ShutdownState()
     metrics, tracing = PrometheusMetrics(), Tracing.create()
@@ -168,7 +167,7 @@ def app(
             *proxy.routes(service, upstreams),
             *api.routes(service, worker),
             *_server_routes(service, shutdown, metrics, gateways),
-            *page_routes,
+            *(pages.routes() if pages else ()),
         ],
         middleware=[
             Middleware(RequestLogMiddleware, metrics=metrics, tracing=tracing),

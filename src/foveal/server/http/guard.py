@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foveal.config import Config
@@ -110,6 +111,10 @@ class Pages(Protocol):
 
     def token_of(self, headers: Headers) -> str:
         """Return the token with which the browser has logged in; "" if it has not."""
+        ...
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the routes of the pages, with their full paths."""
         ...
 
 

@@ -4,7 +4,7 @@
 2. So an error is logged as its type and the code locations that it passed, without its message.
 3. Lines of other libraries are logged in the same way, because their messages may contain anything.
 
-Outermost middleware: gives every request an id, a response, a log line and metrics.
+`RequestLogMiddleware`, the outermost one, gives every request an id, a response, a log line and metrics.
 """
 
 from __future__ import annotations

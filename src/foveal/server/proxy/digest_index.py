@@ -11,7 +11,7 @@ The digest of a provider's summary (`transport.digests.summary_digest`) has a ro
 The column `words` holds the digest of an instruction's text in `heads`, and a value of the side state in `beside`.
 The rows are a cache of what the stores hold: without them a conversation is not recognised and a new one begins.
 
-Retention of proxied sessions: erases those that were not used for a number of days.
+`ProxyRetention` erases sessions that were not used for a number of days:
 
 1. A session is erased only under its lock, after a second look at when it was last used. So none is erased while a
    request is recorded, and none that a request has just continued.

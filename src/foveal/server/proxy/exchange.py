@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -41,8 +41,15 @@ session is rewound and the message is appended as the answer."""
 MAX_USAGE_RATIO: Final = 8
 """A reported prompt this many times larger than expected is not trusted."""
 
-AddToIndex = Callable[[ProxiedConversation, list[IndexedMessage]], None]
-LockSession = Callable[[str], AbstractAsyncContextManager[None]]
+
+class ExchangeServices(NamedTuple):
+    """What all exchanges of a tenant use."""
+
+    lock: Callable[[str], AbstractAsyncContextManager[None]]
+    """Locks a session."""
+    check: RequestCheck
+    add_to_index: Callable[[ProxiedConversation, list[IndexedMessage]], None]
+    on_end: Callable[[Exchange], None]
 
 
 class Exchange:
@@ -51,11 +58,7 @@ class Exchange:
         conversation: ProxiedConversation,
         request: ClientRequest,
         fitted: Fitted,
-        *,
-        lock: LockSession,
-        check: RequestCheck,
-        add_to_index: AddToIndex,
-        on_end: Callable[[Exchange], None],
+        services: ExchangeServices,
     ) -> None:
         self.conversation = conversation
         self.request = request
@@ -66,7 +69,7 @@ class Exchange:
         self.recorded: asyncio.Event = asyncio.Event()
         """Set when the reply is recorded or never will be."""
         self.body: bytes = b""
-        self._lock, self._check, self._add_to_index, self._on_end = lock, check, add_to_index, on_end
+        self._services = services
         self._previous_messages = conversation.last_sent_messages
         self._last_message = conversation.last_message
         self._set_body(fitted)
@@ -91,7 +94,7 @@ class Exchange:
         self._encode()
         if self._messages is not None:
             thinking = self.conversation.thinking_check if fitted.binds_thinking else None
-            self._check.reduced_request(self.session_id, self.request, self._messages, thinking)
+            self._services.check.reduced_request(self.session_id, self.request, self._messages, thinking)
 
     def _encode(self) -> None:
         is_checked = self._binds_thinking and self._messages is not None
@@ -122,7 +125,7 @@ class Exchange:
     async def retry_smaller(self, error: object) -> bool:
         """Return True if upstream's error means that the request was too large and `body` is now a smaller one."""
         session, before = self.conversation.session, self.body
-        async with self._lock(self.session_id):
+        async with self._services.lock(self.session_id):
             try:
                 if await self._has_changed() or not await self._is_too_large(error):
                     return False
@@ -144,7 +147,7 @@ class Exchange:
         self.mark_ending()
         try:
             if reply is not None:
-                async with self._lock(self.session_id):
+                async with self._services.lock(self.session_id):
                     await self._record(reply)
         finally:
             self.end()
@@ -158,7 +161,7 @@ class Exchange:
         self.conversation.end_exchange(self)
         if not self.recorded.is_set():
             self.recorded.set()
-            self._on_end(self)
+            self._services.on_end(self)
 
     async def _record(self, reply: UpstreamReply) -> None:
         conversation, session = self.conversation, self.conversation.session
@@ -190,7 +193,7 @@ class Exchange:
         )
         digest = extend_digests(last, reply.messages, self.request.dialect)[-1]
         message = conversation.add_recorded(digest, events[-1].seq, reply.facts)
-        self._add_to_index(conversation, [message])
+        self._services.add_to_index(conversation, [message])
 
     async def _has_changed(self) -> bool:
         """Return whether another request changed the session, or the session was erased."""
@@ -206,7 +209,7 @@ class Exchange:
         try:
             fact = read_usage(usage) if isinstance(usage, dict) else None
         except BadSetting as problem:
-            self._check.usage_not_understood(session.id, self.request.dialect, str(problem.value))
+            self._services.check.usage_not_understood(session.id, self.request.dialect, str(problem.value))
             return
         if fact is not None and fact.prompt <= MAX_USAGE_RATIO * max(self.tokens, 1_000):
             await session.observe(usage)

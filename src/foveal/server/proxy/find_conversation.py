@@ -29,7 +29,7 @@ from foveal.server.proxy.conversation import (
     instruction_versions_until,
 )
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession, ProxyRetention
-from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.exchange import Exchange, ExchangeServices
 from foveal.server.proxy.request_check import RequestCheck
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
 from foveal.server.recently_used import RecentlyUsed
@@ -186,6 +186,9 @@ class TenantConversations:
         self._last_digests = LastDigests()
         self._pending = PendingIndex(tenant.name, index, partial(runtime.store_failed, tenant.name))
         self._check = RequestCheck(tenant.name, runtime.emit)
+        self._exchange_services = ExchangeServices(
+            self._lock, self._check, self._add_to_index, self._exchange_ended
+        )
 
     async def start_exchange(
         self, request: ClientRequest, model: Model, send: SendUpstream, *, session_id: str = ""
@@ -426,15 +429,7 @@ class TenantConversations:
         except BaseException:
             self._pending.schedule_write(conversation.id)
             raise
-        exchange = Exchange(
-            conversation,
-            request,
-            fitted,
-            lock=self._lock,
-            check=self._check,
-            add_to_index=self._add_to_index,
-            on_end=self._exchange_ended,
-        )
+        exchange = Exchange(conversation, request, fitted, self._exchange_services)
         self._exchanges[exchange.request_digest] = exchange
         return exchange
 

@@ -6,11 +6,9 @@
    `MAX_SECONDS_AFTER_DISCONNECT` seconds; with `on_disconnect = "pause"` a stream is given up instead.
 4. A response above `MAX_RECORDED_REPLY_BYTES` is forwarded and not recorded.
 
-Relay of an upstream's stream: most chunks are forwarded in the callback that receives them.
-
-aiohttp wakes the reading task for every chunk, which takes several times as long as forwarding the chunk. While a
-task waits in `StreamRelay.next_chunk`, the body hands each chunk to a function instead, and only a chunk that the
-function does not take wakes the task.
+`StreamRelay` forwards most chunks in the callback that receives them. aiohttp wakes the reading task for every
+chunk, which takes several times as long as forwarding the chunk. While a task waits in `StreamRelay.next_chunk`,
+the body hands each chunk to a function instead, and only a chunk that the function does not take wakes the task.
 """
 
 from __future__ import annotations

@@ -3,16 +3,14 @@
 1. A process has one `PostgresPool` per database, used by one event loop.
 2. All state belongs to a transaction: the tenant, the timeouts and the durability are set with `SET LOCAL`, and no
    statement is prepared. So a pooler such as PgBouncer may stand between, in transaction mode too.
-3. `transaction` takes a connection and begins; `run` sends fixed statements, BEGIN and COMMIT in one round trip.
-   A connection that breaks at BEGIN is replaced: BEGIN is the check of a pooled connection.
+3. `transaction` takes a connection and begins; `run` sends fixed statements, BEGIN and COMMIT in one round trip. A
+   connection that breaks at BEGIN is replaced: BEGIN is the check of a pooled connection.
 4. No wait for the server is endless: a connection on which no reply arrives in time is cut.
 5. A call waits up to `MAX_POOL_WAIT_S` for a database that is away. Once that has failed, further calls fail at
    once until the database is reached again.
 6. Errors of psycopg become `StoreError`s that say what to do; they never contain the password.
-
-Any text as a value of PostgreSQL, which allows no NUL and only short keys.
-
-Ordinary text is stored as it is, so that it can be read in `psql`.
+7. PostgreSQL allows no NUL and only short keys: `to_text` and `to_key` write any text. Ordinary text is stored as
+   it is, so that it can be read in `psql`.
 """
 
 from __future__ import annotations

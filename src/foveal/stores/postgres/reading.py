@@ -1,9 +1,8 @@
 """Reading the events of a session, page by page, with their large texts.
 
 A page is one transaction. If the session is erased between two of them, the events are read again, so that no
-reader sees a part of a session erased and a part not.
-
-Work that takes longer than an event loop may wait, in threads.
+reader sees a part of a session erased and a part not. Work that takes longer than an event loop may
+wait runs in threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Slash commands that go back: /rewind, /undo, /retry, and /diff for what the agent changed in files.
-
-Changes of a file as a coloured diff.
-"""
+"""Slash commands that go back: /rewind, /undo, /retry, and /diff, a coloured diff of files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Streamed Markdown: finished blocks for printing, and a preview of the unfinished one.
-
-Draws Markdown for a terminal, with rich.
+"""Markdown in a terminal, drawn with rich: finished blocks of a stream, and a preview of the unfinished one.
 
 No text of the model can control the terminal or hide: each piece goes through `foveal.core.wire.safe_print` before
 it is parsed as Markdown, and again after entities were resolved.

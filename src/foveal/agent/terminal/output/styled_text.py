@@ -1,9 +1,9 @@
-"""Styled text: rows of spans with named styles, and their output.
+"""Styled text: rows of spans with named styles, their output, and the theme of the terminal.
 
 Rows are data; `plain_text` and `ansi_text` turn them into text without and with colours. Every span goes through
 `foveal.core.wire.safe_print`, so the text is safe to print.
 
-Themes: the colours and characters that the terminal can show.
+A `Theme` has the colours and characters that the terminal can show:
 
 1. `FOVEAL_THEME` is `dark`, `light` or `plain`. Otherwise the background is read from `COLORFGBG`, which some
    terminals set; if it is not known, the colours are legible on black and on white.

@@ -1,4 +1,4 @@
-"""Shares a ledger's room among its sections.
+"""The sections of a ledger: how they share its room, their headings and quotes.
 
 1. Items that must not be lost come first (`needed`), section by section. A section uses at most its share of the
    room for them; when all sections have had theirs, what is left goes to those that need more.
@@ -9,7 +9,7 @@
 4. A section ends with a line that says what it leaves out.
 5. The composed text is counted at the end; if it exceeds the room, the items taken last are removed again.
 
-Headings of a ledger, and quotes that cannot pass for a line of it.
+Quotes cannot pass for a line of the ledger:
 
 1. Headings and lines that count what is left out begin at the margin; items follow `- `.
 2. Words of the user follow `  > `, words of the agent `  ~ `, and tool output `  | `: each source has its own mark.

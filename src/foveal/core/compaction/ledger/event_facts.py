@@ -1,4 +1,4 @@
-"""What a ledger reads in the text of one event.
+"""What a ledger reads in the text of one event or tool call.
 
 1. `read_facts` returns what the sections about requests, files, commands and plans need. It is small: references to
    calls, paths, and short descriptions of changes.
@@ -7,13 +7,11 @@
 3. `describe_change` tells in a few words what an edit changed, from the arguments of its call: the first line that
    differs, the first definition of a file that was written, an inline command's expression. The words are the
    agent's own; they are quoted and bounded.
+4. A `ToolAction` is a call with its result. Only the two ends of a result are read, where exit statuses, counts of
+   tests and error messages stand.
 
 All are pure functions of the event. Their work is linear in its text up to a limit. What they return is kept for
 every event and contains no cycles, so the garbage collector is told not to walk it (`gc=False`).
-
-A tool call with its result, and how it ended.
-
-Only the two ends of a result are read, where exit statuses, counts of tests and error messages stand.
 """
 
 from __future__ import annotations

@@ -36,7 +36,6 @@ from foveal.core.policies.ladder.drop import (
 from foveal.core.policies.ladder.mask import (
     MIN_MASKED_UNITS,
     mask_media,
-    mask_result,
     mask_results,
     maskable_results,
 )
@@ -59,7 +58,6 @@ __all__ = [
     "last_resort_steps",
     "limit_messages",
     "mask_media",
-    "mask_result",
     "mask_results",
     "maskable_results",
     "name_late_results",

@@ -16,20 +16,21 @@ becomes one event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 from foveal.core.compaction.kept_messages import is_harness_step
 from foveal.core.compaction.plan import (
     MIN_SUMMARY_UNITS,
     Plan,
+    Saving,
     is_removable,
     kept_steps,
     plan_record,
     safe_cut,
+    saved_units,
 )
-from foveal.core.log.events import Mask
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.compact import summary_terms
 from foveal.core.policies.ladder.mask import (
@@ -58,14 +59,6 @@ HIDDEN_SHARE: Final = 0.15
 what the cut saves."""
 
 
-class _Saving(NamedTuple):
-    """A mask, the place of the step that it changes, and the units that it saves."""
-
-    place: int
-    mask: Mask
-    saved: int
-
-
 class _HiddenResults:
     """Old results behind their placeholders, each of which is written when it is asked for."""
 
@@ -84,14 +77,14 @@ class _HiddenResults:
         self.max_saved: int = sum(result.units(view.meter) for result in results if result is not None)
         """More units than all placeholders save."""
 
-    def savings(self, gone: Set[int] = frozenset()) -> Iterator[_Saving]:
+    def savings(self, gone: Set[int] = frozenset()) -> Iterator[Saving]:
         """Yield what hides the results of all steps but those with the `id()`s in `gone`, oldest first."""
         for place, slot in self._slots:
             if (
                 id(slot.step) not in gone
                 and (made := hide_result(self._view, slot, self._policy)) is not None
             ):
-                yield _Saving(place, *made)
+                yield Saving(place, *made)
 
     def saved_in(self, step: Step) -> int:
         """Return the units that the placeholders of one step save."""
@@ -101,22 +94,15 @@ class _HiddenResults:
     @cached_property
     def saved(self) -> int:
         """The units that all placeholders save."""
-        return _units_of(self.savings())
+        return saved_units(self.savings())
 
 
 def plan_cut(
-    view: View,
-    budget: Budget,
-    policy: Policy,
-    *,
-    goal: float,
-    said: int,
-    reason: str,
-    only_results: bool = False,
+    view: View, budget: Budget, policy: Policy, *, goal: float, said: int, reason: str
 ) -> Plan | None:
     """Return what to hide so that all messages take `goal` units, or as little as possible; None when there is
-    nothing to gain. With `only_results`, calls, texts and steps stay whatever the goal is. `said` are the units of
-    all that was said so far."""
+    nothing to gain. With the goal `inf`, calls, texts and steps stay. `said` are the units of all that was said so
+    far."""
     terms = summary_terms(policy)
     kept = {id(step) for step in kept_steps(view, budget, terms)}
     results = _HiddenResults(view, policy, _old_results(view, budget, policy), kept)
@@ -136,33 +122,25 @@ def plan_cut(
         least = units - results.max_saved + _record_room(budget, policy, hidden=before)
         return least > enough or units - results.saved + room_with(before) > enough
 
-    savings: list[_Saving] = []
+    savings: list[Saving] = []
     removed: list[Step] = []
     hidden = before
-    if not only_results and is_above(view.units - recorded):
+    if is_above(view.units - recorded):
         newest = _newest_index(view, policy)
         savings += _long_arguments(view, newest)
         # A record of nothing but shortened texts would stand for no message.
-        if is_above(view.units - recorded - _units_of(savings)) or not (results.saved or view.summaries):
+        if is_above(view.units - recorded - saved_units(savings)) or not (results.saved or view.summaries):
             savings += _long_texts(view, newest, kept)
             most = goal + recorded - _record_room(budget, policy, hidden=before + view.units)
             end = safe_cut(view, newest, kept)
             removed = _oldest(view, kept, results, savings, most=most, end=end)
-            hidden += _units_of(savings) + sum(map(view.units_of, removed))
+            hidden += saved_units(savings) + sum(map(view.units_of, removed))
     room = room_with(hidden)
     gone = {id(step) for step in removed}
     savings = [saving for saving in savings if id(view.steps[saving.place]) not in gone]
     savings = [*results.savings(gone), *savings]
     removed += [step for step in view.summaries if not step.is_pinned]
-    return plan_record(
-        view,
-        terms,
-        removed=removed,
-        masks=[saving.mask for saving in savings],
-        saved=_units_of(savings),
-        room=room,
-        reason=reason,
-    )
+    return plan_record(view, terms, removed=removed, savings=savings, room=room, reason=reason)
 
 
 def _record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
@@ -193,10 +171,6 @@ def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int)
     return max(0, view.units - saved - recorded - lost + room - before), lost
 
 
-def _units_of(savings: Iterable[_Saving]) -> int:
-    return sum(saving.saved for saving in savings)
-
-
 def _old_results(view: View, budget: Budget, policy: Policy) -> list[Slot]:
     """Return the results to hide, oldest first: all but the newest, which take at most their share of the room."""
     first_kept = view.result_count - policy.keep_last
@@ -224,7 +198,7 @@ def _newest_index(view: View, policy: Policy) -> int:
     return max(0, len(view.steps) - 1)
 
 
-def _long_arguments(view: View, end: int) -> Iterator[_Saving]:
+def _long_arguments(view: View, end: int) -> Iterator[Saving]:
     """Yield what shortens the arguments of calls in the steps before `end`."""
     for index, step in enumerate(view.steps[:end]):
         if step.is_pinned or step.has_open_call:
@@ -236,10 +210,10 @@ def _long_arguments(view: View, end: int) -> Iterator[_Saving]:
             if slot.argument_units(view.meter) > MIN_LONG_UNITS:
                 made = shorten_arguments(view, slot, MIN_LONG_UNITS)
                 if made is not None:
-                    yield _Saving(index, *made)
+                    yield Saving(index, *made)
 
 
-def _long_texts(view: View, end: int, kept: set[int]) -> Iterator[_Saving]:
+def _long_texts(view: View, end: int, kept: set[int]) -> Iterator[Saving]:
     """Yield what shortens texts beside calls, and texts of the harness in the user role, in the steps before `end`.
 
     An answer without calls goes whole or not at all: in a chat, answers are all there is to summarise."""
@@ -247,14 +221,14 @@ def _long_texts(view: View, end: int, kept: set[int]) -> Iterator[_Saving]:
         is_text = bool(step.slots) or (step.kind == "user" and is_harness_step(step))
         if is_text and is_removable(step, kept) and not step.has_open_call:
             for mask, units in shorten_text(view, step, MIN_LONG_UNITS):
-                yield _Saving(index, mask, units)
+                yield Saving(index, mask, units)
 
 
 def _oldest(
     view: View,
     kept: set[int],
     results: _HiddenResults,
-    savings: Sequence[_Saving],
+    savings: Sequence[Saving],
     *,
     most: float,
     end: int,

@@ -6,7 +6,7 @@ Of images, audio and files, the oldest above their budget are masked, and those 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
 from foveal.core.log.events import Mask, Masked, Media, Text, handle, parts, text_of
@@ -19,6 +19,7 @@ from foveal.core.reduction.placeholder import (
     short_placeholder,
     shortened,
     shortened_arguments,
+    skeleton,
 )
 from foveal.core.reduction.repeated_lines import CHARS_PER_UNIT
 from foveal.core.view.steps import Slot, Step
@@ -88,7 +89,7 @@ def mask_results(
     for slot in chosen:
         if excess <= 0:
             break
-        made = mask_result(view, slot, policy, elsewhere)
+        made = _masked_result(view, slot, policy, elsewhere)
         if made is not None:
             masks.append(made[0])
             excess -= made[1]
@@ -101,12 +102,10 @@ def _names_shown(view: View, hidden: Set[int]) -> set[str]:
     return set[str]().union(*(shown.names() for shown in messages if id(shown) not in hidden))
 
 
-def mask_result(
-    view: View, slot: Slot, policy: Policy, elsewhere: Set[str], lines: Sequence[str] = ()
-) -> tuple[Mask, int] | None:
+def _masked_result(view: View, slot: Slot, policy: Policy, elsewhere: Set[str]) -> tuple[Mask, int] | None:
     """Return the mask of one result and the units that it saves; None when they are too few.
 
-    `elsewhere` are the names that stay visible without the result, `lines` those of its lines that the mask keeps.
+    `elsewhere` are the names that stay visible without the result.
     """
     result = slot.result
     assert result is not None
@@ -115,15 +114,14 @@ def mask_result(
         return None
 
     def write() -> str:
+        text = text_of(result.fact.content)
+        counts = None if result.overlays else result.name_counts()
         return placeholder(
-            text_of(result.fact.content),
+            text,
             what=f"result of {slot.call.name} {call_subject(slot.call)}".rstrip(),
             handle=handle(result.seq),
             tokens=view.meter.message(result.seq, result.fact),
-            room=_skeleton_chars(units, policy),
-            elsewhere=elsewhere,
-            lines=lines,
-            counts=None if result.overlays else result.name_counts(),
+            skeleton=skeleton(text, _skeleton_chars(units, policy), elsewhere=elsewhere, counts=counts),
         )
 
     made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
@@ -188,17 +186,15 @@ def mask_largest_arguments(view: View) -> Masked | None:
         if step.has_open_call or step.is_pinned:
             continue
         for slot in step.slots:
-            made = _masked_arguments(view, slot, room=0) if slot.has_whole_arguments else None
+            made = _masked_arguments(view, slot) if slot.has_whole_arguments else None
             if made is not None and (best is None or made[1] > best[1]):
                 best = made
     return Masked(masks=(best[0],), reason="budget", rule="squeeze") if best else None
 
 
-def _masked_arguments(
-    view: View, slot: Slot, *, room: int, elsewhere: Set[str] = frozenset()
-) -> tuple[Mask, int] | None:
+def _masked_arguments(view: View, slot: Slot) -> tuple[Mask, int] | None:
     seq, units = slot.step.seq, slot.argument_units(view.meter)
-    text = arguments_placeholder(slot.call, handle=handle(seq), tokens=units, room=room, elsewhere=elsewhere)
+    text = arguments_placeholder(slot.call, handle=handle(seq), tokens=units)
     saved = units - view.meter.counter.count(text)
     return (Mask(target=seq, text=text, part=slot.place), saved) if saved >= MIN_SAVED_UNITS else None
 

@@ -4,7 +4,7 @@
 2. The messages and commands of a channel are accepted in the order of their arrival (`PlaceIntake`). Messages are
    answered in that order. Commands do not wait for answers: `/stop` must not wait for the one that it stops.
 
-Discord messages as the bot receives them: text, author, quotes and files.
+`discord_piece` reads a message of Discord: its text, author, quotes and files.
 
 1. In a direct message every message is for the bot. In a channel it is a message that mentions the bot (or the role
    that Discord made for it), replies to it, or is one of its commands. Messages of other bots, of webhooks and of
@@ -30,7 +30,7 @@ from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways import texts
 from foveal.server.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.server.gateways.chat_files import FileUnavailable
-from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
+from foveal.server.gateways.chat_sessions import PendingAnswer
 from foveal.server.gateways.delivery import Delivery
 from foveal.server.gateways.discord.send import ButtonItem, DiscordSender, InteractionSender
 from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
@@ -187,7 +187,6 @@ class DiscordBot(discord.Client):
 
     def __init__(
         self,
-        chats: ChatSessions,
         delivery: Delivery[str],
         sender: DiscordSender,
         *,
@@ -204,7 +203,7 @@ class DiscordBot(discord.Client):
             max_messages=None,
             connector=connector,
         )
-        self._chats = chats
+        self._chats = delivery.chats
         self._delivery = delivery
         self._sender = sender
         self._on_connected = on_connected
@@ -213,7 +212,7 @@ class DiscordBot(discord.Client):
         self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
         self._interactions: dict[str, asyncio.Task[PartSender[str]]] = {}
         """For the key of each command that Discord's menu has sent, what sends its reply."""
-        self._intake = PlaceIntake(self._handle_message, chats.join_keys)
+        self._intake = PlaceIntake(self._handle_message, self._chats.join_keys)
         self._registering: asyncio.Task[None] | None = None
         self._tree = app_commands.CommandTree(self)
 

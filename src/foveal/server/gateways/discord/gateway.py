@@ -160,7 +160,6 @@ class DiscordGateway:
 
     async def _connect(self) -> None:
         bot = DiscordBot(
-            self._chats,
             self._delivery,
             self._sender,
             connector=CustomUrlConnector(self._base) if self._base else None,

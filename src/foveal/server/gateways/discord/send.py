@@ -5,7 +5,7 @@
 3. A refusal of the place (an archived thread, missing permissions) raises `PlaceClosed`. A message that Discord
    refuses for its content is replaced by a sentence. Any other failure raises `Undelivered`.
 
-Splits a message into parts that Discord accepts: at most 2,000 characters of Markdown.
+`discord_parts` splits a message into parts that Discord accepts, of at most 2,000 characters of Markdown:
 
 1. A message that fits and has no table is sent as it was written.
 2. Otherwise each part is valid Markdown by itself: what a cut interrupts (bold, a link, code, a quote) is closed at

@@ -7,7 +7,7 @@
 4. The token is never logged. It is part of every URL, so the libraries are kept from logging URLs, and every error
    text goes through `BotApiClient.error_text`.
 
-Splits a message into parts that Telegram accepts.
+`telegram_parts` splits a message into parts that Telegram accepts:
 
 1. A part has at most 4,096 UTF-16 units and 100 entities. Bold and italics are left out before any other entity;
    a part that needs more than 100 others is divided.
