@@ -19,7 +19,8 @@ import pytest
 
 from foveal.agent.events import TextStreamed
 from foveal.cli.__main__ import main
-from foveal.cli.serve import banner_lines, download_local_model
+from foveal.cli.banner import banner_lines
+from foveal.cli.serve import download_local_model
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import FovealError, ProviderError, StoreUnusable

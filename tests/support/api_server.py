@@ -20,7 +20,7 @@ import httpx
 import uvicorn
 
 from foveal import config
-from foveal.cli.serve import served_inspector
+from foveal.cli.served_inspector import served_inspector
 from foveal.core.log import Dialect
 from foveal.core.models.model import model
 from foveal.core.view import Fitted

@@ -335,7 +335,7 @@ def _is_local(provider: Provider) -> bool:
 def _summary_provider() -> Provider | None:
     """Return the provider that writes summaries; None if none is configured, or its model must be downloaded."""
     from foveal.config import load  # these take as long to load as the whole inspector
-    from foveal.config.load import provider_from_config
+    from foveal.config.configured_provider import provider_from_config
 
     with suppress(FovealError):
         config = load(project=False)  # a project's file must not choose where a session's text is sent

@@ -80,7 +80,7 @@ async def _serve(args: Namespace) -> None:
                 )
             await _serve_stdio(archive)
         else:
-            from foveal.mcp_server.recall_server import serve_http
+            from foveal.mcp_server.http import serve_http
 
             await serve_http(archive, args.http)
     finally:

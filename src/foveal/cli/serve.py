@@ -5,8 +5,6 @@
 2. SIGTERM or SIGINT begins the shutdown, which `foveal.server.http.shutdown` describes.
 3. Imports are inside the functions: the command line loads this module for every command, also without the packages
    of `foveal[server]`.
-4. The inspector shows the sessions of all tenants (`ServedSessions`). Its actions go through the service's own live
-   sessions, as those of the API do: a running turn and the inspector never write at the same time.
 """
 
 from __future__ import annotations
@@ -17,29 +15,9 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from foveal import __version__
-from foveal.cli.token_command import shell_command
-from foveal.core.log.events import Dialect
-from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError, ProviderError
-from foveal.inspector.app import Inspector, LoginRules
-from foveal.inspector.browser_logins import BrowserLogins
-from foveal.inspector.sessions.actions import action_result
-from foveal.inspector.sessions.collection import SessionCollection
-from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction, SessionSource
-from foveal.providers.selection import SERVICES
-from foveal.recall.archive import ArchiveSource, StoreSource
-from foveal.server import Service, Tenant
-from foveal.server.auth_tokens import AuthTokens
-from foveal.server.jobs.schedule import format_time
-from foveal.server.jobs.schedule_store import ScheduleStore
-from foveal.server.proxy.routes import Upstreams
-from foveal.server.recently_used import RecentlyUsed
-from foveal.web.http_headers import is_loopback
 
 if TYPE_CHECKING:
     import argparse
@@ -52,201 +30,6 @@ if TYPE_CHECKING:
     from foveal.server.gateways.gateway import RunningBot
     from foveal.server.http.shutdown import ShutdownState, StopSignal
     from foveal.server.proxy.routes import Upstreams
-
-MAX_OPEN_TENANTS: Final = 64
-"""Tenants whose lists of sessions stay in memory after their last use."""
-_HINT: Final = "Log in with a token of this server; foveal token create makes one."
-
-
-class LiveActor:
-    """A `SessionActor` for one tenant."""
-
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
-
-    def refusal(self, source: ArchiveSource) -> str:
-        return ""
-
-    async def writers(self) -> tuple[OfferedWriter, ...]:
-        return ()  # the agent's own model writes
-
-    async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
-        live = await self._tenant.session(session)
-        return await action_result(live.session, action, await live.perform(action))
-
-
-class _OpenTenant(NamedTuple):
-    tenant: Tenant
-    """Held, because a tenant that is used nowhere closes its store."""
-    sessions: SessionSource
-
-
-class ServedSessions:
-    """The sessions of all tenants of a service."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._open: RecentlyUsed[str, _OpenTenant] = RecentlyUsed(MAX_OPEN_TENANTS)
-
-    def of(self, name: str) -> SessionSource:
-        """Return the sessions of a tenant."""
-        found = self._open.get(name)
-        if found is None:
-            tenant = self._service.tenant(name)
-            window = self._service.runtime.config.get("window")
-            found = _OpenTenant(
-                tenant,
-                SessionCollection(
-                    [StoreSource(tenant.store, f"tenant {name}")],
-                    actor=LiveActor(tenant),
-                    settings={} if window is None else {"window": window},
-                ),
-            )
-        self._open.add(name, found)
-        return found.sessions
-
-
-def served_inspector(service: Service) -> Inspector:
-    """Return the inspector of a server, which asks for the server's own tokens."""
-    tokens = AuthTokens(service.runtime.database)
-
-    async def check(token: str) -> bool:
-        return await tokens.authenticate(token) is not None
-
-    return Inspector(ServedSessions(service).of, BrowserLogins(check), LoginRules(_HINT, has_form=True))
-
-
-WILDCARD_HOSTS: Final = ("0.0.0.0", "::", "")
-"""Values of `server.host` that mean every address of this machine."""
-_EXAMPLE_CLIENT_KEY: Final = ((b"authorization", b"Bearer a-client's-own-key"),)
-"""Headers of a client that sends a provider's key."""
-
-
-def print_line(text: str) -> None:
-    """Print to standard error, with control characters escaped."""
-    print(visible(text), file=sys.stderr, flush=True)
-
-
-async def banner_lines(service: Service, url: str, *, upstreams: Upstreams, chats: str) -> list[str]:
-    """Return the lines of the message; `chats` describes the bots."""
-    runtime = service.runtime
-    host = runtime.config.get("server.host")
-    everywhere = ", and on every other address of this machine" if host in WILDCARD_HOSTS else ""
-    lines = [
-        f"foveal {__version__} listening on {url}{everywhere}",
-        f"  model     {_model_text(service)}",
-        f'  drop-in   OpenAI(base_url="{url}/v1") → {await _upstream(service, upstreams, "openai")}',
-        f'            Anthropic(base_url="{url}") → {await _upstream(service, upstreams, "anthropic")}',
-        f"  tokens    {await _tokens_text(service)}",
-        f"  {_storage_text(service)}",
-        f"  chats     {chats}",
-        f"  inspector {url}/inspect/; API: /openapi.json; health: /healthz; metrics: /metrics",
-    ]
-    if not is_loopback(host):
-        names = ", ".join(runtime.config.get("server.hosts")) or "none"
-        lines.insert(5, f"  hosts     localhost, the addresses of this machine, and server.hosts ({names})")
-    if runtime.config.schedules:
-        lines.insert(-1, f"  schedules {await _schedules_text(service)}")
-    return lines
-
-
-def _model_text(service: Service) -> str:
-    try:
-        provider = service.runtime.provider("")
-    except FovealError as problem:
-        return f"none: only the drop-in endpoints work; set --model provider/model ({problem})"
-    return f"{provider.name}, {provider.model.window:,} tokens"
-
-
-async def _upstream(service: Service, upstreams: Upstreams, api: Literal["openai", "anthropic"]) -> str:
-    """Return the host that drop-in requests go to, without credentials of its URL."""
-    dialect: Dialect = "anthropic" if api == "anthropic" else "openai_chat"
-    target = await upstreams.target(dialect, _EXAMPLE_CLIENT_KEY)
-    host = urlsplit(target.url).netloc.rpartition("@")[2]
-    known = SERVICES[api]
-    has_key = any(service.runtime.environment.get(name) for name in known.key_variables)
-    if has_key or host != urlsplit(known.url).netloc:
-        return host
-    local = upstreams.local_model_name() if api == "openai" else ""
-    return f"{host}, with the client's own key{local and f'; without one, {local}'}"
-
-
-async def _tokens_text(service: Service) -> str:
-    found = await AuthTokens(service.runtime.database).list()
-    valid = [token for token in found if token.revoked is None]
-    if not found:
-        create = shell_command("token create", explicit_folder(service))
-        return f"none: every program on this machine has access; {create} creates the first"
-    tenants = {token.tenant for token in valid}
-    return (
-        f"{len(valid)} for {len(tenants)} tenant{'s' if len(tenants) != 1 else ''}; every request needs one"
-    )
-
-
-async def _schedules_text(service: Service) -> str:
-    """Describe the configured schedules; the time of the next one shows a mistake in a cron field."""
-    configured = service.runtime.config.schedules
-    store = ScheduleStore(service.runtime.database)
-    states = [
-        state
-        for tenant in {schedule.tenant for schedule in configured}
-        for state in await store.list(tenant)
-        if state.schedule.source == "config"
-    ]
-    text = f"{len(configured)} in the configuration"
-    if states:
-        first = min(states, key=lambda state: state.next_due)
-        text += f"; next: {first.schedule.name} at {format_time(first.next_due)}"
-    return text
-
-
-def explicit_folder(service: Service) -> Path | None:
-    """Return the folder if it was set by a flag, so other commands need `--folder` too; otherwise None."""
-    from_flag = service.runtime.config.source("server.folder").kind == "flag"
-    return service.runtime.storage.folder if from_flag else None
-
-
-def _storage_text(service: Service) -> str:
-    storage = service.runtime.storage
-    return (
-        f"database  {storage.place}" if storage.folder is None else f"folder    {_short_path(storage.folder)}"
-    )
-
-
-def _short_path(path: Path) -> str:
-    try:
-        return f"~/{path.relative_to(Path.home())}"
-    except ValueError:
-        return str(path)
-
-
-# ── Download of the local model ──────────────────────────────────────────────────────────────────────────
-
-
-class ModelDownloadPrinter:
-    """Prints the progress of the download, one line per `step` percent."""
-
-    def __init__(self, step: float = 10.0) -> None:
-        self._step = step
-        self._next = 0.0
-        self._stage = ""
-
-    def __call__(self, progress: Any) -> None:
-        if progress.stage != self._stage:
-            self._stage, self._next = progress.stage, 0.0
-        if progress.stage == "fetching" and progress.percent >= self._next:
-            self._next = progress.percent - progress.percent % self._step + self._step
-            print_line(f"  {progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB")
-
-
-def model_to_download(service: Service) -> Any:
-    """Return the local model if sessions of this server use it and it is not on the disk yet; otherwise None."""
-    try:
-        provider: Any = service.runtime.provider("")
-    except FovealError:
-        return None
-    return provider if getattr(provider, "is_downloaded", True) is False else None
-
 
 # ── Warm-up ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -333,6 +116,7 @@ def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
 async def _serve(args: argparse.Namespace) -> int:
     from asyncio import get_running_loop
 
+    from foveal.cli.banner import banner_lines, print_line
     from foveal.config import load
     from foveal.server import Service
     from foveal.server.http import json_logs
@@ -430,6 +214,7 @@ async def _check_before_serving(service: Service) -> None:
 
     This is also the first read of the database.
     """
+    from foveal.cli.banner import explicit_folder
     from foveal.cli.token_command import shell_command
     from foveal.server.auth_tokens import AuthTokens
     from foveal.web.http_headers import is_loopback
@@ -446,6 +231,7 @@ async def _check_before_serving(service: Service) -> None:
 
 async def download_local_model(service: Service, stop: StopSignal) -> bool:
     """Download the local model if sessions use it; return False if a stop signal came before the end."""
+    from foveal.cli.banner import ModelDownloadPrinter, model_to_download, print_line
     from foveal.server.http.shutdown import finishes_before
 
     service.runtime.report_downloads_to(ModelDownloadPrinter())
@@ -474,6 +260,7 @@ async def _running_components(
     service: Service, listener: socket, shutdown: ShutdownState, *, deletes_webhook: bool
 ) -> AsyncIterator[RunningComponents]:
     """Start all components in the order of their dependencies, and stop them in the reverse order."""
+    from foveal.cli.served_inspector import served_inspector
     from foveal.server.http.app import app
     from foveal.server.jobs import JobWorker
     from foveal.server.proxy.routes import Upstreams
@@ -554,6 +341,7 @@ async def _start_bots(service: Service, stack: AsyncExitStack, *, deletes_webhoo
 
 async def _bots_text(service: Service, bots: Sequence[RunningBot]) -> str:
     """Describe the state of each chat app for the startup message."""
+    from foveal.cli.banner import explicit_folder
     from foveal.cli.token_command import shell_command
     from foveal.server.gateways.gateway import connection_states
 

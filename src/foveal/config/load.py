@@ -1,19 +1,18 @@
-"""Loads a configuration from its sources, with its provider and the items of its project."""
+"""Loading of a configuration from files, environment and flags."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from foveal.config.config import POLICY_FIELDS, Config
-from foveal.config.instructions.files import InstructionFiles
 from foveal.config.instructions.rules import ROOT_MARKERS
 from foveal.config.keys import dotted_name, find_key
-from foveal.config.project import ITEM_STATE_WORDS, EveryItem, ItemAnswer, ItemTrust, Trust, find_root
+from foveal.config.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, find_root
 from foveal.config.project_items import config_items, split_values
 from foveal.config.sources import (
     CONFIG_FILE_NAME,
@@ -26,8 +25,6 @@ from foveal.config.sources import (
     read_flags,
 )
 from foveal.errors import BadSetting
-from foveal.ports import Provider
-from foveal.providers.selection import provider_factory
 from foveal.user_paths import config_folder
 
 _ROOT_MARKERS_PATH = ("instructions", "root_markers")
@@ -158,36 +155,3 @@ def _add_source(config: Config, problem: BadSetting) -> BadConfig:
     )
     source: ValueSource = config.source(name)
     return bad_value(source, tuple(name.split(".")), problem.value, problem.allowed)
-
-
-def provider_from_config(
-    config: Config, name: str | None, *, environment: Mapping[str, str], progress: Callable[[Any], None]
-) -> Provider:
-    """Return the provider of a model, by default of the configured model, as `provider` does."""
-    variables = dict(environment)
-    if base_url := config.get("base_url"):
-        variables["OPENAI_BASE_URL"] = base_url
-    found: Provider = provider_factory(variables)(
-        name or config.model or None,
-        environment=variables,
-        # A configured window belongs to the configured model only.
-        window=config.get("window") if not name else None,
-        progress=progress,
-    )
-    return found
-
-
-def project_items(
-    cwd: Path | str = ".", *, flags: Mapping[str, Any] | None = None, trust: ItemTrust | None = None
-) -> tuple[ItemAnswer, ...]:
-    """Return the MCP servers, settings and instruction files of a project, and which of them the user allows.
-
-    These are the items that would be used if the user allowed all of them: settings of the project can add names of
-    instruction files, or ignore folders. Raises `BadConfig`."""
-    config = load(cwd, flags=flags, trust=EveryItem())
-    files = InstructionFiles(cwd, rules=config.rules, trust=EveryItem())
-    answers = trust or Trust()
-    return tuple(
-        ItemAnswer(item, answers.state(config.root, item))
-        for item, _ in (*config.project_items, *files.items())
-    )

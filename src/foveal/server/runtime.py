@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from foveal.config import Config
-from foveal.config.load import provider_from_config
+from foveal.config.configured_provider import provider_from_config
 from foveal.core.log.events import AnyFact, Dialect, Event
 from foveal.core.models.model import Model, model
 from foveal.core.redaction import redact_fact, scrub

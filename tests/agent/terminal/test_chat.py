@@ -16,7 +16,8 @@ from foveal.agent.terminal.commands import SLASH_COMMANDS, parse_command, with_s
 from foveal.agent.terminal.factory import system_text
 from foveal.agent.terminal.output.agent_event_rows import reduction_rows
 from foveal.agent.terminal.output.context_card import turn_usages
-from foveal.agent.terminal.output.streaming import MarkdownBlocks, MarkdownPainter
+from foveal.agent.terminal.output.markdown import MarkdownPainter
+from foveal.agent.terminal.output.streaming import MarkdownBlocks
 from foveal.agent.terminal.output.styled_text import (
     Span,
     Theme,
@@ -29,7 +30,7 @@ from foveal.agent.terminal.output.styled_text import (
     wrap_row,
 )
 from foveal.agent.terminal.user_input import Pastes
-from foveal.config.load import project_items
+from foveal.config.consent import project_items
 from foveal.config.project import items_hash
 from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, Used, UserSaid, text_of
 from foveal.core.log.events import UNREADABLE, ForeignSummary, raw

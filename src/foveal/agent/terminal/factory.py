@@ -20,8 +20,8 @@ from foveal.agent.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.tools import Tool
 from foveal.config import Config, McpServerSettings, load
+from foveal.config.configured_provider import provider_from_config
 from foveal.config.keys import denied_tools
-from foveal.config.load import provider_from_config
 from foveal.config.project import ItemTrust
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
