@@ -53,7 +53,8 @@ from foveal.recall.archive.stored_sessions import (
     make_store_folder,
     session_exists,
 )
-from foveal.sessions.log_reader import EXPORT_DIALECTS, SessionExport, find_effective, fold_view, read_slices
+from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 from foveal.stores import open_store
 from foveal.transcripts import TimedFact, Transcript
 

@@ -18,7 +18,6 @@ from foveal.core.compaction.ledger.pasted_text import is_harness_text, is_pasted
 from foveal.core.compaction.standing.rules import find_rules
 from foveal.core.compaction.standing.statements import find_sentences, split_sentences
 from foveal.core.log.events import Event, UserSaid, text_of
-from foveal.core.redaction import scrub
 from foveal.errors import NotRemembered
 from foveal.memory.facts import EntryKind
 
@@ -60,6 +59,10 @@ def plain_lines(text: str) -> str:
 
 def entry_text(text: str) -> str:
     """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`."""
+    from foveal.core.redaction import (
+        scrub,
+    )  # its patterns take a tenth of a second, also where nothing is learned
+
     line = " ".join(scrub(plain_lines(text)).split())
     if not any(one.isalnum() for one in line):
         raise NotRemembered("there is nothing to remember: give a statement in words")

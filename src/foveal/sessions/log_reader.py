@@ -6,27 +6,23 @@
    decides that; the texts are read in a second pass. Most logs have no event that decides about earlier ones:
    `fold_log` reads those only once.
 3. `fold_view` and `fold_log` return the view and the engine of a log, and hold no more of it than the view needs.
-4. `SessionExport` yields a stored session as the bytes of a file, for commands and slash commands.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence, Set
 from functools import partial
-from itertools import islice
 from typing import Final
 
-from foveal import transcripts
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.settings import EngineSettings
-from foveal.core.log.events import Dialect, Event, Opened, parts
+from foveal.core.log.events import Event, Opened, parts
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.checkpoint import needed_seqs
 from foveal.core.view.fold import EffectiveLog, always_refolds, effective_events, left_behind, without_text
 from foveal.core.view.view import View
-from foveal.ports import SessionInfo, Store
+from foveal.ports import Store
 from foveal.sessions.offload import offload, short_turns
 
 FIRST_SLICE_EVENTS: Final = 16
@@ -190,42 +186,3 @@ def _fold_slice(engine: Engine, events: Sequence[Event], effective: Set[int] | N
 def _prune(engine: Engine) -> None:
     """Keep only what the view needs in memory."""
     engine.keep_in_memory(needed_seqs(engine.view) | {engine.opened_seq})
-
-
-EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
-    "openai": "openai_chat",
-    "responses": "openai_responses",
-    "anthropic": "anthropic",
-    "gemini": "gemini",
-}
-"""Message formats by the names that commands use; the format `foveal` keeps every event."""
-
-
-class SessionExport:
-    """A session as a file that is written in parts: JSON Lines for `foveal`, else a JSON list of the dialect's
-    messages. Events that are stored during the export are not in it."""
-
-    def __init__(self, store: Store, info: SessionInfo, format: str) -> None:
-        self.size: str = ""
-        """What the file contains, in words; known after the last part."""
-        self._store, self._info, self._format = store, info, format
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the bytes of the file."""
-        if self._format != "foveal":
-            view = await fold_view(self._store, self._info.id, end=self._info.events)
-            messages = transcripts.write_view(view, EXPORT_DIALECTS[self._format])
-            for number, message in enumerate(messages):
-                text = json.dumps(message, indent=2).replace("\n", "\n  ")
-                yield f"{',' if number else '['}\n  {text}".encode()
-            yield b"\n]\n" if messages else b"[]\n"
-            self.size = _counted(len(messages), "message")
-            return
-        yield b"".join(transcripts.write_events((), self._info.id, self._info.title))
-        async for events in read_slices(self._store, self._info.id, end=self._info.events):
-            yield b"".join(islice(transcripts.write_events(events, self._info.id), 1, None))
-        self.size = _counted(self._info.events, "event")
-
-
-def _counted(count: int, unit: str) -> str:
-    return f"{count:,} {unit}{'s' * (count != 1)}"

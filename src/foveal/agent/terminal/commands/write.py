@@ -26,7 +26,7 @@ from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
 from foveal.errors import FovealError, UnknownHandle
-from foveal.sessions.log_reader import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
 from foveal.sessions.perform import compact_measured, perform
 
 INSTRUCTIONS_NAME: Final = "AGENTS.md"
