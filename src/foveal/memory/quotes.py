@@ -61,7 +61,7 @@ def entry_text(text: str) -> str:
     """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`."""
     from foveal.core.redaction import (
         scrub,
-    )  # its patterns take a tenth of a second, also where nothing is learned
+    )  # takes a tenth of a second
 
     line = " ".join(scrub(plain_lines(text)).split())
     if not any(one.isalnum() for one in line):
