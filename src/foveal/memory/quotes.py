@@ -59,9 +59,7 @@ def plain_lines(text: str) -> str:
 
 def entry_text(text: str) -> str:
     """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`."""
-    from foveal.core.redaction import (
-        scrub,
-    )  # takes a tenth of a second
+    from foveal.core.redaction import scrub  # takes a tenth of a second
 
     line = " ".join(scrub(plain_lines(text)).split())
     if not any(one.isalnum() for one in line):
