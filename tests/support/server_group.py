@@ -242,7 +242,7 @@ class ServerGroup:
         )
         assert count == 1
         face.write_text(text, "utf-8")
-        schema = source / "foveal" / "server" / "databases" / "postgres_schema.py"
+        schema = source / "foveal" / "server" / "databases" / "postgres_database.py"
         schema.write_text(schema.read_text("utf-8") + _LATER_MIGRATION, "utf-8")
         self._release = source
 
