@@ -224,10 +224,11 @@ def _short_path(path: Path) -> str:
 
 
 class ModelDownloadPrinter:
-    """Prints the progress of the download, one line per `step` percent."""
+    """Prints the progress of the download, one line per `STEP` percent."""
 
-    def __init__(self, step: float = 10.0) -> None:
-        self._step = step
+    STEP: Final = 10.0
+
+    def __init__(self) -> None:
         self._next = 0.0
         self._stage = ""
 
@@ -235,7 +236,7 @@ class ModelDownloadPrinter:
         if progress.stage != self._stage:
             self._stage, self._next = progress.stage, 0.0
         if progress.stage == "fetching" and progress.percent >= self._next:
-            self._next = progress.percent - progress.percent % self._step + self._step
+            self._next = progress.percent - progress.percent % self.STEP + self.STEP
             print_line(f"  {progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB")
 
 

@@ -12,23 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.compaction import (
-    MAX_DRAFT_REQUESTS,
     CompactionOutcome,
     Draft,
     DraftFailure,
     DraftRequest,
     Plan,
-    SummarySource,
-    SummaryWriter,
-    ledger_summary,
-    quote_transcript,
-    read_metrics,
     summary_dialogue,
 )
-from foveal.core.compaction.chunks import TranscriptSizer, newest_for_chunks, split_transcript
-from foveal.core.compaction.draft_requests import MIN_COUNTING_MARGIN
+from foveal.core.compaction.chunks import (
+    TranscriptSizer,
+    newest_for_chunks,
+    quote_transcript,
+    split_transcript,
+)
+from foveal.core.compaction.draft_requests import MAX_DRAFT_REQUESTS, MIN_COUNTING_MARGIN
+from foveal.core.compaction.health import read_metrics
 from foveal.core.compaction.ledger.allocation import REQUESTS_HEADING, SECTION_HEADINGS
-from foveal.core.compaction.summary import END_LINE, author_line
+from foveal.core.compaction.summariser_protocol import SummaryWriter
+from foveal.core.compaction.summary import END_LINE, SummarySource, author_line, ledger_summary
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -45,8 +46,7 @@ from foveal.core.log import (
     UserSaid,
     raw,
 )
-from foveal.core.models import Model
-from foveal.core.models.model import model
+from foveal.core.models.model import Model, model
 from foveal.core.tokens.counter import Counter, counter
 from support.effort import examples
 

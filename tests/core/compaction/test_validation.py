@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction import Draft, KnownNames, score_summary, summary_dialogue, validation
+from foveal.core.compaction import Draft, summary_dialogue, validation
+from foveal.core.compaction.known_names import KnownNames, score_summary
 from foveal.core.compaction.ledger.allocation import SECTION_HEADINGS
 from foveal.core.compaction.validation import (
     DraftRules,

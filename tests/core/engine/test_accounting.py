@@ -17,7 +17,7 @@ from foveal.core.models import Caps
 from foveal.core.models.cost import cost_text
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
-from foveal.core.wire import read_usage
+from foveal.core.wire.usage import read_usage
 from foveal.errors import UsageMissing
 from support.histories import ESTIMATE, context, encode_and_decode, events_of, plain_model, session, user
 

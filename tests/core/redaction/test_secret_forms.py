@@ -12,7 +12,8 @@ from bench.made_keys import MadeKey, made_forms, made_keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.redaction import StreamRedactor, find_secrets, scrub, scrub_json
+from foveal.core.redaction import StreamRedactor, find_secrets, scrub
+from foveal.core.redaction.redact import scrub_json
 from foveal.core.redaction.token_places import find_places
 from support.made_secrets import made
 
