@@ -22,7 +22,6 @@ from foveal.core.compaction import (
     Plan,
     Summariser,
     SummaryRequest,
-    summary_dialogue,
 )
 from foveal.core.compaction.health import read_metrics
 from foveal.core.compaction.summariser import DialogueRun, SummaryProgress, run_dialogue, summariser_chain
@@ -33,6 +32,7 @@ from foveal.core.compaction.summariser_protocol import (
     read_stream_chunk,
 )
 from foveal.core.compaction.summary import SummarySource
+from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.log import Compacted, Dialect, Event, ModelSaid, ToolReturned, UserSaid
 from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter

@@ -17,8 +17,8 @@ from foveal.core.compaction import (
     DraftFailure,
     DraftRequest,
     Plan,
-    summary_dialogue,
 )
+from foveal.core.compaction import summary_dialogue as prompts
 from foveal.core.compaction.chunks import (
     TranscriptSizer,
     newest_for_chunks,
@@ -30,6 +30,7 @@ from foveal.core.compaction.health import read_metrics
 from foveal.core.compaction.ledger.allocation import REQUESTS_HEADING, SECTION_HEADINGS
 from foveal.core.compaction.summariser_protocol import SummaryWriter
 from foveal.core.compaction.summary import END_LINE, SummarySource, author_line, ledger_summary
+from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -704,7 +705,7 @@ def test_a_prompt_of_the_user_replaces_the_task_and_its_sections() -> None:
 
 
 def test_missing_placeholders_of_a_users_prompt_are_added() -> None:
-    task = summary_dialogue.task_text("Just do it.", max_units=500, focus="tests")
+    task = prompts.task_text("Just do it.", max_units=500, focus="tests")
     assert task.startswith("Just do it.")
     assert "At most 300 words" in task
     assert "> tests" in task
@@ -712,16 +713,16 @@ def test_missing_placeholders_of_a_users_prompt_are_added() -> None:
 
 
 def test_the_default_prompt_asks_for_five_sections() -> None:
-    assert summary_dialogue.required_sections(summary_dialogue.resolve_task("")) == (
+    assert prompts.required_sections(prompts.resolve_task("")) == (
         "Goal",
         "Decisions",
         "State",
         "Next",
         "Dead ends",
     )
-    assert "{" not in summary_dialogue.cold_system("", max_units=100) + summary_dialogue.merge_system(
+    assert "{" not in prompts.cold_system("", max_units=100) + prompts.merge_system(
         "", max_units=100
-    ) + summary_dialogue.shared_message("", max_units=100)
+    ) + prompts.shared_message("", max_units=100)
 
 
 # ── The transcript ──
@@ -933,7 +934,7 @@ def test_whatever_a_draft_contains_the_summary_has_one_header_one_end_and_no_for
 
 
 def test_a_draft_that_repeats_the_prompt_twice_leaves_the_ledger() -> None:
-    task = summary_dialogue.prompt_parts()["task"]
+    task = prompts.prompt_parts()["task"]
     _, outcome = run(always(reply(f"<summary>\n{task}\n</summary>")))
     fact = compacted(outcome)
     assert (fact.by, fact.chunks) == ("ledger", ())
