@@ -28,8 +28,9 @@ from foveal.core.log import (
     unraw,
 )
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import View, advance, effective_events
+from foveal.core.view import advance, effective_events
 from foveal.core.view.fold import fold
+from foveal.core.view.view import View
 from support.effort import examples
 from support.histories import (
     CHECKS,

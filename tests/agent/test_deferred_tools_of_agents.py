@@ -16,8 +16,8 @@ from foveal.agent.loop import Agent
 from foveal.agent.tools import Tool, Toolbox, ToolOutput, load_tools_tool
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log import Dialect, Equipped, ToolReturned, ToolsLoaded, text_of
-from foveal.core.view import Fitted
 from foveal.core.view.loaded_tools import named_tools
+from foveal.core.view.request import Fitted
 from foveal.core.wire import wire_for
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import anthropic_tools

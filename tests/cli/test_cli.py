@@ -558,7 +558,7 @@ def _reduced_session(store: Path) -> tuple[dict[int, Any], list[Event]]:
 
 
 async def _next_request(session: Session) -> Any:
-    from foveal.core.view import Fitted
+    from foveal.core.view.request import Fitted
 
     return Fitted.of((await session._writer.refresh()).view)
 

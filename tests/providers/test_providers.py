@@ -15,7 +15,7 @@ import pytest
 import foveal
 from foveal import Session, UserSaid
 from foveal.core.log import Call, Dialect, ModelSaid, Overflowed, Thinking, ToolReturned, Used, calls_of
-from foveal.core.view import Fitted
+from foveal.core.view.request import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Provider, Reply, ReplyPiece, RetryWait
 from foveal.providers import base, cache_breakpoints, selection

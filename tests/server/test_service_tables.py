@@ -13,8 +13,7 @@ from foveal.errors import KeyReused, LeaseLost, StoreError
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, TokenCaller
 from foveal.server.databases import Transaction
 from foveal.server.inbox import DONE_KEY_TTL_S, SessionSetup
-from foveal.server.jobs import JobQueue
-from foveal.server.jobs.queue import Job
+from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession
 from foveal.transport.recognised_messages import IndexedMessage
 from support.gated_provider import run

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveal.core.compaction import MAX_FAILURES, CompactionHealth, Summariser, SummaryRequest, read_metrics
+from foveal.core.compaction import Summariser, SummaryRequest
+from foveal.core.compaction.health import MAX_FAILURES, CompactionHealth, read_metrics
 from foveal.core.engine import Engine
 from foveal.core.log import (
     REDUCTIONS,

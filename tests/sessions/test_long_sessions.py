@@ -35,7 +35,8 @@ from foveal.core.log import (
     UserSaid,
 )
 from foveal.core.tokens import message_tokens
-from foveal.core.view import View, effective_events
+from foveal.core.view import effective_events
+from foveal.core.view.view import View
 from foveal.sessions import Session, event_writer
 from foveal.sessions.fitter import RequestFitter
 from foveal.sessions.log_reader import MAX_SLICE_EVENTS, SLICE_CHARS, fold_log, last_opened, read_slices

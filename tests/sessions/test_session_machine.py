@@ -45,8 +45,9 @@ from foveal.core.log import (
 )
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.view import View, effective_events
+from foveal.core.view import effective_events
 from foveal.core.view.fold import effective_rewinds, fold
+from foveal.core.view.view import View
 from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
 from foveal.ports import Checkpoint, Store
 from foveal.sessions import Session

@@ -23,8 +23,7 @@ from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
 from foveal.stores import MemoryStore, SqliteStore, open_store
 from foveal.stores.compression import DICTIONARY, MAX_INLINE_BYTES, CutText, LinePacker
-from foveal.stores.sqlite import STORE_APPLICATION_ID, STORE_SCHEMA_VERSION
-from foveal.stores.sqlite.schema import ID_STRIDE, MIGRATIONS
+from foveal.stores.sqlite.schema import ID_STRIDE, MIGRATIONS, STORE_APPLICATION_ID, STORE_SCHEMA_VERSION
 from support.effort import examples
 from support.store_contract import LONG_TEXT, RANDOM_TEXT, Contract, StoreFactory, StoreMachine, log, said
 

@@ -23,7 +23,7 @@ from foveal import config
 from foveal.cli.served_inspector import served_inspector
 from foveal.core.log import Dialect
 from foveal.core.models.model import model
-from foveal.core.view import Fitted
+from foveal.core.view.request import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import AuthTokens, Service

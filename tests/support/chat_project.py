@@ -21,8 +21,8 @@ from foveal.agent.terminal.user_interface import PlainOutput
 from foveal.core.log import Event, UserSaid, text_of
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.view import Fitted
 from foveal.core.view.fold import fold
+from foveal.core.view.request import Fitted
 from foveal.stores import open_store
 from support import warm_start
 from support.legality import check_chat

@@ -55,11 +55,15 @@ from foveal.core.log import (
     raw,
 )
 from foveal.core.log.events import MEMORY_SOURCE, UNREADABLE
-from foveal.core.models import Model
-from foveal.core.tokens import PER_MESSAGE, Counter, Estimate, MessageTokens
-from foveal.core.view import View, render_view
+from foveal.core.models.model import Model
+from foveal.core.tokens import Estimate, MessageTokens
+from foveal.core.tokens.counter import Counter
+from foveal.core.tokens.message_tokens import PER_MESSAGE
+from foveal.core.view import render_view
 from foveal.core.view.fold import effective_events, fold
-from foveal.core.wire import measure_media, wire_for
+from foveal.core.view.view import View
+from foveal.core.wire import wire_for
+from foveal.core.wire.media import measure_media
 from support.legality import check_anthropic, check_bedrock, check_chat, check_gemini, check_responses
 
 DIALECTS: Final[tuple[Dialect, ...]] = ("openai_chat", "openai_responses", "anthropic", "gemini", "bedrock")

@@ -25,12 +25,13 @@ from typing import Any
 
 from foveal.config import Config, load
 from foveal.core.log import UserSaid, text_of
-from foveal.core.view import Fitted
+from foveal.core.view.request import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import Service
-from foveal.server.jobs import DEFAULT_TIMING, JobWorker, WorkerTiming
+from foveal.server.jobs import JobWorker
 from foveal.server.jobs.executor import ExecutorTiming
+from foveal.server.jobs.worker import DEFAULT_TIMING, WorkerTiming
 from foveal.server.runtime import Runtime
 from foveal.testing import Scripted
 

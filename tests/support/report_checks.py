@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foveal import Report
-from foveal.core.engine import CATEGORIES
+from foveal.core.engine.report import CATEGORIES
 
 
 def adds_up(report: Report) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Final, NamedTuple
 
-SHELLS: Final = ("bash", "zsh", "fish")
 MAX_ABOUT_CHARS: Final = 70
 """Longest description of a command or option."""
 

@@ -21,7 +21,8 @@ from uuid import uuid4
 import pytest
 
 from foveal.agent.permissions.sandbox import Sandbox, find_sandbox
-from foveal.agent.tools import Toolbox, ToolInterrupted, Workspace, shell_tool
+from foveal.agent.tool import ToolInterrupted
+from foveal.agent.tools import Toolbox, Workspace, shell_tool
 from foveal.core.log import text_of
 from support.sandbox_here import needs_sandbox, shared_folder
 

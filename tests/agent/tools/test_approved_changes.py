@@ -12,7 +12,8 @@ import pytest
 
 from foveal.agent.permissions.decision import CallFacts
 from foveal.agent.tool import InvalidArguments
-from foveal.agent.tools import Toolbox, Workspace, call_facts, file_tools
+from foveal.agent.tools import Toolbox, Workspace, file_tools
+from foveal.agent.tools.approvals import call_facts
 from foveal.agent.tools.files import PlannedChange
 from foveal.agent.tools.text_edit import TextCoding
 

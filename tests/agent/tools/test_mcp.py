@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import foveal
-from foveal.agent.tools import McpServers, Toolbox, ToolOutput, mcp_tool_name
-from foveal.agent.tools.mcp import describe_mcp_call, preview_mcp_call
+from foveal.agent.tools import Toolbox, ToolOutput
+from foveal.agent.tools.mcp import McpServers, describe_mcp_call, mcp_tool_name, preview_mcp_call
 from foveal.core.log import Call, Media, ModelSaid, Text, ToolReturned, UserSaid, text_of
 from foveal.core.policies import Policy
 from foveal.core.reduction import Limits

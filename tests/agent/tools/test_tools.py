@@ -22,23 +22,22 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal.agent import tool as tool_module
+from foveal.agent.tool import InvalidArguments, ToolInterrupted
 from foveal.agent.tools import (
-    InvalidArguments,
-    OutputSpool,
     Tool,
     Toolbox,
-    ToolInterrupted,
     ToolOutput,
     Workspace,
     builtin_tools,
     file_tools,
     search_tool,
     shell_tool,
-    without_secrets,
 )
+from foveal.agent.tools.process_group import OutputSpool, without_secrets
 from foveal.core.log import Call, Content, Media, ModelSaid, Text, ToolReturned, UserSaid, parts, text_of
 from foveal.core.policies import Policy
-from foveal.core.reduction import UNLIMITED, Limits
+from foveal.core.reduction import Limits
+from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.wire import anthropic, openai_chat
 from foveal.errors import BadSetting
 from foveal.stores import MemoryStore

@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveal import Context, ContextOverflow, NotCompacted
-from foveal.core.compaction import (
+from foveal.core.compaction import Plan, SummaryRequest
+from foveal.core.compaction.health import read_metrics
+from foveal.core.compaction.plan import (
+    MAX_KEPT_OPEN_STEPS,
     MAX_REMAINING_SHARE,
+    MIN_RANGE_UNITS,
     NoPlan,
-    Plan,
     RangeTerms,
-    SummaryRequest,
-    read_metrics,
+    plan_range,
     resolve_plan,
 )
-from foveal.core.compaction.plan import MAX_KEPT_OPEN_STEPS, MIN_RANGE_UNITS, plan_range
 from foveal.core.engine import Engine, resolve_settings
 from foveal.core.log import (
     AnyFact,
@@ -55,8 +56,10 @@ from foveal.core.policies import Moment, ladder, policy
 from foveal.core.policies.ladder.compact import find_trigger, turns_since_summary
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.view import Step, View, advance, effective_events, hidden_ranges
+from foveal.core.view import advance, effective_events
 from foveal.core.view.fold import fold
+from foveal.core.view.steps import Step, hidden_ranges
+from foveal.core.view.view import View
 from foveal.errors import UnknownHandle
 from support.effort import examples
 from support.histories import (

@@ -16,24 +16,23 @@ from openai.types.responses import Response
 
 from foveal.context.prompt_file import prompt_text
 from foveal.core.compaction import (
-    DialogueRun,
     Draft,
     DraftFailure,
     DraftRequest,
     Plan,
     Summariser,
-    SummaryProgress,
     SummaryRequest,
-    SummarySource,
+)
+from foveal.core.compaction.health import read_metrics
+from foveal.core.compaction.summariser import DialogueRun, SummaryProgress, run_dialogue, summariser_chain
+from foveal.core.compaction.summariser_protocol import (
     SummaryWriter,
     failure_from_error,
-    read_metrics,
+    read_reply,
     read_stream_chunk,
-    run_dialogue,
-    summariser_chain,
-    summary_dialogue,
 )
-from foveal.core.compaction.summariser_protocol import read_reply
+from foveal.core.compaction.summary import SummarySource
+from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.log import Compacted, Dialect, Event, ModelSaid, ToolReturned, UserSaid
 from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter

@@ -12,32 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.compaction import (
-    MAX_DRAFT_REQUESTS,
     CompactionOutcome,
     Draft,
     DraftFailure,
     DraftRequest,
     Plan,
-    SummarySource,
-    SummaryWriter,
-    ledger_summary,
+)
+from foveal.core.compaction import summary_dialogue as prompts
+from foveal.core.compaction.chunks import (
+    TranscriptSizer,
+    newest_for_chunks,
     quote_transcript,
-    read_metrics,
-    summary_dialogue,
+    split_transcript,
 )
-from foveal.core.compaction.chunks import TranscriptSizer, newest_for_chunks, split_transcript
-from foveal.core.compaction.draft_requests import MIN_COUNTING_MARGIN
+from foveal.core.compaction.draft_requests import MAX_DRAFT_REQUESTS, MIN_COUNTING_MARGIN
+from foveal.core.compaction.health import read_metrics
 from foveal.core.compaction.ledger.allocation import REQUESTS_HEADING, SECTION_HEADINGS
-from foveal.core.compaction.summary import END_LINE, author_line
-from foveal.core.compaction.summary_dialogue import (
-    cold_system,
-    merge_system,
-    prompt_parts,
-    required_sections,
-    resolve_task,
-    shared_message,
-    task_text,
-)
+from foveal.core.compaction.summariser_protocol import SummaryWriter
+from foveal.core.compaction.summary import END_LINE, SummarySource, author_line, ledger_summary
+from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -54,8 +47,7 @@ from foveal.core.log import (
     UserSaid,
     raw,
 )
-from foveal.core.models import Model
-from foveal.core.models.model import model
+from foveal.core.models.model import Model, model
 from foveal.core.tokens.counter import Counter, counter
 from support.effort import examples
 
@@ -713,7 +705,7 @@ def test_a_prompt_of_the_user_replaces_the_task_and_its_sections() -> None:
 
 
 def test_missing_placeholders_of_a_users_prompt_are_added() -> None:
-    task = task_text("Just do it.", max_units=500, focus="tests")
+    task = prompts.task_text("Just do it.", max_units=500, focus="tests")
     assert task.startswith("Just do it.")
     assert "At most 300 words" in task
     assert "> tests" in task
@@ -721,16 +713,16 @@ def test_missing_placeholders_of_a_users_prompt_are_added() -> None:
 
 
 def test_the_default_prompt_asks_for_five_sections() -> None:
-    assert required_sections(resolve_task("")) == (
+    assert prompts.required_sections(prompts.resolve_task("")) == (
         "Goal",
         "Decisions",
         "State",
         "Next",
         "Dead ends",
     )
-    assert "{" not in cold_system("", max_units=100) + merge_system("", max_units=100) + shared_message(
+    assert "{" not in prompts.cold_system("", max_units=100) + prompts.merge_system(
         "", max_units=100
-    )
+    ) + prompts.shared_message("", max_units=100)
 
 
 # ── The transcript ──
@@ -942,7 +934,7 @@ def test_whatever_a_draft_contains_the_summary_has_one_header_one_end_and_no_for
 
 
 def test_a_draft_that_repeats_the_prompt_twice_leaves_the_ledger() -> None:
-    task = prompt_parts()["task"]
+    task = prompts.prompt_parts()["task"]
     _, outcome = run(always(reply(f"<summary>\n{task}\n</summary>")))
     fact = compacted(outcome)
     assert (fact.by, fact.chunks) == ("ledger", ())

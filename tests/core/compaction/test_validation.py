@@ -11,15 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction import Draft, KnownNames, score_summary, validation
+from foveal.core.compaction import Draft, summary_dialogue, validation
+from foveal.core.compaction.known_names import KnownNames, score_summary
 from foveal.core.compaction.ledger.allocation import SECTION_HEADINGS
-from foveal.core.compaction.summary_dialogue import (
-    cold_message,
-    fill_part,
-    prompt_parts,
-    required_sections,
-    resolve_task,
-)
 from foveal.core.compaction.validation import (
     DraftRules,
     PromptPhrases,
@@ -35,7 +29,7 @@ from support.effort import bounded
 from support.paths import RECORDED
 
 COUNT = counter("estimate")
-SECTIONS = required_sections(resolve_task(""))
+SECTIONS = summary_dialogue.required_sections(summary_dialogue.resolve_task(""))
 DATA = RECORDED
 EVENTS = (
     Event(1, UserSaid(content="Please repair parse_date in src/app/dates.py, ticket ABC-1234.")),
@@ -91,7 +85,7 @@ def rules(
     return DraftRules(
         known=known or KnownNames(events),
         conversation=events,
-        instructions=PromptPhrases([prompt], built_in=prompt_parts().values()),
+        instructions=PromptPhrases([prompt], built_in=summary_dialogue.prompt_parts().values()),
         sections=sections,
         max_units=max_units,
         max_accepted_units=2 * max_units,
@@ -273,7 +267,7 @@ def test_long_thinking_before_a_summary_is_no_fault() -> None:
 
 # ── Repeated instructions ──
 
-SECTION_TEXTS = prompt_parts()["task"]
+SECTION_TEXTS = summary_dialogue.prompt_parts()["task"]
 
 
 @pytest.mark.parametrize(
@@ -282,8 +276,8 @@ SECTION_TEXTS = prompt_parts()["task"]
         SECTION_TEXTS,
         SECTION_TEXTS.upper().replace(",", " "),
         SECTION_TEXTS.partition("Rules:")[0],
-        " ".join(prompt_parts().values()),
-        "\n".join(f"## {name}\n{prompt_parts()['merge']}" for name in SECTIONS),
+        " ".join(summary_dialogue.prompt_parts().values()),
+        "\n".join(f"## {name}\n{summary_dialogue.prompt_parts()['merge']}" for name in SECTIONS),
     ],
 )
 def test_a_draft_that_repeats_the_prompt_is_refused(text: str) -> None:
@@ -314,7 +308,7 @@ def test_a_draft_that_repeats_the_users_own_prompt_is_refused() -> None:
 
 
 def test_a_section_with_one_sentence_of_the_request_is_refused() -> None:
-    request = cold_message(
+    request = summary_dialogue.cold_message(
         "[e1 user, stays]\n> Repair parse_date in src/app/dates.py.\n\n[e3 result]\n> def parse_date(text):\n"
         * 5,
         span=(1, 3),
@@ -331,7 +325,7 @@ def test_a_section_with_one_sentence_of_the_request_is_refused() -> None:
     "name", ["begin", "end", "part", "kept", "merge", "merge end", "shared", "cold", "closing"]
 )
 def test_a_frame_text_among_other_words_is_refused_or_quoted(name: str) -> None:
-    frame = fill_part(name, range="e1 to e3", part="1", parts="2", words="300")
+    frame = summary_dialogue.fill_part(name, range="e1 to e3", part="1", parts="2", words="300")
     report = (
         "The parser reads a date in one of three forms and returns it, and each has a test of its own. " * 8
     )

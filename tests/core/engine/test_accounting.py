@@ -21,7 +21,7 @@ from foveal.core.models import Caps
 from foveal.core.models.cost import UsageTotals, cost_text
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
-from foveal.core.wire import read_usage
+from foveal.core.wire.usage import read_usage
 from foveal.errors import UsageMissing
 from foveal.inspector.sessions.rows import SessionFigures
 from foveal.inspector.sessions.source import SessionRow

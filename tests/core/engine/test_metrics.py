@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction import CompactionMetrics, SummaryRequest
-from foveal.core.compaction.health import is_by_model
-from foveal.core.engine import COMPACTION_REASONS, DURATION_BUCKETS_S, Histogram, Metrics
-from foveal.core.engine.metrics import SHARE_BUCKETS
+from foveal.core.compaction import SummaryRequest
+from foveal.core.compaction.health import CompactionMetrics, is_by_model
+from foveal.core.engine import Metrics
+from foveal.core.engine.metrics import COMPACTION_REASONS, DURATION_BUCKETS_S, SHARE_BUCKETS, Histogram
 from foveal.core.log import AnyFact, Compacted, CompactionFailed, Event, Overflowed, UserSaid, raw
 from support.effort import examples
 from support.histories import context, session

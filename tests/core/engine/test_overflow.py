@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from foveal import Context, ContextOverflow
 from foveal.core.compaction import SummaryRequest
-from foveal.core.engine import MAX_RESENDS, Engine, ProviderLimits, resolve_settings
+from foveal.core.engine import Engine, resolve_settings
+from foveal.core.engine.overflow import MAX_RESENDS, ProviderLimits
 from foveal.core.log import (
     Call,
     Compacted,

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 import foveal
 from foveal import Report
-from foveal.core.engine import CATEGORIES, Engine, usage_card, usage_line
-from foveal.core.engine.report import report
+from foveal.core.engine import Engine
+from foveal.core.engine.report import CATEGORIES, report, usage_card, usage_line
 from foveal.core.engine.settings import EngineSettings
 from foveal.core.log import Clipped, Compacted, Event, Mask, Used, UserSaid
 from foveal.core.models import Caps

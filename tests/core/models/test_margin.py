@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import foveal
 from foveal.core.models.budget import Budget, Caps, plan_budget
 from foveal.core.models.vocabulary import counter_for, first_calibration, has_own_vocabulary
-from foveal.core.tokens import Calibration, Counter
-from foveal.core.tokens.counter import Estimate, FunctionCounter, counter
+from foveal.core.tokens import Calibration
+from foveal.core.tokens.counter import Counter, Estimate, FunctionCounter, counter
 from support.paths import RECORDED
 
 WINDOW = 64_000

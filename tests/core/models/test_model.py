@@ -13,12 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foveal
-from foveal.core.models import (
-    DEFAULT_MAX_OUTPUT,
-    DEFAULT_WINDOW,
+from foveal.core.models.catalogue import (
     WINDOW_PATTERNS,
     CatalogueSnapshot,
-    Model,
     ModelLimits,
     ModelPrices,
     ModelRow,
@@ -28,7 +25,7 @@ from foveal.core.models import (
     name_forms,
     window_pattern,
 )
-from foveal.core.models.model import model
+from foveal.core.models.model import DEFAULT_MAX_OUTPUT, DEFAULT_WINDOW, Model, model
 from foveal.errors import BadSetting
 
 UNKNOWN_NAME = "nobody/mystery-model"

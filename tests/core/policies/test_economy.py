@@ -35,10 +35,11 @@ from foveal.core.policies.economy import MAX_CUT_COST_SHARE
 from foveal.core.policies.ladder.cut import SLACK_SHARE
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import Estimate
-from foveal.core.view import View, line_index
+from foveal.core.view import line_index
 from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.line_index import indexed_lines
 from foveal.core.view.text_facts import strip_line_number
+from foveal.core.view.view import View
 from foveal.core.wire.request_text import RequestReader
 from foveal.replay.cache_cost import DEFAULT_PRICES, PromptCache
 from support.effort import examples

@@ -9,8 +9,7 @@ import pytest
 
 from foveal import Limits
 from foveal.core.log import Call, Clipped, Masked, ToolReturned
-from foveal.core.reduction import arguments_placeholder, call_subject
-from foveal.core.reduction.placeholder import placeholder, skeleton
+from foveal.core.reduction.placeholder import arguments_placeholder, call_subject, placeholder, skeleton
 from foveal.core.view.text_facts import find_names
 from support.histories import (
     PIXEL,

@@ -17,10 +17,10 @@ from foveal.core.engine import Engine
 from foveal.core.engine.settings import EngineSettings
 from foveal.core.log import Clipped, Compacted, Dropped, Masked
 from foveal.core.log.events import REDUCTIONS
-from foveal.core.models import Caps, plan_budget, thresholds
-from foveal.core.models.budget import Budget
+from foveal.core.models import Caps
+from foveal.core.models.budget import Budget, plan_budget, thresholds
 from foveal.core.policies import Moment
-from foveal.core.reduction import TOKENS_8K
+from foveal.core.reduction.truncation import TOKENS_8K
 from foveal.core.tokens import Calibration
 from support.effort import examples
 from support.histories import (

@@ -43,7 +43,8 @@ from foveal.core.log import (
     raw,
     unraw,
 )
-from foveal.core.redaction import find_secrets, redact_fact, scrub, scrub_json
+from foveal.core.redaction import find_secrets, redact_fact, scrub
+from foveal.core.redaction.redact import scrub_json
 from foveal.sessions import Session, SessionOptions
 from foveal.stores import open_store
 from support.histories import ESTIMATE, plain_model

@@ -13,9 +13,9 @@ from bench.made_keys import MadeKey, made_forms, made_keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.redaction import StreamRedactor, find_secrets, scrub, scrub_json
+from foveal.core.redaction import StreamRedactor, find_secrets, scrub
 from foveal.core.redaction.long_tokens import find_places
-from foveal.core.redaction.redact import scan_part
+from foveal.core.redaction.redact import scan_part, scrub_json
 from support.made_secrets import made
 
 HEX = "0123456789abcdef"

@@ -12,19 +12,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveal.core.reduction import (
+from foveal.core.reduction import Limits, Strategy, clip
+from foveal.core.reduction.truncation import (
     BYTES_10K,
     TOKENS_8K,
     UNLIMITED,
     Clip,
-    Limits,
-    Strategy,
     choose_limits,
-    clip,
     clip_parts,
     join_pieces,
 )
-from foveal.core.tokens import Counter, Exact
+from foveal.core.tokens.counter import Counter, Exact
 from foveal.errors import BadSetting
 from support.effort import examples
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.tokens import Calibration, Counter
+from foveal.core.tokens import Calibration
 from foveal.core.tokens.calibration import MeasuredSpan
-from foveal.core.tokens.counter import counter
+from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting
 from support.paths import RECORDED
 

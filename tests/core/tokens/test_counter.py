@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.tokens import Counter, Estimate, Exact
-from foveal.core.tokens.counter import FunctionCounter, _load_counter, counter, nearest_seam
+from foveal.core.tokens import Estimate
+from foveal.core.tokens.counter import Counter, Exact, FunctionCounter, _load_counter, counter, nearest_seam
 from foveal.errors import BadSetting
 from support.effort import bounded, examples
 

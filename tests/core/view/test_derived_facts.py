@@ -10,9 +10,9 @@ import foveal
 from foveal.core.log import AnyFact, Call, Clipped, Event, Mask, Masked, ModelSaid, ToolReturned, UserSaid
 from foveal.core.policies import PRESETS, Moment, decide
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import View
 from foveal.core.view.fold import fold
 from foveal.core.view.steps import ShownMessage, Step
+from foveal.core.view.view import View
 from foveal.core.wire import wire_for
 from support.histories import ESTIMATE, context, describe_view, session
 

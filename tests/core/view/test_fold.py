@@ -35,11 +35,13 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import NO_RESULT, View, advance, effective_events
+from foveal.core.view import advance, effective_events
 from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.fold import effective_rewinds, fold, reductions_for_fork
 from foveal.core.view.steps import ShownMessage
+from foveal.core.view.synthetic_results import NO_RESULT
+from foveal.core.view.view import View
 from support.effort import seconds
 from support.histories import ESTIMATE, describe_view
 

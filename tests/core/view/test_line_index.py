@@ -8,10 +8,11 @@ from hypothesis import given
 
 from foveal.core.log import Event, UserSaid
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import View, advance
+from foveal.core.view import advance
 from foveal.core.view.fold import fold
 from foveal.core.view.line_index import MAX_HOLDERS_PER_LINE, LineIndex, indexed_lines
 from foveal.core.view.steps import ShownMessage
+from foveal.core.view.view import View
 from support.histories import ESTIMATE
 from support.line_logs import LINES, line_logs
 

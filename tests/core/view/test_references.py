@@ -12,8 +12,9 @@ from hypothesis import given
 
 from foveal.core.log import Clipped, Event, Masked
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import View, advance, effective_events
+from foveal.core.view import advance, effective_events
 from foveal.core.view.fold import fold
+from foveal.core.view.view import View
 from support.histories import ESTIMATE
 from support.line_logs import line_logs
 

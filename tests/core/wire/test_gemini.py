@@ -27,13 +27,14 @@ from foveal.core.log import (
     raw,
 )
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import NO_RESULT
 from foveal.core.view.fold import fold
 from foveal.core.view.request import Fitted
-from foveal.core.wire import recognise_overflow, stop_reason, wire_for
+from foveal.core.view.synthetic_results import NO_RESULT
+from foveal.core.wire import wire_for
 from foveal.core.wire.common import OPENING_USER_TEXT
 from foveal.core.wire.gemini import SKIPPED_SIGNATURE
 from foveal.core.wire.legality import request_faults
+from foveal.core.wire.overflow_errors import recognise_overflow, stop_reason
 from foveal.errors import MalformedMessage
 from support.histories import ESTIMATE, context, render_log
 from support.legality import check_gemini

@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from foveal.core.engine.overflow import silent_overflow_reason
-from foveal.core.wire import ProviderOverflow, recognise_overflow, stop_reason
+from foveal.core.wire.overflow_errors import ProviderOverflow, recognise_overflow, stop_reason
 from support.effort import bounded
 from support.provider_stand_in import StandIn
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.log import UserSaid
-from foveal.core.wire import exact_line, one_line, readable, visible
+from foveal.core.wire import exact_line
+from foveal.core.wire.safe_print import one_line, readable, visible
 
 ANY = st.text(st.characters(codec=None))
 

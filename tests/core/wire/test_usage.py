@@ -9,7 +9,7 @@ import pytest
 
 from foveal.core.log import Event, Used
 from foveal.core.models.cost import UsageTotals
-from foveal.core.wire import read_usage, usage_or_none
+from foveal.core.wire.usage import read_usage, usage_or_none
 from foveal.errors import BadSetting
 from support.histories import plain_model
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from foveal.config import load
-from foveal.core.compaction import CompactionMetrics
+from foveal.core.compaction.health import CompactionMetrics
 from foveal.core.log import Clipped, Compacted, Event, Mask, ModelSaid, UserSaid, text_of
 from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
 from foveal.errors import ProviderError

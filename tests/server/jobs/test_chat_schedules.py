@@ -12,7 +12,10 @@ from foveal.core.log import UserSaid, text_of
 from foveal.server import ChatPlace, Chats, Pairing, Service
 from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
 from foveal.server.gateways.incoming import IncomingMessage
-from foveal.server.jobs import JobQueue, JobWorker, Schedule, ScheduleStore
+from foveal.server.jobs import JobWorker
+from foveal.server.jobs.queue import JobQueue
+from foveal.server.jobs.schedule import Schedule
+from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform
 from foveal.server.turns import Turn

@@ -18,13 +18,15 @@ import pytest
 
 from foveal.config import Config, load
 from foveal.core.log import Compacted, ModelSaid, Noted, UserSaid, text_of
-from foveal.core.view import Fitted
+from foveal.core.view.request import Fitted
 from foveal.errors import BadSetting, ProviderError, StoreUnusable
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import LiveSession, Service
-from foveal.server.jobs import JobWorker, Schedule, WorkerTiming
+from foveal.server.jobs import JobWorker
 from foveal.server.jobs.backend import AttemptResult
 from foveal.server.jobs.dbos_backend import DbosEngine
+from foveal.server.jobs.schedule import Schedule
+from foveal.server.jobs.worker import WorkerTiming
 from foveal.stores import SqliteStore
 from foveal.testing import Answer, Scripted
 from support.started_worker import StartedWorker

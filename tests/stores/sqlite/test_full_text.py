@@ -26,8 +26,8 @@ from foveal.core.log import (
 )
 from foveal.core.wire.event_text import RECALL_PREFIX
 from foveal.ports import Hit
-from foveal.stores.search_words import MAX_PIECE_CHARS
-from foveal.stores.sqlite import FullTextIndex, searchable_text, split_into_pieces, text_to_index
+from foveal.stores.search_words import MAX_PIECE_CHARS, split_into_pieces, text_to_index
+from foveal.stores.sqlite import FullTextIndex, searchable_text
 
 
 def index_of(*texts: str, session: int = 1) -> FullTextIndex:

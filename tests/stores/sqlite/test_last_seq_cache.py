@@ -11,7 +11,7 @@ import pytest
 
 from foveal.core.log import Event, Noted
 from foveal.stores import SqliteStore
-from foveal.stores.sqlite import LastSeqCache
+from foveal.stores.sqlite.store_files import LastSeqCache
 
 
 def event(seq: int) -> Event:

@@ -56,13 +56,12 @@ async def run_process(
     cwd: Path,
     env: Mapping[str, str],
     timeout_s: float,
-    max_bytes: int = MAX_OUTPUT_CHARS,
     on_output: OutputListener | None = None,
 ) -> ProcessResult:
     """Run a process to its end; when cancelled, stop it and return the output so far.
 
     `on_output` gets the output while it is printed."""
-    with OutputSpool(max_bytes) as spool, OutputPipe(spool, on_output) as pipe:
+    with OutputSpool(MAX_OUTPUT_CHARS) as spool, OutputPipe(spool, on_output) as pipe:
         child = _spawn(argv, cwd, env, pipe.writer)
         pipe.close_writer()
         ended = _watch_exit(child)

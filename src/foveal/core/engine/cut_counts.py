@@ -7,14 +7,10 @@ taken out, and only the log tells these apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from foveal.core.compaction.health import read_metrics
-from foveal.core.log.events import Compacted, Dropped, Event, ModelSaid, UserSaid
-from foveal.core.log.ranges import is_within
-from foveal.core.view.fold import effective_events
-from foveal.core.view.steps import hidden_ranges
+from foveal.core.log.events import Compacted
 
 
 class CutCounts(NamedTuple):
@@ -34,7 +30,7 @@ class CutCounts(NamedTuple):
 
 def cut_text(fact: Compacted, *, steps: int = 0) -> str:
     """Return what a cut did, such as `hid 14 results, shortened 2 messages and removed 6 steps (34,400
-    tokens), with a record of 2,300 tokens`. `steps` is `removed_steps`, if the caller has the log."""
+    tokens), with a record of 2,300 tokens`. `steps` is the number of steps that went, if the caller has the log."""
     counts, sizes = CutCounts.of(fact), read_metrics(fact)
     done = [
         f"{verb} {number:,} {noun}{'' if number == 1 else 's'}"
@@ -48,21 +44,4 @@ def cut_text(fact: Compacted, *, steps: int = 0) -> str:
     text = " and ".join(filter(None, (", ".join(done[:-1]), *done[-1:])))
     return (
         f"{text} ({sizes.before:,} tokens), with a record of {sizes.after:,} tokens" if sizes.before else text
-    )
-
-
-def removed_steps(cut: Event, log: Sequence[Event]) -> int:
-    """Return how many steps a compaction took out of the view. `log` has the events from the first of its
-    range to the last before it; later ones do not count."""
-    fact = cut.fact
-    assert isinstance(fact, Compacted)
-    ranges, masked = hidden_ranges(fact), {mask.target for mask in fact.masks}
-    events = effective_events([event for event in log if event.seq < cut.seq])
-    earlier = [hidden_ranges(event.fact) for event in events if isinstance(event.fact, Compacted | Dropped)]
-    return sum(
-        isinstance(event.fact, UserSaid | ModelSaid)
-        and event.seq not in masked
-        and is_within(event.seq, ranges)
-        and not any(is_within(event.seq, hidden) for hidden in earlier)
-        for event in events
     )

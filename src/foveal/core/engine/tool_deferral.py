@@ -47,14 +47,14 @@ _DESCRIPTION: Final = (
 )
 
 
-def tool_deferral(defer: object, core: object, *, field: str = "defer_tools") -> ToolDeferral | None:
-    """Return what defers tools, None if nothing does; raises `BadSetting` for the setting `field`."""
+def tool_deferral(defer: object, core: object) -> ToolDeferral | None:
+    """Return what defers tools, None if nothing does; raises `BadSetting`."""
     if not isinstance(defer, bool) and defer != "appended":
-        raise BadSetting(field, defer, 'True, False or "appended"')
+        raise BadSetting("defer_tools", defer, 'True, False or "appended"')
     if isinstance(core, str) or not isinstance(core, Iterable) or not all(isinstance(n, str) for n in core):
         raise BadSetting("core_tools", core, "a list of names of tools")
     if core and not defer:
-        raise BadSetting("core_tools", core, f"empty without `{field}`: no tool is deferred")
+        raise BadSetting("core_tools", core, "empty without `defer_tools`: no tool is deferred")
     return ToolDeferral(core=frozenset(core), in_place=defer is True) if defer else None
 
 

@@ -226,16 +226,6 @@ class ShownMessage(Struct, eq=False, gc=False):
             return meter.text(overlay.owner, self.seq, place, overlay.text)
         return meter.replaceable_units(self._counted_as, place, self.fact.content)
 
-    def referenced_units(self, meter: MessageTokens) -> int:
-        """Return the units that references save."""
-        saved = 0
-        for place, overlay in (self.overlays or {}).items():
-            if overlay.sources:
-                whole = meter.message(self._counted_as, self.fact) if place == -1 else 0
-                whole = whole or meter.replaceable_units(self._counted_as, place, self.fact.content)
-                saved += whole - meter.text(overlay.owner, self.seq, place, overlay.text)
-        return saved
-
     # ── Changes, made by the view ────────────────────────────────────────────────────────────────────
 
     def mark(self, seq: int, marks: Iterable[Mark]) -> None:

@@ -15,7 +15,6 @@ from msgspec import Raw
 
 from foveal.core.log.events import AnyFact, Dialect, unraw
 from foveal.core.log.original_text import original_text
-from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MAX_IMAGE_UNITS, image_dimensions
 from foveal.core.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import (
@@ -31,42 +30,24 @@ from foveal.core.wire.common import (
 )
 from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
 from foveal.core.wire.event_text import quote_lines, transcript_text
-from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_type
-from foveal.core.wire.overflow_errors import ProviderOverflow, recognise_overflow, stop_reason
-from foveal.core.wire.safe_print import exact_line, one_line, readable, visible
-from foveal.core.wire.usage import read_usage, usage_or_none
+from foveal.core.wire.safe_print import exact_line
 from foveal.errors import BadSetting
 
 __all__ = [
-    "DEFAULT_MEDIA_UNITS",
-    "MAX_IMAGE_UNITS",
-    "MediaSize",
     "MessageChunk",
-    "ProviderOverflow",
     "Wire",
     "detect_dialect",
     "exact_line",
-    "image_dimensions",
     "is_same_message",
     "likely_dialect",
-    "measure_media",
-    "media_source",
-    "mime_type",
-    "one_line",
     "original_text",
     "plain_json",
     "quote_lines",
     "raw_setting",
-    "read_usage",
-    "readable",
-    "recognise_overflow",
     "replace_surrogates",
-    "stop_reason",
     "strip_cache_marks",
     "tools_text",
     "transcript_text",
-    "usage_or_none",
-    "visible",
     "wire_for",
     "without_nulls",
 ]

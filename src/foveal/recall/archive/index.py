@@ -59,9 +59,8 @@ T = TypeVar("T")
 class ArchiveIndex:
     """The index; for one task at a time."""
 
-    def __init__(self, kept: IndexFile | None = None, *, max_bytes: int = MAX_INDEXED_BYTES) -> None:
+    def __init__(self, kept: IndexFile | None = None) -> None:
         """`kept`: the file that lasts. Without one, all sessions are indexed in memory."""
-        self._max_bytes = max_bytes
         self._kept = kept
         self._memory = SessionIndex(apsw.Connection(":memory:"), first_key=_MEMORY_KEYS_START)
         self._parts = [self._memory, *([SessionIndex(kept.connection)] if kept is not None else [])]
@@ -95,11 +94,11 @@ class ArchiveIndex:
     def is_full(self) -> bool:
         """Whether no further session is indexed."""
         known = self._guarded(lambda: [each for part in self._parts for each in part.sessions().values()])
-        return sum(session.size for session in known) >= self._max_bytes
+        return sum(session.size for session in known) >= MAX_INDEXED_BYTES
 
     def can_hold(self, entries: Sequence[SessionEntry]) -> bool:
         """Return whether all these sessions fit into an empty index."""
-        return sum(entry.size for entry in entries) <= self._max_bytes
+        return sum(entry.size for entry in entries) <= MAX_INDEXED_BYTES
 
     def clear(self) -> None:
         """Forget all sessions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +23,10 @@ _AGENT_FOLDERS: Final = (
 are."""
 
 
-def default_sources(environ: Mapping[str, str] | None = None) -> list[ArchiveSource]:
+def default_sources() -> list[ArchiveSource]:
     """Return the places of Claude Code, Codex, pi and Foveal that exist."""
-    variables = os.environ if environ is None else environ
     folders = [
-        Path(variables.get(variable) or Path.home() / default) / name
+        Path(os.environ.get(variable) or Path.home() / default) / name
         for variable, default, names in _AGENT_FOLDERS
         for name in names
     ]

@@ -3,7 +3,7 @@
 `Database` is what the modules that own tables use; SQLite and PostgreSQL implement it.
 """
 
-from foveal.server.databases.database import Act, Database, Transaction
+from foveal.server.databases.database import Database, Transaction
 from foveal.server.databases.sqlite_database import SqliteDatabase
 
-__all__ = ["Act", "Database", "SqliteDatabase", "Transaction"]
+__all__ = ["Database", "SqliteDatabase", "Transaction"]

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveal.core.compaction.ledger import parse_command, range_facts
+from foveal.core.compaction.ledger import range_facts
 from foveal.core.compaction.ledger.agent_messages import _PLAN_WORD, _has_plan_word
 from foveal.core.compaction.ledger.allocation import OUTPUT_PREFIX, SECTION_HEADINGS, escape_tags
+from foveal.core.compaction.ledger.call_reader import parse_command
 from foveal.core.compaction.ledger.event_facts import (
     EventWords,
     first_quotable_lines,

@@ -65,10 +65,10 @@ def _status_parts(report: Report) -> list[str]:
     return parts
 
 
-def usage_bar(report: Report, *, size: int = STATUS_BAR_CELLS) -> str:
+def usage_bar(report: Report) -> str:
     """Return the used share as a bar; at least one cell is filled if anything is used."""
-    filled = min(size, max(round(report.used_share * size), 1 if report.used else 0))
-    return f"▕{'█' * filled}{'·' * (size - filled)}▏"
+    filled = min(STATUS_BAR_CELLS, max(round(report.used_share * STATUS_BAR_CELLS), 1 if report.used else 0))
+    return f"▕{'█' * filled}{'·' * (STATUS_BAR_CELLS - filled)}▏"
 
 
 # ── Live area ──────────────────────────────────────────────────────────────────────────────────────────

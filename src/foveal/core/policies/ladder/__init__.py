@@ -33,21 +33,10 @@ from foveal.core.policies.ladder.drop import (
     limit_messages,
     name_late_results,
 )
-from foveal.core.policies.ladder.mask import (
-    MIN_MASKED_UNITS,
-    mask_media,
-    mask_results,
-    maskable_results,
-)
-from foveal.core.policies.ladder.squeeze import (
-    clip_newest_results,
-    clip_user_messages,
-    newest_excess,
-    squeeze_results,
-)
+from foveal.core.policies.ladder.mask import mask_media, mask_results, maskable_results
+from foveal.core.policies.ladder.squeeze import clip_newest_results, clip_user_messages, newest_excess
 
 __all__ = [
-    "MIN_MASKED_UNITS",
     "clip_newest_results",
     "clip_user_messages",
     "covers_reverted_summary",
@@ -66,6 +55,5 @@ __all__ = [
     "plan_cut",
     "plan_upcoming",
     "saves_too_little",
-    "squeeze_results",
     "summary_terms",
 ]
