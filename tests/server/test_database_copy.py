@@ -145,7 +145,7 @@ async def fill_tables(database: Database) -> None:
     inbox, queue = Inbox(database), JobQueue(database)
     for number in range(40):
         text = "\0\\" * number
-        entry, _ = await inbox.put("default", "many", key=f"k{number}", content=text, dialect="", now=1e9)
+        entry, _ = await inbox.put("default", "many", key=f"k{number}", message=UserSaid(content=text), now=1e9)
         if number < 20:
             await inbox.take("default", "many", last=number)
             await inbox.finish(entry, why="answered", problem="", code="")
