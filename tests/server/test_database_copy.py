@@ -304,14 +304,14 @@ def test_ids_continue_after_those_of_the_source(tmp_path: Path, postgres_url: st
     async def fill() -> int:
         async with open_database(tmp_path / "from") as database:
             inbox = Inbox(database)
-            await inbox.put("a", "s", key="old", content="x", dialect="", now=0.0)
-            last, _ = await inbox.put("a", "s", key="deleted", content="x", dialect="", now=0.0)
+            await inbox.put("a", "s", key="old", message=UserSaid(content="x"), now=0.0)
+            last, _ = await inbox.put("a", "s", key="deleted", message=UserSaid(content="x"), now=0.0)
             await database.write(lambda db: db.execute("DELETE FROM inbox WHERE id = ?", last.id))
             return last.id
 
     async def next_id(place: Path | str) -> int:
         async with open_database(place) as database:
-            entry, _ = await Inbox(database).put("a", "s", key="new", content="x", dialect="", now=0.0)
+            entry, _ = await Inbox(database).put("a", "s", key="new", message=UserSaid(content="x"), now=0.0)
             return entry.id
 
     (tmp_path / "from").mkdir()

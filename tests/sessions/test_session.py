@@ -533,7 +533,7 @@ async def test_usage_is_added_up_and_survives_reopening(stores: Callable[[], Any
             await session.fit()
             await session.observe({"prompt_tokens": 900, "completion_tokens": 50})
         used = await session.usage()
-        assert (used.calls, used.input, used.output) == (3, 2_700, 150)
+        assert (used.calls, used.unknown_calls, used.input, used.output) == (83, 80, 2_700, 150)
     async with stores() as store:
         assert await (await Session.open(store, "demo", **SMALL)).usage() == used
 
