@@ -19,7 +19,7 @@ from foveal.server.tenants import Tenant
 MEMORY_COMMANDS: Final = ("memory", "remember", "forget")
 MAX_LISTED_ENTRIES: Final = 30
 MAX_ENTRIES_WITH_BUTTONS: Final = 5
-"""Entries with buttons, the newest; Discord shows at most 25 buttons."""
+"""Entries with buttons, the newest; with as many proposals, Discord shows at most 25."""
 MAX_SHOWN_ENTRY_CHARS: Final = 200
 NOTHING_REMEMBERED: Final = (
     "I remember nothing of you yet. Say “remember that …”, or send /remember with what I should know."
@@ -80,16 +80,20 @@ async def _list(memory: Memory, words: str, *, user: int) -> ChannelMessage:
     if words:
         found = await memory.search(words, limit=MAX_LISTED_ENTRIES)
         return _listed(found, "🧠 What I found:", user=user) if found else ChannelMessage(text=NOTHING_FOUND)
-    entries, proposals = await memory.entries(), await memory.proposals()
-    if proposals:
-        lines = [f"• {_line(entry)}" for entry in proposals[:MAX_ENTRIES_WITH_BUTTONS]]
-        asked = "\n".join(["💡 You said this. Should I remember it?", *lines])
-        listed = _listed(entries, "🧠 What I remember of you:", user=user) if entries else None
-        buttons = _buttons(proposals[:MAX_ENTRIES_WITH_BUTTONS], ("Keep", "Reject"), user=user)
-        return ChannelMessage(text=f"{listed.text}\n\n{asked}" if listed else asked, buttons=buttons)
-    if not entries:
-        return ChannelMessage(text=NOTHING_REMEMBERED)
-    return _listed(entries, "🧠 What I remember of you:", user=user)
+    entries = await memory.entries()
+    listed = (
+        _listed(entries, "🧠 What I remember of you:", user=user)
+        if entries
+        else ChannelMessage(text=NOTHING_REMEMBERED)
+    )
+    proposals = (await memory.proposals())[:MAX_ENTRIES_WITH_BUTTONS]
+    if not proposals:
+        return listed
+    asked = ["💡 You said this. Should I remember it?", *(f"• {_line(entry)}" for entry in proposals)]
+    return ChannelMessage(
+        text="\n".join([listed.text, "", *asked]),
+        buttons=(*_buttons(proposals, ("Keep", "Reject"), user=user), *listed.buttons),
+    )
 
 
 async def _forget(memory: Memory, words: str, *, user: int) -> ChannelMessage:
