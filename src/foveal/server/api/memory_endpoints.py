@@ -120,7 +120,7 @@ async def erase_user(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 def _user(call: ApiCall[Any, Any]) -> str:
     user = call.path_params["user"]
-    if len(user) > schemas.MAX_ID_CHARS or not re.search(schemas.ID_PATTERN, user):
+    if len(user) > schemas.MAX_API_ID_CHARS or not re.search(schemas.ID_PATTERN, user):
         raise HttpError(404, f"{user[:100]!r} cannot be the id of a user", code="unknown_user")
     return user
 

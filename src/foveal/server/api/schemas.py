@@ -37,7 +37,7 @@ MODEL_PATTERN: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._
 """Pattern of a model name: without an address and without a path, which a client must not choose."""
 MAX_SESSIONS_PER_PAGE: Final = 500
 MAX_EVENTS_PER_PAGE: Final = 1_000
-MAX_ID_CHARS: Final = 200
+MAX_API_ID_CHARS: Final = 200
 MAX_HITS: Final = 200
 MAX_ENTRIES_PER_PAGE: Final = 1_000
 MAX_CARRIED_EVENTS: Final = 200
@@ -47,7 +47,7 @@ Id: TypeAlias = Annotated[
     Meta(
         pattern=ID_PATTERN,
         min_length=1,
-        max_length=MAX_ID_CHARS,
+        max_length=MAX_API_ID_CHARS,
         examples=["demo"],
         description="letters, digits and . _ ~ : @ -, a letter or digit first",
     ),
@@ -65,7 +65,7 @@ UserId: TypeAlias = Annotated[
     str,
     Meta(
         pattern=r"^([A-Za-z0-9][A-Za-z0-9._~:@-]*)?$(?!\n)",
-        max_length=MAX_ID_CHARS,
+        max_length=MAX_API_ID_CHARS,
         examples=["ada"],
         description="the id of a user in your system: letters, digits and . _ ~ : @ -, a letter or digit first",
     ),

@@ -17,7 +17,7 @@ from foveal.server.gateways.outgoing import MEMORY_ACTION, Button, ChannelMessag
 from foveal.server.tenants import Tenant
 
 MEMORY_COMMANDS: Final = ("memory", "remember", "forget")
-MAX_LISTED_ENTRIES: Final = 30
+MAX_ENTRIES_IN_REPLY: Final = 30
 MAX_ENTRIES_WITH_BUTTONS: Final = 5
 """Entries with buttons, the newest; with as many proposals, Discord shows at most 25."""
 MAX_SHOWN_ENTRY_CHARS: Final = 200
@@ -78,7 +78,7 @@ class MemoryCommands:
 async def _list(memory: Memory, words: str, *, user: int) -> ChannelMessage:
     """Return the entries, or those with these words, and the proposals that wait."""
     if words:
-        found = await memory.search(words, limit=MAX_LISTED_ENTRIES)
+        found = await memory.search(words, limit=MAX_ENTRIES_IN_REPLY)
         return _listed(found, "🧠 What I found:", user=user) if found else ChannelMessage(text=NOTHING_FOUND)
     entries = await memory.entries()
     listed = (
@@ -107,7 +107,7 @@ async def _forget(memory: Memory, words: str, *, user: int) -> ChannelMessage:
 
 
 def _listed(entries: Sequence[MemoryEntry], title: str, *, user: int) -> ChannelMessage:
-    shown = entries[-MAX_LISTED_ENTRIES:]
+    shown = entries[-MAX_ENTRIES_IN_REPLY:]
     lines = [title, *(f"• {_line(entry)}" for entry in shown)]
     if len(shown) < len(entries):
         lines.append(f"And {len(entries) - len(shown):,} older ones: /memory WORDS searches all of them.")
