@@ -23,7 +23,7 @@ from foveal.config import Config
 from foveal.config.keys import denied_tools
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
-from foveal.core.log.events import AnyFact, Event, Instructed, Opened
+from foveal.core.log.events import MEMORY_LOG_PREFIX, AnyFact, Event, Instructed, Opened
 from foveal.core.models.model import Model
 from foveal.errors import (
     AgentRemoved,
@@ -415,9 +415,11 @@ def check_session_id(id: str) -> str:
         or not id.isprintable()
         or set(id) & set("/\\")
         or id.strip(". ") != id
+        or id.startswith(MEMORY_LOG_PREFIX)
     ):
         allowed = (
-            f"1 to {MAX_SESSION_ID_CHARS} printable characters without slashes, no space or dot at either end"
+            f"1 to {MAX_SESSION_ID_CHARS} printable characters without slashes, no space or dot at either end,"
+            f" and not {MEMORY_LOG_PREFIX} at the beginning"
         )
         raise BadSetting("id", id[:MAX_SESSION_ID_CHARS], allowed)
     return id

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
 
+from foveal.core.log.events import MEMORY_LOG_PREFIX
 from support.api_server import ApiServer
 
 NAME, RULE = "my name is Ada", "never push to main"
@@ -204,3 +206,15 @@ def test_memory_can_be_turned_off(tmp_path: Path) -> None:
         say(client, "off", "ada", "Remember that I like coffee.")
         assert "tea" not in shown(client, "off")
         assert list(entries(client, "ada").values()) == ["I like tea."]
+
+
+def test_a_memory_is_no_session(client: httpx.Client) -> None:
+    client.post("/api/memory/iris", json={"text": "I like tea."})
+    log = quote(f"{MEMORY_LOG_PREFIX}iris", safe="")
+    for path in (f"/api/sessions/{log}", f"/api/sessions/{log}/events", f"/api/sessions/{log}/export"):
+        assert client.get(path).status_code in (400, 404, 422)
+    assert client.delete(f"/api/sessions/{log}").status_code in (400, 404, 422)
+    assert client.post("/api/sessions", json={"id": f"{MEMORY_LOG_PREFIX}iris"}).status_code in (400, 422)
+    listed = client.get("/api/sessions", params={"limit": 500}).json()["sessions"]
+    assert not [one["id"] for one in listed if "iris" in one["id"]]
+    assert list(entries(client, "iris").values()) == ["I like tea."]

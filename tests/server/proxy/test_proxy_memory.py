@@ -66,7 +66,12 @@ class Scene:
             path, body = "/responses", {"model": "gpt-4.1", "input": history, "instructions": "Be brief."}
         else:
             path = "/messages"
-            body = {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": history, "system": "Be brief."}
+            body = {
+                "model": "claude-sonnet-4-5",
+                "max_tokens": 99,
+                "messages": history,
+                "system": "Be brief.",
+            }
         headers = {"authorization": f"Bearer {token or 'sk-client'}", "x-api-key": token or "sk-client"}
         headers |= {"x-foveal-memory": memory} if memory else {}
         with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
@@ -110,7 +115,11 @@ def test_without_the_header_a_request_is_forwarded_as_it_is(scene: Scene, dialec
 def test_the_same_conversation_shows_each_user_the_own_memory(scene: Scene) -> None:
     scene.remember("ada", "My code word is plover.")
     scene.remember("bob", "My code word is heron.")
-    for user, own, other in (("ada", "plover", "heron"), ("bob", "heron", "plover"), ("ada", "plover", "heron")):
+    for user, own, other in (
+        ("ada", "plover", "heron"),
+        ("bob", "heron", "plover"),
+        ("ada", "plover", "heron"),
+    ):
         sent = str(scene.ask("openai_chat", "Hello.", "Hi.", "What is it?", memory=user))
         assert own in sent
         assert other not in sent
