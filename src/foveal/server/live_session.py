@@ -63,17 +63,21 @@ class LiveSession:
         *,
         agent_name: str = "",
         user: str = "",
+        memories: list[Memory] | None = None,
         memory_of: MemoryOf | None = None,
         pauses_on_disconnect: bool = False,
         owner: object = None,
     ) -> None:
-        """`agent_name` is that of the configuration. `owner` is not garbage-collected before the session: it finds
+        """`agent_name` is that of the configuration. `memories` is a list that the tools search: it is set for each
+        turn, with what `memory_of` returns. `owner` is not garbage-collected before the session: it finds
         the session for others."""
         self.tenant = tenant
         self.agent_name = agent_name
         """The agent of the configuration whose settings it has; "" for the server's own."""
         self.user = user
         """Who speaks in it; "" if that is not known, or several people do."""
+        self._memories = [] if memories is None else memories
+        """The memory of the user who wrote the message of the running turn."""
         self._memory_of = memory_of
         self.pauses_on_disconnect = pauses_on_disconnect
         """Whether a turn stops when the last client that waits for it goes away."""
@@ -271,7 +275,8 @@ class LiveSession:
             if entry is None:
                 return
             memory = None if self._memory_of is None else await self._memory_of(entry)
-            self.session.memories = () if memory is None else (memory,)
+            self._memories[:] = [] if memory is None else [memory]
+            self.session.memories = tuple(self._memories)
             turn = self._running = self._turn(entry)
             tries = self._unstored.pop(entry.id, 0)
             keeps = tries + 1 < MAX_UNSTORED_ANSWERS

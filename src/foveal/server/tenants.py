@@ -320,7 +320,8 @@ class Tenant:
             begin=begin,
             **config.session(provider.model),
         )
-        tools = recall_tools(session, counting=session.counter)
+        memories: list[Memory] = []  # of the turn that runs
+        tools = recall_tools(session, counting=session.counter, memories=memories)
         denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
         offered = Toolbox([tool for tool in tools if tool.name not in denied])
         agent = Agent(
@@ -337,6 +338,7 @@ class Tenant:
             self._turn_listeners,
             agent_name=agent_name,
             user=setup.user,
+            memories=memories,
             memory_of=partial(self._memory_of, user=setup.user),
             pauses_on_disconnect=config.get("on_disconnect") == "pause",
             owner=self,
