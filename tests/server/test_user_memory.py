@@ -58,7 +58,16 @@ async def test_a_fork_belongs_to_the_same_user(tmp_path: Path) -> None:
         fork = await tenant.fork("demo", "other")
         assert fork.user == "ada"
         await ask(fork, "Hello.")
-        assert "I like tea." in str(provider.requests[-1].to_openai()[1])
+        assert "- [m0] I like tea." in str(provider.requests[-1].to_openai())
+
+
+@run
+async def test_a_session_shows_its_users_memory_before_the_first_turn_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path, "One.") as (service, _):
+        await ask(await service.tenant("default").create("demo", user="ada"), "Remember that I like tea.")
+    async with opened(tmp_path, "Two.") as (service, _):
+        live = await service.tenant("default").session("demo")
+        assert "- [m0] I like tea." in str((await live.session.fit()).to_openai())
 
 
 @run

@@ -305,10 +305,12 @@ class Tenant:
         runtime = self._runtime
         agent_name, config, provider = await self._answering(id)
         setup = await runtime.inbox.session_setup(self.name, id) or SessionSetup()
+        memories = [self.memory(setup.user)] if setup.user and self.has_memories else []
         session = await Session.open(
             self.store,
             id,
             model=provider.model,
+            memory=memories,
             origin=origin,
             summarise=[
                 *([native_summariser_for(provider)] if config.summarises_natively else []),
@@ -320,7 +322,6 @@ class Tenant:
             begin=begin,
             **config.session(provider.model),
         )
-        memories: list[Memory] = []  # of the turn that runs
         tools = recall_tools(session, counting=session.counter, memories=memories)
         denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
         offered = Toolbox([tool for tool in tools if tool.name not in denied])

@@ -302,7 +302,7 @@ class TenantConversations:
                     known = conversation.count_known(request.digests)
                     count = conversation.count_up_to(request.digests[known - 1]) if known else 0
                     chunks = request.chunks(known)
-                    return await self._record(conversation, request, known, chunks, rewind_to=count)
+                    return await self._record(conversation, incoming, known, chunks, rewind_to=count)
             return await self._fork(made, 0, incoming, (), is_summary=True)
         except (SessionGone, UnknownSession):
             await self.delete_session(made.session)
