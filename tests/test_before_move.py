@@ -80,7 +80,7 @@ NEW_FIELDS: Final = {
     "until", "estimated", "mode", "turn_tokens", "notice", "cache_miss", "settings", "warnings",
     "statements", "replaced_by", "replaced_since", "dropped_thinking", "binds_thinking",
     "unknown_calls", "unpriced", "answers", "answered",
-    "fitted", "requests", "newest", "imported",
+    "fitted", "requests", "newest", "imported", "user",
     "saved",  # None without reported usage, where it was 0.0, which is not written
     "tools", "deferred", "tools.defer", "tools.core",
     "cause", "failures",
@@ -397,6 +397,8 @@ NEW_KEYS = (
     "prompt",
     "server.database",
     "server.forward_other_paths",
+    "server.memory",
+    "server.memory_budget",
     "server.proxy_retention_days",
     "telegram.webhook",
     "tools.approval",

@@ -67,6 +67,14 @@ async def test_a_later_statement_on_the_same_subject_replaces_the_earlier_one_un
 
 
 @async_test
+async def test_what_the_user_asked_to_remember_is_not_proposed_again() -> None:
+    memory = owned()
+    said = [Event(1, UserSaid(content="Remember that my name is Ada. Never push to main. Why is CI red?"))]
+    await memory.hear(said)
+    assert texts(await memory.propose(said)) == ["Never push to main."]
+
+
+@async_test
 async def test_undoing_a_statement_brings_back_what_it_replaced() -> None:
     memory = owned()
     await memory.remember("I prefer tabs.")

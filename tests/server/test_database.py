@@ -183,6 +183,25 @@ async def test_a_file_of_version_2_is_read_as_it_is_and_then_upgraded(tmp_path: 
 
 
 @run
+async def test_a_file_of_version_3_is_read_as_it_is_and_then_upgraded(tmp_path: Path) -> None:
+    path = file_of_version_1(tmp_path / "c.db")
+    connection = apsw.Connection(str(path))
+    for statement in (*SQLITE_UPGRADES[2], *SQLITE_UPGRADES[3]):
+        connection.execute(statement)
+    connection.pragma("user_version", 3)
+    connection.close()
+    before = path.read_bytes()
+    reading = SqliteDatabase(path, is_read_only=True)
+    assert await read_chats(reading) == UPGRADED
+    await reading.close()
+    assert path.read_bytes() == before
+    upgrading = SqliteDatabase(path)
+    await Inbox(upgrading).set_session_setup("a", "s", SessionSetup("m", user="ada"))
+    assert await read_chats(upgrading) == (*UPGRADED[:2], SessionSetup("m", user="ada"))
+    await upgrading.close()
+
+
+@run
 async def test_the_check_whether_a_file_can_be_written_keeps_its_version(tmp_path: Path) -> None:
     database = database_with_table(tmp_path / "c.db")
     await database.write(lambda db: db.execute("PRAGMA user_version = 99"))  # another process has upgraded it

@@ -145,14 +145,16 @@ async def fill_tables(database: Database) -> None:
     inbox, queue = Inbox(database), JobQueue(database)
     for number in range(40):
         text = "\0\\" * number
-        entry, _ = await inbox.put("default", "many", key=f"k{number}", message=UserSaid(content=text), now=1e9)
+        entry, _ = await inbox.put(
+            "default", "many", key=f"k{number}", message=UserSaid(content=text), now=1e9
+        )
         if number < 20:
             await inbox.take("default", "many", last=number)
             await inbox.finish(entry, why="answered", problem="", code="")
     await inbox.take("default", "many", last=99)
     for tenant in ("default", "other"):
         await AuthTokens(database).create(tenant, label="l\0", now=1e9)
-        await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer"))
+        await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer", user="ada"))
         await queue.add(Job(tenant=tenant, session="many", key="j", kind="run", at=1e9, prompt="do\0"))
     await queue.mark_taken([job.id for job in await queue.untaken()])
     await database.write(lambda db: fill_rows(db, [(table, n) for table in TABLES for n in range(30)]))
@@ -343,6 +345,7 @@ def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, p
     service.execute("DROP TABLE beside; DROP TABLE chat_places; DROP TABLE chat_messages")
     for table in ("rooms", "errands", "schedules"):
         service.execute(f"ALTER TABLE {table} DROP COLUMN agent")
+    service.execute("ALTER TABLE rooms DROP COLUMN person")
     service.execute(
         """CREATE TABLE chats (face TEXT, chat INTEGER, number INTEGER);
         CREATE TABLE chat_messages (face TEXT, key TEXT, chat INTEGER, session TEXT, state TEXT, at REAL);

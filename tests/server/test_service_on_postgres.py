@@ -255,3 +255,62 @@ async def test_a_message_is_stored_once_although_the_reply_to_its_commit_is_lost
             said = await spoken(live)
             assert said == [text for n in range(5) for text in (f"{n}", f"echo of {n}")]
             assert proxy.cut == 5
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def asked(provider: Scripted) -> str:
+    """Return what the last request showed in front of the conversation."""
+    return "\n".join(str(m["content"]) for m in provider.requests[-1].to_openai() if m["role"] == "system")
+
+
+@run
+async def test_what_one_server_remembers_another_one_uses_and_forgets(service_url: str) -> None:
+    providers = [Scripted(*[f"Answer {n}." for n in range(9)]) for _ in range(2)]
+    async with members(service_url, *providers) as (one, other):
+
+        async def say(service: Service, session: str, text: str, *, tenant: str = "acme") -> None:
+            live = await service.tenant(tenant).ensure(session, user="ada")
+            assert (await (await live.submit(text)).outcome()).why == "answered"
+
+        await say(one, "monday", "Remember that my name is Ada.")
+        await say(one, "monday", "Remember that the deadline is 14 March.")
+        await say(other, "tuesday", "Remember that the deadline moved to 2 April.")
+        await say(one, "wednesday", "Hello.")
+        assert "my name is Ada." in asked(providers[0])
+        assert "2 April" in asked(providers[0])
+        assert "14 March" not in asked(providers[0])
+
+        await say(other, "tuesday", "Hello.", tenant="rival")
+        assert "Ada" not in asked(providers[1])
+        assert await other.tenant("rival").memory("ada").entries(all=True) == []
+
+        for entry in await other.tenant("acme").memory("ada").entries():
+            await other.tenant("acme").memory("ada").forget(entry.id)
+        await say(one, "wednesday", "And now?")
+        assert "Ada" not in asked(providers[0])
+
+
+def tables_with(url: str, word: str) -> list[str]:
+    """Return the tables that have a word in any row."""
+    with psycopg.connect(url) as connection:
+        connection.execute("SET foveal.all_tenants = 'on'")
+        sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'foveal'"
+        tables = [name for (name,) in connection.execute(sql).fetchall()]
+        rows = {table: connection.execute(f"SELECT * FROM foveal.{table}").fetchall() for table in tables}
+        return [table for table in tables if word in str(rows[table]).lower()]
+
+
+@run
+async def test_an_erased_user_leaves_no_text_in_the_database(service_url: str) -> None:
+    provider = Scripted(*["Noted."] * 9)
+    async with members(service_url, provider) as (service,):
+        tenant = service.tenant("acme")
+        await tenant.memory("gil").remember("My dog is called Quetzalcoatl.")
+        assert tables_with(service_url, "quetzalcoatl")
+        live = await tenant.ensure("told", user="gil")
+        await (await live.submit("Hello.")).outcome()
+        assert "Quetzalcoatl" in asked(provider)
+        assert await tenant.erase_user("gil") == ["told"]
+    assert tables_with(service_url, "quetzalcoatl") == []

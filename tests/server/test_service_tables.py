@@ -109,8 +109,9 @@ async def test_unfinished_messages_models_and_deletion(place: Path | str) -> Non
         assert sorted(await inbox.unfinished()) == [("a", "s", 2), ("b", "s", 1)]
         assert await inbox.unfinished(before=2.0) == [("a", "s", 2)]
         await inbox.set_session_setup("a", "s", SessionSetup("m1"))
-        await inbox.set_session_setup("a", "s", SessionSetup("m2", agent="reviewer"))
-        assert await inbox.session_setup("a", "s") == SessionSetup("m2", agent="reviewer")
+        await inbox.set_session_setup("a", "s", SessionSetup("m2", agent="reviewer", user="ada"))
+        assert await inbox.session_setup("a", "s") == SessionSetup("m2", agent="reviewer", user="ada")
+        assert (await inbox.sessions_of("a", "ada"), await inbox.sessions_of("b", "ada")) == (["s"], [])
         assert await inbox.session_agents("a", ["s", "t"]) == {"s": "reviewer"}
         assert await inbox.session_agents("b", ["s"]) == await inbox.session_agents("a", []) == {}
         assert await inbox.session_setup("b", "s") is None

@@ -24,6 +24,13 @@ class UserMessageStored(AgentEvent, frozen=True, tag="heard"):
     handle: str
 
 
+class MemoryChanged(AgentEvent, frozen=True, tag="remembered"):
+    """The user asked to remember or to forget something, and the memory did."""
+
+    text: str
+    """What was remembered or forgotten, as a sentence for the user."""
+
+
 class PromptReading(AgentEvent, frozen=True, tag="reading"):
     """A slow model is reading the request."""
 

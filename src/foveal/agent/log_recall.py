@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from foveal.agent.tool import Arguments, Tool, ToolOutput
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.tokens.counter import Counter
 from foveal.core.wire.safe_print import one_line
+from foveal.memory.memory import Memory
 from foveal.recall import Library, Recall, tools
 
 MAX_RECALL_TOKENS: Final = 2_000
 
 
 def recall_tools(
-    library: Library, *, max_tokens: int = MAX_RECALL_TOKENS, counting: Counter | None = None
+    library: Library,
+    *,
+    max_tokens: int = MAX_RECALL_TOKENS,
+    counting: Counter | None = None,
+    memories: Sequence[Memory] = (),
 ) -> list[Tool]:
-    """Return the recall tools for a session or another library.
+    """Return the recall tools for a session or another library; a search covers the memories too.
 
     An answer has at most `max_tokens` tokens by the counter `counting`, so it is never truncated.
     """
-    recall = Recall(library, tokens=max_tokens, counting=counting)
+    recall = Recall(library, tokens=max_tokens, counting=counting, memories=memories)
     return [
         Tool(
             name=schema["name"],

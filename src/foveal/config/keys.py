@@ -22,6 +22,7 @@ from foveal.core.policies.presets import Mode
 from foveal.core.reduction.truncation import Strategy
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting
+from foveal.memory.shown_text import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 
 SERVER_MARK: Final = "__"
 """Ends the name of the MCP server in the name of a tool where it first stands."""
@@ -268,6 +269,18 @@ SERVER_KEYS: Final = (
         whole_number(0, 36_500),
         "days after which unused sessions of drop-in clients are erased; 0 keeps them",
         0,
+    ),
+    _server_key(
+        "server.memory",
+        BOOLEAN,
+        "remember what users of sessions and bots ask to be remembered",
+        default=True,
+    ),
+    _server_key(
+        "server.memory_budget",
+        whole_number(MIN_MEMORY_TOKENS, MAX_MEMORY_TOKENS),
+        "maximum tokens of a user's memory in a request",
+        DEFAULT_MEMORY_TOKENS,
     ),
     _server_key("server.openai_url", HTTP_URL, "upstream for chat completions and Responses", None),
     _server_key("server.anthropic_url", HTTP_URL, "upstream for Anthropic messages", None),

@@ -35,15 +35,18 @@ async def current_text(memories: Iterable[Memory]) -> str:
 
 
 async def heard_notes(memories: Sequence[Memory], events: Iterable[Event], *, session: str) -> list[Noted]:
-    """Obey what the user says about remembering, with the first memory that hears, and return notes about it.
-
-    What the user said is stored already, so a store that cannot write is a note, and no error."""
+    """Obey what the user says about remembering, with the first memory that hears, and return notes about it."""
     hearing = next((memory for memory in memories if memory.hears), None)
     said = [event for event in events if isinstance(event.fact, UserSaid)]
-    if hearing is None or not said:
-        return []
+    return await obeyed_notes(hearing, said, session=session) if hearing is not None and said else []
+
+
+async def obeyed_notes(memory: Memory, said: Iterable[Event], *, session: str) -> list[Noted]:
+    """Obey what the user says about remembering in these messages, and return notes about it.
+
+    What the user said is stored already, so a store that cannot write is a note, and no error."""
     try:
-        notes = [note.text for note in await hearing.hear(said, session=session)]
+        notes = [note.text for note in await memory.hear(said, session=session)]
     except StoreError as problem:
         notes = [f"This could not be remembered: {problem}"]
     return [Noted(text=note, topic=MEMORY_NOTE_TOPIC) for note in notes]

@@ -593,7 +593,8 @@ class Memory:
         found = propose_from(events)
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            known = {*texts_of(state.entries.values())}
+            entries = state.entries.values()
+            known = {*texts_of(entries), *(entry.origin.quote.casefold() for entry in entries)}
             return [
                 Proposed(
                     text=one.text,

@@ -1,4 +1,4 @@
-"""Durable inbox of user messages, and the model and agent chosen for each session.
+"""Durable inbox of user messages, and the model, agent and user chosen for each session.
 
 1. A message in the inbox is not lost. Messages of a session are processed in order of arrival, by the process that
    holds the session lock; if that process dies, the message is processed again. The prompt of a background run
@@ -87,6 +87,8 @@ class SessionSetup(NamedTuple):
     """The model; "" for the configured one."""
     agent: str = ""
     """The agent of the configuration; "" for the server's own settings."""
+    user: str = ""
+    """Who speaks in it, whose memory it shows; "" if that is not known, or several people do."""
 
 
 CONFIGURED_SETUP: Final = SessionSetup()
@@ -214,7 +216,7 @@ class Inbox:
 
     async def session_setup(self, tenant: str, session: str) -> SessionSetup | None:
         """Return what a session was created with; None if this server did not create the session."""
-        sql = "SELECT model, agent FROM rooms WHERE tenant = ? AND session = ?"
+        sql = "SELECT model, agent, person FROM rooms WHERE tenant = ? AND session = ?"
         rows = await self._database.read(lambda db: db.fetch(sql, tenant, session), tenant=tenant)
         return SessionSetup(*rows[0]) if rows else None
 
@@ -227,10 +229,17 @@ class Inbox:
             return {}
         return dict(await self._database.read(lambda db: db.fetch(sql, tenant, *sessions), tenant=tenant))
 
+    async def sessions_of(self, tenant: str, user: str) -> list[str]:
+        """Return the sessions that were created for a user."""
+        sql = "SELECT session FROM rooms WHERE tenant = ? AND person = ? ORDER BY session"
+        rows = await self._database.read(lambda db: db.fetch(sql, tenant, user), tenant=tenant)
+        return [session for (session,) in rows]
+
     async def set_session_setup(self, tenant: str, session: str, setup: SessionSetup) -> None:
-        sql = """INSERT INTO rooms (tenant, session, model, agent) VALUES (?, ?, ?, ?)
-            ON CONFLICT (tenant, session) DO UPDATE SET model = excluded.model, agent = excluded.agent"""
-        values = tenant, session, setup.model, setup.agent
+        sql = """INSERT INTO rooms (tenant, session, model, agent, person) VALUES (?, ?, ?, ?, ?)
+            ON CONFLICT (tenant, session) DO UPDATE SET
+            model = excluded.model, agent = excluded.agent, person = excluded.person"""
+        values = tenant, session, setup.model, setup.agent, setup.user
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def delete_session(self, tenant: str, session: str) -> None:

@@ -25,8 +25,8 @@ from foveal.core.engine.operations import OPERATIONS, OperationRequest, newest_t
 from foveal.core.engine.report import Report
 from foveal.core.log.events import AnyFact, Content, Dialect, Event, ModelSaid, Noted, Rewound, UserSaid
 from foveal.core.models.cost import UsageTotals
-from foveal.core.redaction.redact import scrub
 from foveal.errors import Busy, FovealError, LeaseLost, StoreError
+from foveal.memory.memory import Memory
 from foveal.ports import Hit, SessionEnd, SessionInfo
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import LOG, Runtime, UnavailableProvider
@@ -47,6 +47,8 @@ MAX_ENDED_TURNS: Final = 64
 """Ended turns of a session whose events can still be read."""
 MAX_UNSTORED_ANSWERS: Final = 3
 """Answers to a message that a process could not store, after which its turn fails: each has its price."""
+MemoryOf = Callable[[InboxEntry], Awaitable[Memory | None]]
+"""Returns the memory of the user who wrote a message; None if there is none."""
 TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
 T = TypeVar("T")
 
@@ -66,13 +68,27 @@ class SessionOwner(Protocol):
 
 class LiveSession:
     def __init__(
-        self, owner: SessionOwner, agent: Agent, *, agent_name: str = "", pauses_on_disconnect: bool = False
+        self,
+        owner: SessionOwner,
+        agent: Agent,
+        *,
+        agent_name: str = "",
+        user: str = "",
+        memories: list[Memory] | None = None,
+        memory_of: MemoryOf | None = None,
+        pauses_on_disconnect: bool = False,
     ) -> None:
-        """`agent_name` is that of the configuration. The owner finds the session for others, so it is not
+        """`agent_name` is that of the configuration. `memories` is a list that the tools search: it is set for each
+        turn, with what `memory_of` returns. The owner finds the session for others, so it is not
         garbage-collected before the session."""
         self.tenant: str = owner.name
         self.agent_name = agent_name
         """The agent of the configuration whose settings it has; "" for the server's own."""
+        self.user = user
+        """Who speaks in it; "" if that is not known, or several people do."""
+        self._memories = [] if memories is None else memories
+        """The memory of the user who wrote the message of the running turn."""
+        self._memory_of = memory_of
         self.pauses_on_disconnect = pauses_on_disconnect
         """Whether a turn stops when the last client that waits for it goes away."""
         self._owner = owner
@@ -264,6 +280,9 @@ class LiveSession:
             entry = await self._runtime.inbox.take(self.tenant, self.id, last=end.next_seq - 1)
             if entry is None:
                 return
+            memory = None if self._memory_of is None else await self._memory_of(entry)
+            self._memories[:] = [] if memory is None else [memory]
+            self.session.memories = tuple(self._memories)
             turn = self._running = self._turn(entry)
             tries = self._unstored.pop(entry.id, 0)
             keeps = tries + 1 < MAX_UNSTORED_ANSWERS
@@ -409,7 +428,7 @@ class LiveSession:
         return await self.session.prepare()
 
     async def rename(self, title: str) -> None:
-        await self.session.rename(title if self._runtime.redact is None else scrub(title))
+        await self.session.rename(self._runtime.storable_text(title))
 
     def _check_idle(self, what: str) -> None:
         if self.is_answering:

@@ -268,6 +268,10 @@ class Runtime:
             return key
         return f"key-{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
+    def storable_text(self, text: str) -> str:
+        """Return a text of a user without its secrets, unless redaction is off."""
+        return text if self.redact is None else scrub(text)
+
     # ── Failures of stores ───────────────────────────────────────────────────────────────────────────
 
     def store_failed(self, tenant: str, problem: StoreError) -> None:

@@ -7,6 +7,8 @@ most recently used ones of all tenants; then it is opened again on its next use.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -21,7 +23,7 @@ from foveal.config import Config
 from foveal.config.keys import denied_tools
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
-from foveal.core.log.events import AnyFact, Event, Instructed, Opened
+from foveal.core.log.events import MEMORY_LOG_PREFIX, AnyFact, Event, Instructed, Opened
 from foveal.core.models.model import Model
 from foveal.errors import (
     AgentRemoved,
@@ -32,12 +34,16 @@ from foveal.errors import (
     SessionExists,
     UnknownSession,
 )
+from foveal.memory.fold import MemoryEntry
+from foveal.memory.memory import Memory
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.summariser import native_summariser_for, summariser_for
-from foveal.server.chat_records import find_place
+from foveal.server.chat_markers import with_own_words
+from foveal.server.chat_records import Chats, find_place
 from foveal.server.inbox import CONFIGURED_SETUP, InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
+from foveal.server.recently_used import RecentlyUsed
 from foveal.server.runtime import LOG, EventsStored, Runtime, UnavailableProvider
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
@@ -46,6 +52,8 @@ from foveal.sessions.session import Session
 from foveal.stores import check_tenant_name
 
 MAX_SESSION_ID_CHARS: Final = 200
+MAX_IDLE_MEMORIES: Final = 256
+"""Memories of a tenant's users that stay in memory while they are not used."""
 PROXY_ORIGIN: Final = "drop-in"
 """Origin of sessions that the proxy opened for clients which resend their whole history; stored in logs."""
 DEFAULT_SYSTEM_PROMPT: Final = files("foveal.server").joinpath("system.md").read_text("utf-8").strip()
@@ -73,6 +81,8 @@ class Tenant:
         self.runtime: Runtime = runtime
         self.turn_listeners: list[TurnListener] = []
         self._live_sessions: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
+        self._memories: WeakValueDictionary[str, Memory] = WeakValueDictionary()
+        self._recent_memories: RecentlyUsed[str, Memory] = RecentlyUsed(MAX_IDLE_MEMORIES)
 
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,14 +119,15 @@ class Tenant:
         """Return the message of a session with a key, answered or not; None if it was not stored."""
         return await self.runtime.inbox.find(self.name, id, key=self.runtime.storable_key(key))
 
-    async def ensure(self, id: str, *, title: str = "", agent: str = "") -> LiveSession:
-        """Return the session, created on first use with this agent; raises `UnknownSession` if it was erased."""
+    async def ensure(self, id: str, *, title: str = "", agent: str = "", user: str = "") -> LiveSession:
+        """Return the session, created on first use with this agent and user; raises `UnknownSession` if
+        it was erased."""
         if self._known(id) is not None:
             return await self.session(id)
         async with self.runtime.locks.lock(self.name, check_session_id(id)):
             end = await self._end(id)
             if end is None:
-                setup = self._complete_setup(id, SessionSetup(agent=agent))
+                setup = self._complete_setup(id, SessionSetup(agent=agent, user=user))
                 begin = [Instructed(content=self._system_prompt(id, setup))]
                 return await self._create(id, setup, title=title, begin=begin)
         return await self.session(id)
@@ -183,6 +194,54 @@ class Tenant:
     def remove_turn_listener(self, listener: TurnListener) -> None:
         self.turn_listeners.remove(listener)
 
+    # ── Users ────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def has_memories(self) -> bool:
+        """Whether the server remembers what users ask to be remembered."""
+        return bool(self.runtime.config.get("server.memory"))
+
+    def memory(self, user: str) -> Memory:
+        """Return the memory of a user of this tenant. It hears nothing itself: a turn passes the words of its user
+        to it, without the quotes of others."""
+        memory = self._memories.get(user)
+        if memory is None:
+            budget: int = self.runtime.config.get("server.memory_budget")
+            memory = Memory(user, store=self.store, budget=budget, hears=False, clock=self.runtime.clock)
+            self._memories[user] = memory
+        self._recent_memories.add(user, memory)
+        return memory
+
+    async def propose(self, live: LiveSession) -> list[MemoryEntry]:
+        """Propose what the user of a session stated in it, and return the new proposals; none if several people
+        speak there."""
+        if not live.user or not self.has_memories:
+            return []
+        behind = await live.session.left_behind()
+        events = [with_own_words(event) for event in await live.events() if event.seq not in behind]
+        return await self.memory(live.user).propose(events, session=live.id)
+
+    async def erase_user(self, user: str) -> list[str]:
+        """Erase the sessions that were created for a user, and the user's memory; return the ids of these sessions.
+        A group's session has no user, so what the user said there stays."""
+        sessions = await self.runtime.inbox.sessions_of(self.name, user)
+        for id in sessions:
+            with suppress(UnknownSession):  # another process has erased it
+                await self.delete(id)
+        await self.memory(user).erase()
+        return sessions
+
+    async def _memory_of(self, entry: InboxEntry, *, user: str) -> Memory | None:
+        """Return the memory of the user who wrote a message: that of the session's user, or in a chat that of the
+        author, because several people may speak there."""
+        if not self.has_memories:
+            return None
+        if not user and find_place(self.name, entry.session) is not None:
+            message = await Chats(self.runtime.database).find_message(self.name, entry.key)
+            is_written = message is not None and message.author and message.session == entry.session
+            user = str(message.author) if message is not None and is_written else ""
+        return self.memory(user) if user else None
+
     # ── Opening ──────────────────────────────────────────────────────────────────────────────────────
 
     def session_options(
@@ -243,10 +302,13 @@ class Tenant:
     async def _open(self, id: str, *, begin: Sequence[AnyFact] = (), origin: str = "") -> LiveSession:
         runtime = self.runtime
         agent_name, config, provider = await self._answering(id)
+        setup = await runtime.inbox.session_setup(self.name, id) or SessionSetup()
+        memories = [self.memory(setup.user)] if setup.user and self.has_memories else []
         session = await Session.open(
             self.store,
             id,
             model=provider.model,
+            memory=memories,
             origin=origin,
             summarise=[
                 *([native_summariser_for(provider)] if config.summarises_natively else []),
@@ -258,7 +320,7 @@ class Tenant:
             begin=begin,
             **config.session(provider.model),
         )
-        tools = recall_tools(session, counting=session.counter)
+        tools = recall_tools(session, counting=session.counter, memories=memories)
         denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
         offered = Toolbox([tool for tool in tools if tool.name not in denied])
         agent = Agent(
@@ -268,8 +330,15 @@ class Tenant:
             recall_tools=offered,
             max_tool_iterations=config.get("max_tool_iterations"),
         )
-        pauses = config.get("on_disconnect") == "pause"
-        return LiveSession(self, agent, agent_name=agent_name, pauses_on_disconnect=pauses)
+        return LiveSession(
+            self,
+            agent,
+            agent_name=agent_name,
+            user=setup.user,
+            memories=memories,
+            memory_of=partial(self._memory_of, user=setup.user),
+            pauses_on_disconnect=config.get("on_disconnect") == "pause",
+        )
 
     async def _answering(self, id: str) -> _Answering:
         """Return what answers in a session. A provider that is unavailable raises its error only when a turn asks
@@ -344,9 +413,11 @@ def check_session_id(id: str) -> str:
         or not id.isprintable()
         or set(id) & set("/\\")
         or id.strip(". ") != id
+        or id.startswith(MEMORY_LOG_PREFIX)
     ):
         allowed = (
-            f"1 to {MAX_SESSION_ID_CHARS} printable characters without slashes, no space or dot at either end"
+            f"1 to {MAX_SESSION_ID_CHARS} printable characters without slashes, no space or dot at either end,"
+            f" and not {MEMORY_LOG_PREFIX} at the beginning"
         )
         raise BadSetting("id", id[:MAX_SESSION_ID_CHARS], allowed)
     return id

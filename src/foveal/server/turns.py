@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from foveal.agent.events import (
     AgentEvent,
+    MemoryChanged,
     ModelAnswered,
     PromptReading,
     TextStreamed,
@@ -32,7 +33,9 @@ from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
 from foveal.core.redaction import StreamRedactor, scrub
 from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
+from foveal.memory.attached import MEMORY_NOTE_TOPIC, obeyed_notes
 from foveal.ports import ReplyPiece
+from foveal.server.chat_markers import with_own_words
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded, UnavailableProvider
 from foveal.sessions.log_reader import read_slices
@@ -327,7 +330,21 @@ class TurnRunner:
             ).handle
         if handle:
             self._turn.emit(UserMessageStored(handle=handle))
+        if handle and answer is None and self._entry.kind == "say":
+            for note in await self._heard_notes(handle):
+                self._turn.emit(MemoryChanged(text=note.text))
         return answer
+
+    async def _heard_notes(self, handle: str) -> list[Noted]:
+        """Obey what the author of the message says about remembering, and note it in the log. A message that is
+        heard again, after a crash, changes nothing more."""
+        notes: list[Noted] = []
+        for memory in self._session.memories:
+            said = with_own_words(await self._session.event(handle))
+            notes += await obeyed_notes(memory, [said], session=self._session.id)
+        if notes:
+            await self._session.append(*notes)
+        return notes
 
     async def _answer(self, answer: ModelAnswered | None) -> EndReason:
         """Emit the stored answer, or have the agent answer; return why the turn ended."""
@@ -447,6 +464,9 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     report = await session.report(with_events=False)
     if handle:
         turn.emit(UserMessageStored(handle=handle))
+    for event in _events_of_turn(events, entry):
+        if isinstance(event.fact, Noted) and event.fact.topic == MEMORY_NOTE_TOPIC:
+            turn.emit(MemoryChanged(text=event.fact.text))
     if answer is not None:
         turn.emit(answer)
     if entry.why in ("answered", "steps", "denied"):

@@ -26,6 +26,7 @@ from foveal.errors import (
     NotCompacted,
     NotDropped,
     NothingToAsk,
+    NotRemembered,
     PicklableError,
     ProviderError,
     SessionExists,
@@ -131,6 +132,8 @@ def http_error_of(problem: FovealError) -> HttpError:
             return HttpError(409, detail, code="not_compacted", members={"floor": problem.floor})
         case NotDropped():
             return HttpError(409, detail, code="not_dropped")
+        case NotRemembered():
+            return HttpError(400, detail, code="not_remembered")
         case MalformedMessage():
             members = {"index": problem.index, "field": problem.field}
             return HttpError(400, detail, code="malformed_message", members=members)

@@ -47,7 +47,7 @@ def kept(proxy: ProxyServer, tenant: str = "default") -> list[str]:
 
 
 def sweep(proxy: ProxyServer) -> int:
-    return proxy.do(proxy.upstreams.conversations.digest_index.sweep())
+    return proxy.do(proxy.upstreams.conversations.retention.sweep())
 
 
 def test_sessions_are_erased_when_they_were_not_used_for_the_configured_days(proxy: ProxyServer) -> None:
@@ -67,7 +67,7 @@ def test_a_session_in_use_is_not_erased(proxy: ProxyServer) -> None:
 
     async def sweep_while_locked() -> int:
         async with proxy.service.runtime.locks.lock("default", used):
-            return await proxy.upstreams.conversations.digest_index.sweep()
+            return await proxy.upstreams.conversations.retention.sweep()
 
     assert (proxy.do(sweep_while_locked()), kept(proxy)) == (1, [used])
     assert unused not in kept(proxy)

@@ -34,6 +34,8 @@ PATH_PARAMETERS: Final[Mapping[str, Json]] = {
     "session": {"type": "string", "minLength": 1, "maxLength": 200},
     "turn": {"type": "string", "minLength": 1, "maxLength": 200},
     "schedule": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+    "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~:@-]{0,199}$"},
+    "entry": {"type": "string", "pattern": "^m?[0-9]{1,15}$"},
     "handle": {"type": "string", "pattern": "^e?[0-9]{1,15}$"},
 }
 """JSON schemas of the parameters in paths."""

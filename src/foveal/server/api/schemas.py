@@ -25,6 +25,9 @@ from foveal.core.wire import original_text
 from foveal.core.wire.event_text import search_text
 from foveal.core.wire.query_match import best_window, query_terms
 from foveal.core.wire.safe_print import one_line
+from foveal.memory import MemoryEntry
+from foveal.memory.facts import EntryKind
+from foveal.memory.quotes import MAX_ENTRY_CHARS
 from foveal.ports import Hit, SessionInfo
 from foveal.server import Turn, TurnOutcome
 
@@ -34,7 +37,9 @@ MODEL_PATTERN: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._
 """Pattern of a model name: without an address and without a path, which a client must not choose."""
 MAX_SESSIONS_PER_PAGE: Final = 500
 MAX_EVENTS_PER_PAGE: Final = 1_000
+MAX_API_ID_CHARS: Final = 200
 MAX_HITS: Final = 200
+MAX_ENTRIES_PER_PAGE: Final = 1_000
 MAX_CARRIED_EVENTS: Final = 200
 
 Id: TypeAlias = Annotated[
@@ -42,7 +47,7 @@ Id: TypeAlias = Annotated[
     Meta(
         pattern=ID_PATTERN,
         min_length=1,
-        max_length=200,
+        max_length=MAX_API_ID_CHARS,
         examples=["demo"],
         description="letters, digits and . _ ~ : @ -, a letter or digit first",
     ),
@@ -56,7 +61,19 @@ ModelName: TypeAlias = Annotated[
         description="a name such as openai/gpt-5.1, without an address and without a path",
     ),
 ]
+UserId: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._~:@-]*)?$(?!\n)",
+        max_length=MAX_API_ID_CHARS,
+        examples=["ada"],
+        description="the id of a user in your system: letters, digits and . _ ~ : @ -, a letter or digit first",
+    ),
+]
 UserText: TypeAlias = Annotated[str, Meta(min_length=1, examples=["Why is the sky blue?"])]
+EntryText: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=MAX_ENTRY_CHARS, examples=["I prefer tabs."])
+]
 Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Handle: TypeAlias = Annotated[
     str,
@@ -87,6 +104,8 @@ class NewSession(ApiBody, frozen=True):
     """The agent of the server's configuration, `[agents.NAME]`, whose settings the session has."""
     title: ShortText = ""
     system: str = ""
+    user: UserId = ""
+    """The user who speaks in it: the session shows this user's memory, and "remember that …" changes it."""
     continue_from: Id | None = None
     """The session of which the new one takes over a record."""
     carry: Literal["record", "summary", "rules"] | Handles = "record"
@@ -184,6 +203,43 @@ class TurnQuery(ApiBody, frozen=True):
     stream: bool = True
 
 
+class MemoryQuery(ApiBody, frozen=True):
+    q: Annotated[str, Meta(max_length=1_000)] = ""
+    """Words to search for, best first; without them all entries come, oldest first."""
+    all: bool = False
+    """Return entries too that are proposed, replaced or forgotten; not with `q`."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_ENTRIES_PER_PAGE)] = 200
+    after: Annotated[str, Meta(max_length=20)] = ""
+    """The `next` of the previous page; not with `q`."""
+
+
+class NewEntry(ApiBody, frozen=True):
+    """A statement of the user."""
+
+    text: EntryText
+    kind: EntryKind | None = None
+    """Decided by the words if it is not given."""
+
+
+class EntryChange(ApiBody, frozen=True):
+    text: EntryText
+
+
+class AcceptBody(ApiBody, frozen=True):
+    text: EntryText | None = None
+    """Another text for the proposal."""
+
+
+class ProposeBody(ApiBody, frozen=True):
+    session: Id
+    """A session of this user, whose rules, corrections and facts become proposals."""
+
+
+class ImportBody(ApiBody, frozen=True):
+    lines: str
+    """What `export` returned."""
+
+
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -203,6 +259,57 @@ class ApiOpenedSession(ApiSession, frozen=True, kw_only=True):
     """A session, with the model that answers in it."""
 
     model: str
+    user: str
+    """The user whose memory it shows; "" for none."""
+
+
+class ApiOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an entry comes from."""
+
+    source: str
+    """`told`, `spoken`, `quoted`, `proposed`, `file` or `imported`."""
+    by: str
+    session: str
+    event: str
+    """The handle of the user's message in the session."""
+    quote: str
+    """The words of the user."""
+
+
+class ApiEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a memory."""
+
+    id: str
+    text: str
+    kind: EntryKind
+    at: float | None
+    counts: bool
+    """Whether requests may show it."""
+    proposed: bool
+    forgotten: bool
+    replaced_by: str
+    """The id of the later entry that replaces it; "" for none."""
+    uses: int
+    origin: ApiOrigin
+
+
+class ApiMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries of a user's memory."""
+
+    entries: list[ApiEntry]
+    next: str | None
+    """The value of `after` for the next page; null on the last page."""
+
+
+class ApiUndoneEntry(msgspec.Struct, frozen=True, kw_only=True):
+    entry: ApiEntry | None
+    """The entry as it is now; null if the change was that it was remembered."""
+
+
+class ApiErased(msgspec.Struct, frozen=True, kw_only=True):
+    """What was erased of a user, together with the memory."""
+
+    sessions: list[str]
 
 
 class ApiSessions(msgspec.Struct, frozen=True, kw_only=True):
@@ -383,8 +490,30 @@ def session_to_api(info: SessionInfo, agent: str) -> ApiSession:
     )
 
 
-def opened_session_to_api(info: SessionInfo, *, agent: str, model: str) -> ApiOpenedSession:
-    return ApiOpenedSession(**asdict(session_to_api(info, agent)), model=model)
+def opened_session_to_api(info: SessionInfo, *, agent: str, model: str, user: str) -> ApiOpenedSession:
+    return ApiOpenedSession(**asdict(session_to_api(info, agent)), model=model, user=user)
+
+
+def entry_to_api(entry: MemoryEntry) -> ApiEntry:
+    origin = entry.origin
+    return ApiEntry(
+        id=entry.id,
+        text=entry.text,
+        kind=entry.kind,
+        at=entry.at,
+        counts=entry.counts,
+        proposed=entry.proposed,
+        forgotten=entry.forgotten,
+        replaced_by=entry.replaced_by or "",
+        uses=entry.uses,
+        origin=ApiOrigin(
+            source=origin.source,
+            by=origin.by,
+            session=origin.session,
+            event=origin.event,
+            quote=origin.quote,
+        ),
+    )
 
 
 def event_to_api(event: events.Event) -> ApiEvent:

@@ -117,7 +117,7 @@ async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
     try:
         session = await call.tenant.create(
             given.id or "",
-            SessionSetup(given.model, given.agent),
+            SessionSetup(given.model, given.agent, given.user),
             title=given.title,
             system=given.system,
             continue_from=given.continue_from or "",
@@ -156,7 +156,9 @@ async def delete_session(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 async def _session_response(session: LiveSession, *, status: int = 200) -> Response:
     location = {"Location": f"/api/sessions/{quote(session.id, safe='')}"} if status == 201 else None
     info = await session.info()
-    opened = schemas.opened_session_to_api(info, agent=session.agent_name, model=session.model)
+    opened = schemas.opened_session_to_api(
+        info, agent=session.agent_name, model=session.model, user=session.user
+    )
     return json_response(opened, status=status, headers=location)
 
 

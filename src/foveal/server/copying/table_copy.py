@@ -34,7 +34,7 @@ def _table(name: str, key: str, others: str, *, has_counter: bool = False) -> Ta
 
 TOKENS_TABLE: Final = _table("tokens", "id", "hash tenant label created revoked")
 OTHER_TABLES: Final = (
-    _table("rooms", "tenant session", "model agent"),
+    _table("rooms", "tenant session", "model agent person"),
     _table(
         "inbox",
         "id",

@@ -143,6 +143,9 @@ SERVICE_MIGRATIONS: Final = (
             for table in ("rooms", "errands", "schedules")
         ),
     ),
+    Migration(
+        4, ("ALTER TABLE foveal.rooms ADD COLUMN person text NOT NULL DEFAULT ''",)
+    ),  # users of sessions
 )
 
 

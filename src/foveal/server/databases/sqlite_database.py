@@ -4,8 +4,8 @@
 2. Only the file's owner can read it. A file that Foveal did not create is refused and left unchanged.
 3. Write transactions run one after the other, so a lock in a transaction is held from its beginning.
 
-Some names of tables predate the words of the code and stay for existing files: `rooms` holds the model and the
-agent of each session, `errands` the jobs, and a column `face` the chat platform.
+Some names of tables predate the words of the code and stay for existing files: `rooms` holds the model, the agent
+and the user of each session, `errands` the jobs, and a column `face` the chat platform.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SQLITE_TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS inbox_done ON inbox(at) WHERE state = 'done'",
     """CREATE TABLE IF NOT EXISTS rooms (
         tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL, agent TEXT NOT NULL DEFAULT '',
-        PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",
+        person TEXT NOT NULL DEFAULT '', PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",
     # auth_tokens
     """CREATE TABLE IF NOT EXISTS tokens (
         id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
@@ -103,6 +103,7 @@ SQLITE_UPGRADES: Final = {
     ),
     # agents of sessions and schedules
     3: tuple(f"ALTER TABLE {table} ADD COLUMN agent TEXT NOT NULL DEFAULT ''" for table in _AGENT_TABLES),
+    4: ("ALTER TABLE rooms ADD COLUMN person TEXT NOT NULL DEFAULT ''",),  # users of sessions
 }
 """For each version of the schema, the statements that lead to it from the version before."""
 SERVER_SCHEMA_VERSION: Final = max(SQLITE_UPGRADES)
@@ -111,10 +112,16 @@ _VIEWS_OF_CHATS: Final = (
     """CREATE TEMP VIEW chat_messages AS SELECT *, 0 AS topic, 0 AS reply_to, 0 AS parts, 0 AS author,
         '' AS place_name, '' AS piece_of FROM main.chat_messages""",
 )
-_VIEWS_OF_AGENTS: Final = tuple(
-    f"CREATE TEMP VIEW {table} AS SELECT *, '' AS agent FROM main.{table}" for table in _AGENT_TABLES
+_VIEWS_OF_AGENTS: Final = (
+    "CREATE TEMP VIEW rooms AS SELECT *, '' AS agent, '' AS person FROM main.rooms",
+    "CREATE TEMP VIEW errands AS SELECT *, '' AS agent FROM main.errands",
+    "CREATE TEMP VIEW schedules AS SELECT *, '' AS agent FROM main.schedules",
 )
-VIEWS_OF_OLD_VERSIONS: Final = {1: (*_VIEWS_OF_CHATS, *_VIEWS_OF_AGENTS), 2: _VIEWS_OF_AGENTS}
+VIEWS_OF_OLD_VERSIONS: Final = {
+    1: (*_VIEWS_OF_CHATS, *_VIEWS_OF_AGENTS),
+    2: _VIEWS_OF_AGENTS,
+    3: ("CREATE TEMP VIEW rooms AS SELECT *, '' AS person FROM main.rooms",),
+}
 """Views that show a file of an earlier version as the tables of this one, for a reader that changes nothing."""
 
 
@@ -316,6 +323,7 @@ def _schema_version(connection: apsw.Connection) -> int:
     version = int(connection.pragma("user_version"))
     if version != 1:
         return version
-    if connection.execute("SELECT 1 FROM pragma_table_info('rooms') WHERE name = 'agent'").get:
-        return 3
+    columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('rooms')")}
+    if "agent" in columns:
+        return 4 if "person" in columns else 3
     return 2 if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'chat_places'").get else 1

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from typing import cast
 from weakref import WeakValueDictionary
 
 from foveal.core.engine.operations import OPERATIONS
-from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle, UnknownSession
+from foveal.errors import ContextOverflow, FovealError, NotCompacted, UnknownHandle, UnknownSession
 from foveal.server.chat_records import ChatPlace, Chats, find_place
 from foveal.server.gateways import outgoing as channel
 from foveal.server.gateways import texts
@@ -171,11 +171,18 @@ class ChatCommands:
         self._composer.reset_warning(session)
         if carry:
             title, carried = (await live.info()).title, cast(Carry, carry)
-            setup = SessionSetup(agent=agent)
+            setup = SessionSetup(agent=agent, user=live.user)
             await self._tenant.create(new, setup, title=title, continue_from=session, carry=carried)
         elif agent:
-            await self._tenant.create(new, SessionSetup(agent=agent))
-        return texts.new_session(carry=carry, agent=agent)
+            await self._tenant.create(new, SessionSetup(agent=agent, user=live.user))
+        return texts.new_session(carry=carry, agent=agent, proposals=await self._propose(live))
+
+    async def _propose(self, live: LiveSession) -> int:
+        """Propose what the user stated in a session; return how many proposals are new. An error does not keep the
+        chat from its new session."""
+        with suppress(FovealError):
+            return len(await self._tenant.propose(live))
+        return 0
 
     async def _stop(self, place: ChatPlace) -> str:
         """Stop the oldest turn of the chat, or a turn of its session that another source started."""

@@ -22,7 +22,13 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from foveal.agent.events import ContextReduced, LimitReached, ModelAnswered, UserMessageStored
+from foveal.agent.events import (
+    ContextReduced,
+    LimitReached,
+    MemoryChanged,
+    ModelAnswered,
+    UserMessageStored,
+)
 from foveal.agent.tool import media_dialect
 from foveal.core.engine.report import Report
 from foveal.core.models.model import Model
@@ -35,6 +41,7 @@ from foveal.server.gateways.access import AccessControl
 from foveal.server.gateways.chat_commands import ChatCommands, RunningTurns
 from foveal.server.gateways.chat_files import Fetch, no_fetch, read_files, read_kinds
 from foveal.server.gateways.incoming import IncomingMessage
+from foveal.server.gateways.memory_commands import MEMORY_COMMANDS, MemoryCommands
 from foveal.server.gateways.model_text import (
     NOTICE_INTERVAL_S,
     message_notices,
@@ -43,6 +50,7 @@ from foveal.server.gateways.model_text import (
     with_notices,
 )
 from foveal.server.gateways.outgoing import (
+    MEMORY_ACTION,
     REMOVE_ACTION,
     RETRY_ACTION,
     Button,
@@ -104,6 +112,7 @@ class ChatSessions:
             composer=self._composer,
             turns=self._turns,
         )
+        self._memory_commands = MemoryCommands(self._tenant, storable_text=service.runtime.storable_text)
         self._postponed: set[str] = set()
         """Keys of messages whose chats got an error, or the reply that the answer comes later."""
         self._unrecorded: set[str] = set()
@@ -163,7 +172,10 @@ class ChatSessions:
             place = message.place
             if not await self._chats.record_command(self.platform, message.key, place=place, now=self.now()):
                 return PendingAnswer(no_replies())
-            replies = await self._commands.run(name, argument, place=place)
+            if name in MEMORY_COMMANDS:
+                replies = _one_reply(self._memory_commands.run(name, argument, user=message.user))
+            else:
+                replies = await self._commands.run(name, argument, place=place)
             return PendingAnswer(errors_as_replies(replies), user=message.user)
         if not message.files:
             return await self._answer_message(message)
@@ -215,14 +227,15 @@ class ChatSessions:
     async def _submit(self, message: IncomingMessage) -> PendingAnswer:
         content = model_text(message)
         title = one_line(scrub(message.title), width=MAX_CHAT_TITLE_CHARS)
+        user = str(message.user) if message.speaker is None else ""  # in a group several people speak
 
         async def open_session() -> LiveSession:
             session = await self._chats.session(self.platform, message.place)
             try:
-                return await self._tenant.ensure(session, title=title)
+                return await self._tenant.ensure(session, title=title, user=user)
             except UnknownSession:  # it was deleted, and its id stays in use
                 session = await self._chats.start_next_session(self.platform, message.place, session=session)
-                return await self._tenant.ensure(session, title=title)
+                return await self._tenant.ensure(session, title=title, user=user)
 
         async def submit(live: LiveSession) -> Turn:
             # A message that arrives again may differ: its author has another name, a file is gone.
@@ -282,6 +295,9 @@ class ChatSessions:
         """Run the action of a button, which may be an old one."""
         if not await self.is_allowed(user):
             return PendingAnswer(text_reply(texts.no_access(self.platform, user)))
+        if action.startswith(MEMORY_ACTION):
+            reply = _one_reply(self._memory_commands.press(action, user=user))
+            return PendingAnswer(errors_as_replies(reply), user=user)
         if not action.startswith(RETRY_ACTION):
             return PendingAnswer(errors_as_replies(self._commands.press(action, place=place)), user=user)
         try:
@@ -372,12 +388,14 @@ class ChatSessions:
         return await self._chats.give_up_expired(self.platform, now=self.now())
 
     async def _answer(self, turn: Turn, *, key: str = "") -> Replies:
-        first_message, is_limit_told = "", False
+        first_message, is_limit_told, remembered = "", False, list[str]()
         limit: LimitReached | None = None
         try:
             async for event in turn.events():
                 if isinstance(event, UserMessageStored | ModelAnswered):
                     first_message = first_message or event.handle
+                elif isinstance(event, MemoryChanged):
+                    remembered.append(texts.memory_note(event.text))
                 elif isinstance(event, LimitReached):
                     limit = event
                 elif isinstance(event, ContextReduced) and limit is not None and not is_limit_told:
@@ -391,7 +409,7 @@ class ChatSessions:
             if outcome.is_pending:  # before the yield: the answer may arrive while this reply is sent
                 self._postponed.add(key)
             notes = await self._reduction_notes(turn, first_message, outcome.report)
-            composed = self._composer.answer(turn, outcome, notes=notes)
+            composed = self._composer.answer(turn, outcome, notes=[*remembered, *notes])
             yield replace(
                 composed,
                 text=texts.scheduled(composed.text, name=schedule_of_key(turn.key)),
@@ -437,3 +455,7 @@ class ChatSessions:
     def now(self) -> float:
         """Return the time of the service's clock."""
         return self._service.runtime.clock()
+
+
+async def _one_reply(command: Awaitable[ChannelMessage]) -> Replies:
+    yield await command

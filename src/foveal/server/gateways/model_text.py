@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from foveal.agent.tool import document_part, image_part
 from foveal.core.log.events import AnyPart, Content, Text
 from foveal.core.wire.safe_print import readable
+from foveal.server.chat_markers import END_MARKER, MARKER
 from foveal.server.gateways import texts
 from foveal.server.gateways.chat_files import NOT_FETCHED, file_noun
 from foveal.server.gateways.incoming import EDITS, ChatAuthor, IncomingFile, IncomingMessage, QuotedText
 from foveal.server.gateways.outgoing import Replies
 from foveal.server.gateways.texts import without_footer
 
-MARKER: Final = "[foveal:"
 MAX_AUTHOR_CHARS: Final = 64
 MAX_FILE_NAME_CHARS: Final = 100
 MAX_REPLY_CHARS: Final = 2_000
@@ -127,7 +127,7 @@ def _quote_lines(quote: QuotedText) -> list[str]:
 
 def _end_line(what: str, *, left_out: int) -> str:
     cut = f", {left_out:,} more characters are left out" if left_out else ""
-    return f"{MARKER} end of {what}{cut}]"
+    return f"{END_MARKER}{what}{cut}]"
 
 
 def _file_parts(file: IncomingFile) -> list[AnyPart]:

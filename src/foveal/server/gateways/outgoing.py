@@ -25,6 +25,8 @@ DECLINE_ACTION: Final = "decline"
 """Actions of the buttons that answer the question of mode `confirm`."""
 REMOVE_ACTION: Final = "remove:"
 """Prefix of the action of the button that takes a message out; the handle of the message follows."""
+MEMORY_ACTION: Final = "memory:"
+"""Prefix of the actions of buttons for a user's memory."""
 RETRY_ACTION: Final = "again:"
 """Prefix of the action of the button that asks the model again; the id of the failed turn follows."""
 

@@ -38,13 +38,23 @@ BOT_COMMANDS: Final = {
     "context": "show what fills the context window",
     "tokens": "show tokens used so far, turns left, cost",
     "undo": "undo the newest summary or other reduction",
+    "memory": "show what the bot remembers of you; words search it",
+    "remember": "remember a statement of yours in all conversations",
+    "forget": "forget an entry of the memory, by its id or its words",
     "new": "start a new conversation; record, summary or rules carries these over, a name chooses the agent",
     "stop": "stop the answer that is being written",
     "help": "list the commands",
     "pair": "pair this account with the bot",
 }
 """Names and descriptions of the commands, in the order of the list."""
-COMMAND_ARGUMENTS: Final = {"compact": " [words]", "new": " [record] [agent]", "pair": " CODE"}
+COMMAND_ARGUMENTS: Final = {
+    "compact": " [words]",
+    "memory": " [words]",
+    "remember": " TEXT",
+    "forget": " ID",
+    "new": " [record] [agent]",
+    "pair": " CODE",
+}
 BAR_CELLS: Final = 10
 MAX_ERROR_CHARS: Final = 400
 MAX_QUOTED_STATEMENTS: Final = 5
@@ -58,6 +68,7 @@ CONTINUED_SESSION: Final = (
     "🆕 A new conversation begins, with the {carry} of the old one. The server keeps that one."
 )
 BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules carry these over."
+PROPOSALS: Final = "💡 You said things that I could remember: /memory shows them."
 NEW_AGENT: Final = "The agent `{agent}` answers in it."
 EMPTY_ANSWER: Final = "(The model gave an empty answer.)"
 STOPPED: Final = "⏹ Stopped."
@@ -127,10 +138,16 @@ def bad_new(agents: Sequence[str]) -> str:
     return f"{BAD_CARRY} /new NAME chooses an agent: {', '.join(agents)}." if agents else BAD_CARRY
 
 
-def new_session(*, carry: str = "", agent: str = "") -> str:
-    """Return the reply to /new."""
+def new_session(*, carry: str = "", agent: str = "", proposals: int = 0) -> str:
+    """Return the reply to /new; `proposals` wait for the user's yes since the old conversation."""
     text = CONTINUED_SESSION.format(carry=carry) if carry else NEW_SESSION
-    return f"{text} {NEW_AGENT.format(agent=agent)}" if agent else text
+    text = f"{text} {NEW_AGENT.format(agent=agent)}" if agent else text
+    return f"{text}\n{PROPOSALS}" if proposals else text
+
+
+def memory_note(text: str) -> str:
+    """Return the line below an answer about what was remembered or forgotten."""
+    return f"🧠 {text}"
 
 
 def step_limit(problem: str) -> str:

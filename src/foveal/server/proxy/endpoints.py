@@ -31,6 +31,7 @@ from foveal.core.wire.overflow_errors import refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.find_conversation import AskedMemory
 from foveal.server.proxy.response_stream import ProxyRequest, ResponseStream
 from foveal.server.proxy.shared_response import (
     IDEMPOTENCY_HEADER,
@@ -76,6 +77,9 @@ async def read_first_event(response: aiohttp.ClientResponse) -> FirstEvent:
 
 # ── Proxied requests ─────────────────────────────────────────────────────────────────────────────────────
 
+MEMORY_HEADER: Final = "x-foveal-memory"
+"""Header with which a client asks for the memory of a user; behind `; hears`, "remember that …" is obeyed."""
+_MEMORY_VALUE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._~:@-]{0,199})(\s*;\s*hears)?")
 SUMMARY_TIMEOUT_S: Final = 120.0
 
 
@@ -167,10 +171,11 @@ class ProxyEndpoints:
 
         tenant = request.state.caller.tenant
         session_id = request.headers.get("x-foveal-session", "").strip()
+        memory = asked_memory(request)
         try:
             conversations = self._upstreams.conversations.tenant(tenant)
             exchange = await conversations.start_exchange(
-                client_request, model, summarise, session_id=session_id
+                client_request, model, summarise, session_id=session_id, memory=memory
             )
         except MalformedMessage as malformed:
             return None, f"{malformed}"
@@ -267,13 +272,25 @@ class _ProxyCall:
 def _retry_key(request: Request, target: UpstreamTarget, body: bytes) -> Hashable:
     """Return what a request has in common with its retries."""
     headers = request.headers
-    names = ("authorization", "x-api-key", "x-foveal-session", IDEMPOTENCY_HEADER)
+    names = ("authorization", "x-api-key", "x-foveal-session", MEMORY_HEADER, IDEMPOTENCY_HEADER)
     return request.state.caller.tenant, target.url, *(headers.get(name) for name in names), body
 
 
 async def _join(shared: SharedResponse) -> Response:
     with shared.follow():
         return JoinedResponse(shared, await shared.head())
+
+
+def asked_memory(request: Request) -> AskedMemory | None:
+    """Return the memory that the client asks for; raises `HttpError` if the header names no user."""
+    given = request.headers.get(MEMORY_HEADER, "").strip()
+    if not given:
+        return None
+    found = _MEMORY_VALUE.fullmatch(given)
+    if found is None:
+        detail = f"{MEMORY_HEADER} must be the id of a user, or this id and `; hears`"
+        raise HttpError(400, detail, code="invalid_header")
+    return AskedMemory(found[1], hears=found[2] is not None)
 
 
 class RequestLimits(NamedTuple):

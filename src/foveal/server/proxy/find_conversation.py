@@ -24,6 +24,7 @@ from foveal.core.models.model import Model
 from foveal.core.view.fold import reductions_for_fork
 from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
+from foveal.memory.attached import obeyed_notes
 from foveal.server.proxy.conversation import (
     ProxiedConversation,
     instruction_versions_until,
@@ -157,12 +158,21 @@ class SessionGone(Exception):
     """The session was erased, or its file was replaced by another one."""
 
 
+class AskedMemory(NamedTuple):
+    """The memory that a client asks for with its request."""
+
+    user: str
+    hears: bool = False
+    """Whether "remember that …" in the newest message is obeyed: clients put other texts into messages too."""
+
+
 class _Incoming(NamedTuple):
-    """A request, the model it asks for, and how to send requests upstream with its key."""
+    """A request, the model it asks for, how to send requests upstream with its key, and its memory."""
 
     request: ClientRequest
     model: Model
     send: SendUpstream
+    memory: AskedMemory | None = None
 
 
 class TenantConversations:
@@ -191,13 +201,20 @@ class TenantConversations:
         )
 
     async def start_exchange(
-        self, request: ClientRequest, model: Model, send: SendUpstream, *, session_id: str = ""
+        self,
+        request: ClientRequest,
+        model: Model,
+        send: SendUpstream,
+        *,
+        session_id: str = "",
+        memory: AskedMemory | None = None,
     ) -> Exchange:
-        """Record a request and return its exchange. Raises `MalformedMessage`, `BadSetting` for an invalid session
-        id, `SessionExists` for a session that the proxy did not open, and `StoreError`."""
+        """Record a request and return its exchange, which shows the memory if one is asked for. Raises
+        `MalformedMessage`, `BadSetting` for an invalid session id, `SessionExists` for a session that the proxy did
+        not open, and `StoreError`."""
         self._starting += 1
         try:
-            return await self._start(_Incoming(request, model, send), session_id)
+            return await self._start(_Incoming(request, model, send, memory), session_id)
         finally:
             self._starting -= 1
 
@@ -288,7 +305,7 @@ class TenantConversations:
                     known = conversation.count_known(request.digests)
                     count = conversation.count_up_to(request.digests[known - 1]) if known else 0
                     chunks = request.chunks(known)
-                    return await self._record(conversation, request, known, chunks, rewind_to=count)
+                    return await self._record(conversation, incoming, known, chunks, rewind_to=count)
             return await self._fork(made, 0, incoming, (), is_summary=True)
         except (SessionGone, UnknownSession):
             await self.delete_session(made.session)
@@ -312,7 +329,7 @@ class TenantConversations:
                     rewind_to = (
                         None if continuation == "append" else conversation.count_up_to(found.end.digest)
                     )
-                    return await self._record(conversation, request, known, chunks, rewind_to=rewind_to)
+                    return await self._record(conversation, incoming, known, chunks, rewind_to=rewind_to)
             exchange = await self._fork(found, known, incoming, chunks)
             if forks_instead:  # from now on the fork is found instead of the session it was forked from
                 await self._index.deprioritise(self._tenant.name, found)
@@ -334,7 +351,7 @@ class TenantConversations:
                 count = conversation.count_up_to(request.digests[known - 1]) if known else 0
                 differs = count < len(conversation.messages) or conversation.has_unindexed_messages
                 return await self._record(
-                    conversation, request, known, chunks, rewind_to=count if differs else None
+                    conversation, incoming, known, chunks, rewind_to=count if differs else None
                 )
         except SessionGone:
             raise UnknownSession(id) from None
@@ -353,7 +370,7 @@ class TenantConversations:
         id = _new_session_id()
         async with self._lock(id):
             conversation = await self._open_conversation(id, incoming, origin=PROXY_ORIGIN, is_new=True)
-            return await self._record(conversation, incoming.request, 0, chunks)
+            return await self._record(conversation, incoming, 0, chunks)
 
     async def _fork(
         self,
@@ -385,7 +402,7 @@ class TenantConversations:
             await self._inherit_reductions(conversation, found)
             rewind_to = len(inherited) if is_summary else None
             return await self._record(
-                conversation, request, known, chunks, rewind_to=rewind_to, inherited=inherited
+                conversation, incoming, known, chunks, rewind_to=rewind_to, inherited=inherited
             )
 
     async def _inherit_reductions(self, conversation: ProxiedConversation, found: KnownSession) -> None:
@@ -405,7 +422,7 @@ class TenantConversations:
     async def _record(
         self,
         conversation: ProxiedConversation,
-        request: ClientRequest,
+        incoming: _Incoming,
         known: int,
         chunks: Sequence[MessageChunk],
         *,
@@ -414,7 +431,7 @@ class TenantConversations:
     ) -> Exchange:
         """Append what is new, after a rewind to the first `rewind_to` messages if given, and fit. The caller holds
         the session lock."""
-        is_new = conversation.last_message is None
+        request, is_new = incoming.request, conversation.last_message is None
         try:
             rewound = None if rewind_to is None else await conversation.rewind(rewind_to)
             messages = await conversation.append_new(request, known, chunks)
@@ -425,6 +442,7 @@ class TenantConversations:
         if is_new or inherited:  # from here on, other processes must find it
             await self._pending.write(conversation.id)
         try:
+            await self._use_memory(conversation, incoming.memory, has_news=bool(chunks))
             fitted = await conversation.fit(request)
         except BaseException:
             self._pending.schedule_write(conversation.id)
@@ -432,6 +450,22 @@ class TenantConversations:
         exchange = Exchange(conversation, request, fitted, self._exchange_services)
         self._exchanges[exchange.request_digest] = exchange
         return exchange
+
+    async def _use_memory(
+        self, conversation: ProxiedConversation, asked: AskedMemory | None, *, has_news: bool
+    ) -> None:
+        """Show the memory of this request, and obey what its newest message says about remembering. Older messages
+        are not heard: a client resends them all, also after an entry was forgotten."""
+        session, last = conversation.session, conversation.last_message
+        if asked is None or not self._tenant.has_memories:
+            session.memories = ()
+            return
+        memory = self._tenant.memory(asked.user)
+        session.memories = (memory,)
+        if asked.hears and has_news and last is not None:
+            newest = await session.event(last.seq)
+            if notes := await obeyed_notes(memory, [newest], session=session.id):
+                await session.append(*notes)
 
     def _exchange_ended(self, exchange: Exchange) -> None:
         if self._exchanges.get(exchange.request_digest) is exchange:

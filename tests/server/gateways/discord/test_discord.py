@@ -281,7 +281,8 @@ async def test_the_commands_are_registered_and_work_as_application_commands(tmp_
         listed = {command["name"]: command for command in here.api.commands}
         assert list(listed) == list(texts.BOT_COMMANDS)
         needed = {name: entry["required"] for name in listed for entry in listed[name].get("options", [])}
-        assert needed == {"compact": False, "new": False, "undo": False, "pair": True}
+        optional = dict.fromkeys(("compact", "new", "undo", "memory", "forget"), False)
+        assert needed == {**optional, "remember": True, "pair": True}
         assert listed["pair"]["description"] == "pair this account with the bot"
         await here.api.slash("undo", name="e5")
         await until(lambda: len(here.api.sent) == 1)

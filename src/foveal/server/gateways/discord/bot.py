@@ -34,7 +34,8 @@ from foveal.server.gateways.chat_sessions import PendingAnswer
 from foveal.server.gateways.delivery import Delivery
 from foveal.server.gateways.discord.send import ButtonItem, DiscordSender, InteractionSender
 from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
-from foveal.server.gateways.outgoing import PartSender
+from foveal.server.gateways.memory_commands import MEMORY_COMMANDS
+from foveal.server.gateways.outgoing import MEMORY_ACTION, PartSender
 from foveal.server.gateways.place_intake import MessagePiece, PlaceIntake
 from foveal.server.rate_limit import RateLimiter
 
@@ -171,13 +172,18 @@ def _unread(message: discord.Message) -> Iterable[str]:
 LOG: Final = logging.getLogger("foveal.gateways")
 ARGUMENTS: Final = {
     "compact": ("focus", "what the summary should keep above all"),
+    "memory": ("words", "what to search for; default: show the newest entries"),
+    "remember": ("text", "what to remember"),
+    "forget": ("entry", "its id or its words"),
     "new": ("carry", "what to carry over: record, summary or rules"),
     "undo": ("name", "which reduction; default: the newest"),
     "pair": ("code", "the code from `foveal pair discord` on the server"),
 }
 """Commands with an argument: its name and description."""
-REQUIRED_ARGUMENTS: Final = ("pair",)
+REQUIRED_ARGUMENTS: Final = ("pair", "remember")
 """Commands whose argument is required."""
+PRIVATE_COMMANDS: Final = ("/pair", *(f"/{name}" for name in MEMORY_COMMANDS))
+"""Commands of Discord's menu whose reply only their user sees."""
 
 Interaction = discord.Interaction[Any]
 
@@ -311,7 +317,7 @@ class DiscordBot(discord.Client):
             return
         self._on_update()
         place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
-        acknowledging = self._acknowledge(interaction, private=text.startswith("/pair"))
+        acknowledging = self._acknowledge(interaction, private=text.startswith(PRIVATE_COMMANDS))
         self._interactions[key] = asyncio.create_task(acknowledging)
         message = IncomingMessage(key=key, place=place, user=interaction.user.id, text=text)
         self._intake.put(MessagePiece(message=message))
@@ -324,7 +330,7 @@ class DiscordBot(discord.Client):
         if interaction.channel_id is None:
             return
         place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
-        sender = await self._acknowledge(interaction)
+        sender = await self._acknowledge(interaction, private=action.startswith(MEMORY_ACTION))
         answer = await self._chats.press_button(place=place, user=interaction.user.id, action=action)
         self._delivery.start(answer, place=place, key=key, sender=sender)
 
