@@ -24,10 +24,10 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from foveal.core.compaction.standing.replaced_statements import KnownStatements, Statement
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle, text_of
 from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting, Conflict, NotRemembered, UnknownSession
+from foveal.memory.compared_entries import ComparedEntries
 from foveal.memory.facts import (
     Accepted,
     AnyMemoryFact,
@@ -58,14 +58,10 @@ from foveal.memory.shown_text import (
 from foveal.memory.spoken import SpokenRequest, spoken_requests
 from foveal.ports import Store
 
-MAX_COMPARED_ENTRIES: Final = 1_000
-"""Entries, the newest, among which a later one replaces earlier ones."""
 MAX_APPEND_CONFLICTS: Final = 200
 """Conflicts in a row with other writers that are resolved by reading again."""
 MAX_OWNER_CHARS: Final = 400
 _KINDS: Final = ("preference", "fact", "rule", "procedure")
-_REVOKING: Final = "Forget what I said about "
-"""A sentence that the comparison of statements reads as a revocation, in front of what to forget."""
 
 DecideFacts = Callable[[MemoryState], Sequence[AnyMemoryFact]]
 """Returns the facts to append to a memory in this state."""
@@ -198,9 +194,7 @@ class Memory:
         self._state = MemoryState(letter)
         self._shown: tuple[int, str] = (-1, "")
         """The version of the entries, and their text."""
-        self._known = KnownStatements()
-        self._compared: dict[int, str] = {}
-        """The texts of the entries that are among these statements."""
+        self._compared = ComparedEntries()
         self._index = EntryIndex()
         self._uses: list[int] = []
         """Entries that were used and are not recorded yet."""
@@ -413,7 +407,7 @@ class Memory:
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            return [Forgotten(target=seq, origin=origin) for seq in self._meant(state, request.text)]
+            return [Forgotten(target=seq, origin=origin) for seq in self._compared.meant(state, request.text)]
 
         forgotten = [fact for _, fact in await self._change(decide) if isinstance(fact, Forgotten)]
         entries = [self._state.entries[fact.target] for fact in forgotten]
@@ -492,7 +486,7 @@ class Memory:
         def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
             entry = state.entries[seq]
             edits = [] if new is None or new == entry.text else [Edited(target=seq, text=new)]
-            replaced = self._replaced(state, seq, new or entry.text, entry.kind)
+            replaced = self._compared.replaced_by(state, seq, new or entry.text, entry.kind)
             return [*edits, Accepted(target=seq), *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._change_entry(id, decide, is_proposal=True)
@@ -687,7 +681,7 @@ class Memory:
             replaced = {
                 old: state.next_seq + place
                 for place, (text, entry) in enumerate(new)
-                for old in self._replaced(state, state.next_seq + place, text, entry.kind)
+                for old in self._compared.replaced_by(state, state.next_seq + place, text, entry.kind)
             }
             return [
                 *(Remembered(text=text, entry=entry.kind, origin=_imported(entry)) for text, entry in new),
@@ -708,7 +702,7 @@ class Memory:
             await self._change(lambda state: [Cleared()])
             await self.store.erase(self._log)
         with self._lock:  # the texts in memory go too
-            self._shown, self._known, self._compared = (-1, ""), KnownStatements(), {}
+            self._shown, self._compared = (-1, ""), ComparedEntries()
             self._index, self._uses = EntryIndex(), []
 
     # ── Appending ────────────────────────────────────────────────────────────────────────────────────
@@ -719,7 +713,7 @@ class Memory:
 
         def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
             kept = Remembered(text=text, entry=chosen, origin=origin)
-            replaced = self._replaced(state, seq, text, chosen)
+            replaced = self._compared.replaced_by(state, seq, text, chosen)
             return [kept, *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._add(text, decide, lambda state: state.counting())
@@ -795,46 +789,15 @@ class Memory:
             raise NotRemembered(f"no entry has the id {id!r}: ids look like {self.letter}12")
         return number
 
-    def _replaced(self, state: MemoryState, seq: int, text: str, kind: EntryKind) -> list[int]:
-        """Return the entries that a new statement replaces."""
-        return [old.seq for old in self._statements(state).replaced_by(_statement(seq, text, kind))]
-
-    def _meant(self, state: MemoryState, words: str) -> list[int]:
-        """Return the entries that the user means with "forget that …"."""
-        same = [
-            entry.seq for entry in state.counting() if entry.text.casefold().rstrip(".") == words.casefold()
-        ]
-        if same:
-            return same
-        revoking = _statement(state.next_seq, f"{_REVOKING}{words}", "rule")
-        return sorted({old.seq for old in self._statements(state).replaced_by(revoking)})
-
     def _revokes(self, state: MemoryState, words: str, seq: int) -> bool:
         """Return whether a sentence of the user takes back an entry: it names its id, says something else about the
         same subject, or asks to forget what the entry says."""
         if state.name(seq) in re.findall(r"\w+", words):
             return True
-        if seq in self._replaced(state, state.next_seq, words, "rule"):
+        if seq in self._compared.replaced_by(state, state.next_seq, words, "rule"):
             return True
         asked = [one.text for one in spoken_requests(words) if one.action == "forget"]
-        return any(seq in self._meant(state, about) for about in asked)
-
-    def _statements(self, state: MemoryState) -> KnownStatements:
-        """Return the statements that count, with what has changed in them since the last call."""
-        counting = {entry.seq: entry for entry in state.counting()[-MAX_COMPARED_ENTRIES:]}
-        for seq, known in [*self._compared.items()]:
-            if seq not in counting or counting[seq].text != known:
-                self._known.remove((seq, 0))
-                del self._compared[seq]
-        for seq, entry in counting.items():
-            if seq not in self._compared:
-                self._known.add(_statement(seq, entry.text, entry.kind))
-                self._compared[seq] = entry.text
-        return self._known
-
-
-def _statement(seq: int, text: str, kind: EntryKind) -> Statement:
-    return Statement(seq, 0, text, "rule" if kind in ("rule", "preference") else "fact")
+        return any(seq in self._compared.meant(state, about) for about in asked)
 
 
 def _imported(entry: MemoryEntry) -> EntryOrigin:
