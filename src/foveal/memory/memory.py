@@ -26,7 +26,8 @@ import msgspec
 
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle, text_of
 from foveal.core.tokens.counter import Counter, counter
-from foveal.errors import BadSetting, Conflict, NotRemembered, UnknownSession
+from foveal.errors import BadSetting, NotRemembered, UnknownSession
+from foveal.memory.appending import append_decided
 from foveal.memory.compared_entries import ComparedEntries
 from foveal.memory.facts import (
     Accepted,
@@ -44,6 +45,7 @@ from foveal.memory.facts import (
     Undone,
     to_event,
 )
+from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import propose_from
@@ -58,8 +60,6 @@ from foveal.memory.shown_text import (
 from foveal.memory.spoken import SpokenRequest, spoken_requests
 from foveal.ports import Store
 
-MAX_APPEND_CONFLICTS: Final = 200
-"""Conflicts in a row with other writers that are resolved by reading again."""
 MAX_OWNER_CHARS: Final = 400
 _KINDS: Final = ("preference", "fact", "rule", "procedure")
 
@@ -168,6 +168,8 @@ class Memory:
             raise BadSetting(
                 "owner", owner, f"the name of an owner, a text of 1 to {MAX_OWNER_CHARS} characters"
             )
+        if owner.endswith(FILES_LOG_SUFFIX):
+            raise BadSetting("owner", owner, "another ending: this is that of the files of a memory")
         if isinstance(budget, bool) or not isinstance(budget, int):
             raise BadSetting("budget", budget, "a whole number of tokens")
         if not MIN_MEMORY_TOKENS <= budget <= MAX_MEMORY_TOKENS:
@@ -184,6 +186,8 @@ class Memory:
         """Most tokens of the text that requests show."""
         self.letter: Final = letter
         """The beginning of the ids of its entries."""
+        self.files: Final = MemoryFiles(owner, store=store, clock=clock)
+        """The files that the model keeps with `memory_tool`."""
         self.hears: Final = hears
         """Whether "remember that …" in a message of the user is obeyed."""
         self._title = title
@@ -692,7 +696,9 @@ class Memory:
         return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
 
     async def erase(self) -> None:
-        """Delete the text of all entries from the store for good. The memory is empty then, and can be used again.
+        """Delete the text of all entries and files from the store for good.
+
+        The memory is empty then, and can be used again.
 
         Raises:
             StoreError: The store cannot write.
@@ -701,6 +707,7 @@ class Memory:
         if self._state.next_seq:
             await self._change(lambda state: [Cleared()])
             await self.store.erase(self._log)
+        await self.files.erase()
         with self._lock:  # the texts in memory go too
             self._shown, self._compared = (-1, ""), ComparedEntries()
             self._index, self._uses = EntryIndex(), []
@@ -761,27 +768,21 @@ class Memory:
 
     async def _change(self, decide: DecideFacts) -> list[tuple[int, AnyMemoryFact]]:
         """Append what `decide` returns for the newest state, and the uses so far; return it with its seqs."""
-        await self.refresh()
-        for attempt in range(MAX_APPEND_CONFLICTS):
+        facts: list[AnyMemoryFact] = []
+        uses: list[int] = []
+
+        def decided() -> list[Event]:
             with self._lock:
-                uses, seq, now = tuple(self._uses), self._state.next_seq, self._clock()
-                facts = [*decide(self._state), *([Recalled(targets=uses)] if uses else [])]
-            events = [to_event(seq + place, fact, now) for place, fact in enumerate(facts)]
-            if not events:
-                return []
-            try:
-                await self.store.append(self._log, events)
-            except Conflict:
-                if attempt == MAX_APPEND_CONFLICTS - 1:
-                    raise
-                await _pause(attempt)
-                await self.refresh()
-                continue
+                uses[:], seq, now = self._uses, self._state.next_seq, self._clock()
+                facts[:] = [*decide(self._state), *([Recalled(targets=tuple(uses))] if uses else [])]
+            return [to_event(seq + place, fact, now) for place, fact in enumerate(facts)]
+
+        events = await append_decided(self.store, self._log, decided, self.refresh)
+        if events:
             with self._lock:
                 del self._uses[: len(uses)]
             self._take(events)
-            return [(event.seq, fact) for event, fact in zip(events, facts, strict=True)]
-        raise AssertionError("the last attempt returns or raises")
+        return [(event.seq, fact) for event, fact in zip(events, facts, strict=True)]
 
     def _number(self, state: MemoryState, id: str) -> int:
         number = state.number(id) if isinstance(id, str) else None
@@ -843,11 +844,3 @@ async def _quote_in(log: QuotedLog, words: str, event: str | int | None) -> _Sai
             " tools, files and pasted text are no source"
         )
     return _Said(found.text, found.event, log.id)
-
-
-async def _pause(attempt: int) -> None:
-    """Wait a moment for other writers, longer after each conflict."""
-    import asyncio
-    import random
-
-    await asyncio.sleep(random.uniform(0, min(0.05, 0.001 * 2**attempt)))

@@ -3,9 +3,9 @@
     single_value("My name is Ada.")              → ("name", "Ada", True)
     single_value("We use pytest for tests.")     → ("use for tests", "pytest", False)
 
-The statements of one conversation stay side by side unless one of them says that something changed. In a memory, a
-person has one name. Recognition is conservative, because a wrong pair hides an entry: the sentence must say that one
-thing, without a condition, an addition or a second statement.
+The statements of one conversation stay side by side unless one of them says that something changed. In a
+memory, a person has one name. Recognition is conservative, because a wrong pair hides an entry: the sentence must
+say that one thing, without a condition, an addition or a second statement.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def single_value(text: str) -> SingleValue | None:
         subject = re.sub("[ -]", "", noun).casefold() if noun else str(found.lastgroup)
         value = sentence[found.end() :].strip()
         is_plain = subject != "name" or not _PLACES.search(value)
-        return SingleValue(subject, value, True) if is_plain and _is_one_value(value) else None
+        return SingleValue(subject, value, is_about_user=True) if is_plain and _is_one_value(value) else None
     if (found := _TOOL.fullmatch(sentence)) and _is_one_value(f"{found['value']} {found['purpose']}"):
-        return SingleValue(f"use for {found['purpose'].casefold()}", found["value"], False)
+        return SingleValue(f"use for {found['purpose'].casefold()}", found["value"], is_about_user=False)
     return None
 
 
