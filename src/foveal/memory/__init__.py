@@ -2,7 +2,7 @@
 
 from foveal.memory.facts import EntryOrigin
 from foveal.memory.file_tool import MemoryTool, memory_tool
-from foveal.memory.files import FileVersion, MemoryFiles
+from foveal.memory.files import MemoryFiles, MemoryFileVersion
 from foveal.memory.fold import MemoryEntry
 from foveal.memory.memory import Memory, MemoryNote, QuotedLog
 from foveal.memory.model_tools import MemoryTools, tools
@@ -11,9 +11,9 @@ from foveal.memory.spoken import SpokenRequest, spoken_requests
 
 __all__ = [
     "EntryOrigin",
-    "FileVersion",
     "Memory",
     "MemoryEntry",
+    "MemoryFileVersion",
     "MemoryFiles",
     "MemoryNote",
     "MemoryTool",

@@ -1,4 +1,4 @@
-"""Anthropic's memory tool, `memory_20250818`, on the files of a memory, and the same tool for other providers.
+"""Anthropic's memory tool on the files of a memory, also for other providers.
 
     tool = foveal.memory.memory_tool(memory)
     tools = [*own, *tool.tools("anthropic")]

@@ -71,7 +71,7 @@ AnyFileFact: TypeAlias = FileWritten | FileDeleted | FileRenamed | FileUndone | 
 _decoder: Final = msgspec.json.Decoder(AnyFileFact)
 
 
-class FileVersion(NamedTuple):
+class MemoryFileVersion(NamedTuple):
     """One text that a file had.
 
     Examples:
@@ -145,10 +145,10 @@ class FilesState:
                 return seq, fact.path
         return None
 
-    def versions(self, path: str) -> list[FileVersion]:
+    def versions(self, path: str) -> list[MemoryFileVersion]:
         """Return the texts that were written to a path, oldest first."""
         return [
-            FileVersion(seq, fact.text, at)
+            MemoryFileVersion(seq, fact.text, at)
             for seq, fact, at in self._steps
             if isinstance(fact, FileWritten) and fact.path == path
         ]
@@ -237,7 +237,7 @@ class MemoryFiles:
         """
         return dict((await self.refresh()).texts)
 
-    async def versions(self, path: str) -> list[FileVersion]:
+    async def versions(self, path: str) -> list[MemoryFileVersion]:
         """Return the texts that a file had, oldest first, also those that do not hold any more.
 
         Args:

@@ -591,7 +591,8 @@ class Memory:
         found = propose_from(events)
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            known = {*texts_of(state.entries.values())}
+            quoted = (entry.origin.quote.casefold() for entry in state.entries.values())
+            known = {*texts_of(state.entries.values()), *quoted}
             return [
                 Proposed(
                     text=one.text,
