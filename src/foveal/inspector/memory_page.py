@@ -25,7 +25,7 @@ from foveal.memory import MemoryEntry
 
 MAX_SHOWN_ENTRIES: Final = 300
 """Entries of a memory in each list of the page: the newest."""
-MAX_SHOWN_CHARS: Final = 600
+MAX_ENTRY_PAGE_CHARS: Final = 600
 _EMPTY: Final = "No memory has entries here. Say “remember that …” in a conversation, or foveal memory add."
 _SOURCES: Final = {
     "told": "told",
@@ -83,7 +83,7 @@ def _memory_section(memory: OwnedMemory, frame: PageFrame, query: str) -> Html:
     gone = [entry for entry in found if entry.forgotten or entry.replaced_by]
     kept = _entry_list(memory, counting, frame, _FORGET)
     parts = [
-        element("h2", {"id": memory.key}, one_line(memory.owner, width=MAX_SHOWN_CHARS)),
+        element("h2", {"id": memory.key}, one_line(memory.owner, width=MAX_ENTRY_PAGE_CHARS)),
         element("p", {"class": "muted"}, f"{one_line(memory.place)} · {len(counting):,} entries"),
         *([element("p", {"class": "muted"}, memory.refusal)] if memory.refusal else []),
         *([element("h3", {}, "Proposed"), _entry_list(memory, waiting, frame, _ANSWER)] if waiting else []),
@@ -111,9 +111,9 @@ def _entry_list(
 
 def _entry_item(memory: OwnedMemory, entry: MemoryEntry, frame: PageFrame, buttons: _Buttons) -> Html:
     quoted = entry.origin.quote
-    words = element("blockquote", {}, one_line(quoted, width=MAX_SHOWN_CHARS))
+    words = element("blockquote", {}, one_line(quoted, width=MAX_ENTRY_PAGE_CHARS))
     form = [] if memory.refusal else [_form(memory, entry.id, frame, buttons)]
-    text = element("p", {"class": "memory-text"}, one_line(entry.text, width=MAX_SHOWN_CHARS))
+    text = element("p", {"class": "memory-text"}, one_line(entry.text, width=MAX_ENTRY_PAGE_CHARS))
     about = element("p", {"class": "muted"}, *_about(memory, entry))
     return element("li", {"id": f"{memory.key}-{entry.id}"}, text, about, *([words] if quoted else []), *form)
 
