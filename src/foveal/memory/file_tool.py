@@ -114,7 +114,9 @@ class MemoryTool:
         }
 
     def tools(self, dialect: Dialect) -> list[Any]:
-        """Return the tool in the form of a dialect: for Anthropic its own, for others a function.
+        """Return the tool in the form of a dialect.
+
+        For Anthropic that is its own tool, for others a function.
 
         Args:
             dialect: The dialect of the request.

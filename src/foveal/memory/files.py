@@ -238,7 +238,9 @@ class MemoryFiles:
         return dict((await self.refresh()).texts)
 
     async def versions(self, path: str) -> list[MemoryFileVersion]:
-        """Return the texts that a file had, oldest first, also those that do not hold any more.
+        """Return the texts that a file had, oldest first.
+
+        Those that do not hold any more are among them.
 
         Args:
             path: The path of the file.
