@@ -126,6 +126,14 @@ async def test_a_proposal_waits_for_a_yes() -> None:
 
 
 @async_test
+async def test_what_the_memory_has_heard_is_not_proposed() -> None:
+    memory = owned()
+    said = [Event(1, UserSaid(content="Remember that my name is Ada. Always remember: never push to main."))]
+    assert len(await memory.hear(said, session="monday")) == 2
+    assert await memory.propose(said, session="monday") == []
+
+
+@async_test
 async def test_a_proposal_can_be_accepted_in_other_words_and_replaces_what_it_contradicts() -> None:
     memory = owned()
     await memory.remember("I prefer tabs.")

@@ -18,10 +18,10 @@ PER_WORKER = 12
 WORKER = Path(support.memory_worker.__file__)
 
 
-def test_processes_that_are_killed_lose_nothing_that_they_have_remembered(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.db")
+def work_until_killed(path: str, *kind: str) -> dict[str, list[str]]:
+    """Run three writers at the same time, kill them in the middle, and return what each one said it had kept."""
     workers = {
-        name: subprocess.Popen([sys.executable, WORKER, path, name], stdout=subprocess.PIPE, text=True)
+        name: subprocess.Popen([sys.executable, WORKER, path, name, *kind], stdout=subprocess.PIPE, text=True)
         for name in "abc"
     }
     said: dict[str, list[str]] = {}
@@ -31,18 +31,39 @@ def test_processes_that_are_killed_lose_nothing_that_they_have_remembered(tmp_pa
     for name, worker in workers.items():
         worker.kill()  # in the middle of an entry
         said[name] += (worker.communicate()[0] or "").split("\n")[:-1]
+    return said
 
-    async def read() -> list[str]:
-        async with SqliteStore(path) as store:
-            return [one.text for one in await Memory("ada", store=store).entries()]
 
-    kept = asyncio.run(read())
+def check_kept(said: dict[str, list[str]], kept: list[str]) -> None:
+    """Nothing that was said to be kept is missing, and of each writer at most the one in the middle is more."""
     for name, texts in said.items():
         own = [text for text in kept if text.startswith(f"Worker {name}")]
         assert own == [entry(name, number) for number in range(len(own))]
         assert own[: len(texts)] == texts
         assert len(own) <= len(texts) + 1
     assert len(kept) == sum(len([text for text in kept if f"Worker {name}" in text]) for name in "abc")
+
+
+def test_processes_that_are_killed_lose_nothing_that_they_have_remembered(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    said = work_until_killed(path)
+
+    async def read() -> list[str]:
+        async with SqliteStore(path) as store:
+            return [one.text for one in await Memory("ada", store=store).entries()]
+
+    check_kept(said, asyncio.run(read()))
+
+
+def test_processes_that_are_killed_lose_no_file_that_they_have_written(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    said = work_until_killed(path, "files")
+
+    async def read() -> list[str]:
+        async with SqliteStore(path) as store:
+            return [*(await Memory("ada", store=store).files.texts()).values()]
+
+    check_kept(said, asyncio.run(read()))
 
 
 def test_machines_share_a_memory_on_postgresql_and_tenants_do_not(postgres_url: str) -> None:

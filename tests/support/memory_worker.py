@@ -1,6 +1,6 @@
 """Child process for memory tests: `python memory_worker.py PATH NAME` remembers until it is killed.
 
-Each entry is printed once `remember` has returned.
+Each entry is printed once `remember` has returned. With `files` as a third argument, it writes files instead.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ def entry(name: str, number: int) -> str:
     return f"Worker {name}{number} keeps box {name}{number}x in hall {name}{number}y."
 
 
-async def main(path: str, name: str) -> None:
+async def main(path: str, name: str, kind: str = "entries") -> None:
     async with SqliteStore(path, timeout=30) as store:
         memory = Memory("ada", store=store, counting=Estimate())
         number = 0
         while True:
             text = entry(name, number)
-            await memory.remember(text)
+            if kind == "files":
+                await memory.files.write(f"/memories/{name}/{number}.md", text)
+            else:
+                await memory.remember(text)
             os.write(1, f"{text}\n".encode())
             number += 1
 

@@ -42,6 +42,7 @@ from foveal.core.log.events import Dialect
 from foveal.core.models.budget import check_whole_number
 from foveal.core.models.model import Model
 from foveal.errors import BadSetting, Conflict, ConversationIdMissing, StoreUnusable, UnknownSession
+from foveal.memory.attached import checked_memories
 from foveal.ports import Store
 from foveal.stores import open_store
 from foveal.transport.digests import digest_of, empty_history_digest, extend_digests, is_instruction
@@ -210,6 +211,10 @@ class AdapterArguments(SettingArguments, total=False):
     """Whether a request that names no conversation is an error, `ConversationIdMissing`. Default: no; it is
     recognised by its messages. A service sets it, so that no user depends on what others say.
     """
+    memory: Any
+    """A `foveal.Memory`, or several, that all conversations of the adapter show: what its one user said in others.
+    A service makes an adapter for each user. Default: none.
+    """
     store: str
     """A file or a PostgreSQL URL that keeps the contexts. Default: none; they live in memory."""
     max_open: int
@@ -287,6 +292,7 @@ class Conversations(Generic[NativeMessage]):
             ContextArguments, {**arguments, "dialect": format.dialect, "summarise": summarise}
         )
         check_arguments(model, self._arguments)
+        checked_memories(self._arguments.get("memory"))
         self._window = arguments.get("window")
         self._open: OrderedDict[str, NativeContext[NativeMessage]] = OrderedDict()
         self._lock = threading.RLock()

@@ -42,6 +42,8 @@ MEMORY_NAME: Final = "memory.md"
 """The name of the file."""
 USER_OWNER: Final = "user"
 """The owner of the user's memory, for all projects."""
+PROJECT_OWNER_PREFIX: Final = "project "
+"""The beginning of the owners of projects' memories."""
 MAX_MEMORY_FILE_BYTES: Final = 8 * 1024 * 1024
 _MAX_WRITE_TRIES: Final = 5
 _PRIVATE_MODE: Final = 0o600
@@ -50,7 +52,7 @@ _SHARED_MODE: Final = 0o644
 
 def project_owner(root: Path) -> str:
     """Return the owner of a project's memory in the store of a user."""
-    return f"project {os.path.realpath(root)}"
+    return f"{PROJECT_OWNER_PREFIX}{os.path.realpath(root)}"
 
 
 def user_memory_file(memory: Memory, *, folder: Path | None = None) -> MemoryFile:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -30,7 +31,7 @@ from foveal.inspector.pages import (
     overview_page,
     session_page,
 )
-from foveal.inspector.sessions.source import NotWritable, SessionMissing, SessionSource
+from foveal.inspector.sessions.source import MemoryChange, NotWritable, SessionMissing, SessionSource
 from foveal.inspector.static_files import MAIN_SCRIPT, main_script, static_file
 from foveal.web.http_errors import HttpError, error_response, http_error_of
 from foveal.web.http_headers import PAGE_SECURITY_HEADERS, Headers, token_of
@@ -38,8 +39,10 @@ from foveal.web.request_body import read_query
 
 INSPECT_PATH: Final = "/inspect"
 MAX_FORM_BYTES: Final = 10_000
+MAX_MEMORY_QUERY_CHARS: Final = 500
 HTML_TYPE: Final = "text/html"
 _MISSING_SESSION: Final = "there is no session with this id, or it was erased"
+_UNREAD_MEMORIES: Final = "some memories cannot be read now; the server's log has the reason"
 LOG: Final = logging.getLogger("foveal.inspector")
 
 Handler = Callable[[InspectCall], Awaitable[Response]]
@@ -104,6 +107,7 @@ class Inspector:
             Route(prefix, self._page(_to_overview), methods=["GET"]),
             Route(f"{prefix}/", self._page(self._overview), methods=["GET"]),
             Route(f"{prefix}/session", self._page(self._session), methods=["GET"]),
+            Route(f"{prefix}/memory", self._page(self._memory), methods=["GET", "POST"]),
             Route(f"{prefix}/login", self._page(self._login), methods=["GET", "POST"]),
             Route(f"{prefix}/logout", self._page(self._log_out), methods=["POST"]),
             Route(f"{prefix}/static/{{name}}", self._page(_static), methods=["GET"]),
@@ -130,6 +134,27 @@ class Inspector:
         events = await reader.read(max(0, end - FIRST_LOG_ROWS), max(0, end - 1))
         self._api.expect_outline(call.tenant, reader, end)
         return _html(session_page(reader.about, events, self._frame(request)))
+
+    async def _memory(self, request: Request) -> Response:
+        """Show the memories, or carry out what a button of the page asks for."""
+        if (call := self._call(request)) is None:
+            return _redirect("login")
+        if request.method == "GET":
+            from foveal.inspector.memory_page import memory_page  # loads the memory
+
+            query = request.query_params.get("q", "")[:MAX_MEMORY_QUERY_CHARS]
+            listed = await call.source.memories()
+            if listed.problems and not call.shows_store_errors:
+                listed = listed._replace(problems=(_UNREAD_MEMORIES,))
+            return _html(memory_page(listed, self._frame(request), query=query))
+        form = await _form(request)
+        self._require_write_token(form.pop("write_token", ""), request.scope["headers"])
+        try:
+            change = msgspec.convert(form, MemoryChange)
+        except msgspec.ValidationError as problem:
+            raise HttpError(422, f"the form cannot be used: {problem}", code="bad_form") from None
+        await call.source.change_memory(change)
+        return _redirect(f"memory#{quote(change.memory, safe='')}")
 
     async def _login(self, request: Request) -> Response:
         """Log in by the form, or by an address with a token where there is no form."""

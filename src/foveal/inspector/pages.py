@@ -64,6 +64,9 @@ def joined(*parts: str) -> Html:
     return Html("".join(map(escaped, parts)))
 
 
+_MEMORY_LINK: Final = element("nav", {"aria-label": "Pages"}, element("a", {"href": "memory"}, "Memory"))
+
+
 @cache
 def _policies() -> str:
     """Return the preset policies of what-if, each with what it does."""
@@ -88,9 +91,9 @@ def overview_page(page: SessionPage, frame: PageFrame) -> str:
         element("p", {"class": "problem"}, one_line(each, width=400))
         for each in page.problems[:MAX_PAGE_PROBLEMS]
     ]
-    return _document(
+    return document(
         "Sessions",
-        element("header", {"id": "head"}, element("h1", {}, "Sessions"), *_log_out_form(frame)),
+        element("header", {"id": "head"}, element("h1", {}, "Sessions"), _MEMORY_LINK, *log_out_form(frame)),
         element("main", {"id": "main"}, *problems, table),
         *_footer(),
         body={"data-page": "overview"},
@@ -105,9 +108,9 @@ def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame)
     if not about.writable:
         body["data-read-only"] = about.reason or "this session can only be read"
     notes = [element("p", {"class": "muted"}, one_line(each, width=400)) for each in about.problems]
-    return _document(
+    return document(
         title,
-        element("header", {"id": "head"}, *session_head(about), *_log_out_form(frame)),
+        element("header", {"id": "head"}, *session_head(about), *log_out_form(frame)),
         element("section", {"id": "scrubber", "aria-label": "Requests and events"}),
         element(
             "main",
@@ -175,7 +178,7 @@ def login_page(hint: str, *, has_form: bool, problem: str = "", session: str = "
             )
         )
     main = element("main", {"id": "main", "class": "notice"}, *parts)
-    return _document("Log in", main, body={}, script=LOGIN_SCRIPT)
+    return document("Log in", main, body={}, script=LOGIN_SCRIPT)
 
 
 def error_page(title: str, detail: str) -> str:
@@ -187,13 +190,13 @@ def error_page(title: str, detail: str) -> str:
         element("p", {"role": "alert"}, one_line(detail, width=1_000)),
         element("p", {}, element("a", {"href": "./"}, "All sessions")),
     )
-    return _document(title, main, body={"data-page": "error"})
+    return document(title, main, body={"data-page": "error"})
 
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _document(
+def document(
     title: str, *parts: str, body: dict[str, str], frame: PageFrame | None = None, script: str = ""
 ) -> str:
     script = script or (MAIN_SCRIPT if frame else "")
@@ -220,7 +223,7 @@ def _footer() -> list[Html]:
     ]
 
 
-def _log_out_form(frame: PageFrame) -> list[Html]:
+def log_out_form(frame: PageFrame) -> list[Html]:
     if not frame.can_log_out:
         return []
     field = {"type": "hidden", "name": "write_token", "value": frame.write_token}

@@ -1,6 +1,8 @@
 """Memory: what a user wants to be known in every conversation, as a log with a view."""
 
 from foveal.memory.facts import EntryOrigin
+from foveal.memory.file_tool import MemoryTool, memory_tool
+from foveal.memory.files import MemoryFiles, MemoryFileVersion
 from foveal.memory.fold import MemoryEntry
 from foveal.memory.memory import Memory, MemoryNote, QuotedLog
 from foveal.memory.model_tools import MemoryTools, tools
@@ -11,11 +13,15 @@ __all__ = [
     "EntryOrigin",
     "Memory",
     "MemoryEntry",
+    "MemoryFileVersion",
+    "MemoryFiles",
     "MemoryNote",
+    "MemoryTool",
     "MemoryTools",
     "Proposal",
     "QuotedLog",
     "SpokenRequest",
+    "memory_tool",
     "propose_from",
     "spoken_requests",
     "tools",

@@ -150,7 +150,7 @@ AnyMemoryFact: TypeAlias = (
 _decoder: Final = msgspec.json.Decoder(AnyMemoryFact)
 
 
-def to_event(seq: int, fact: AnyMemoryFact, at: float) -> Event:
+def to_event(seq: int, fact: MemoryFact, at: float) -> Event:
     """Return a fact as the event that a store keeps."""
     name = cast(str, type(fact).__struct_config__.tag)
     return Event(seq, Unknown(kind=name, raw=Raw(msgspec.json.encode(fact))), at)

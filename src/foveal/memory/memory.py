@@ -24,10 +24,11 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from foveal.core.compaction.standing.replaced_statements import KnownStatements, Statement
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle, text_of
 from foveal.core.tokens.counter import Counter, counter
-from foveal.errors import BadSetting, Conflict, NotRemembered, UnknownSession
+from foveal.errors import BadSetting, NotRemembered, UnknownSession
+from foveal.memory.appending import append_decided
+from foveal.memory.compared_entries import ComparedEntries
 from foveal.memory.facts import (
     Accepted,
     AnyMemoryFact,
@@ -44,6 +45,7 @@ from foveal.memory.facts import (
     Undone,
     to_event,
 )
+from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import propose_from
@@ -58,14 +60,8 @@ from foveal.memory.shown_text import (
 from foveal.memory.spoken import SpokenRequest, spoken_requests
 from foveal.ports import Store
 
-MAX_COMPARED_ENTRIES: Final = 1_000
-"""Entries, the newest, among which a later one replaces earlier ones."""
-MAX_APPEND_CONFLICTS: Final = 200
-"""Conflicts in a row with other writers that are resolved by reading again."""
 MAX_OWNER_CHARS: Final = 400
 _KINDS: Final = ("preference", "fact", "rule", "procedure")
-_REVOKING: Final = "Forget what I said about "
-"""A sentence that the comparison of statements reads as a revocation, in front of what to forget."""
 
 DecideFacts = Callable[[MemoryState], Sequence[AnyMemoryFact]]
 """Returns the facts to append to a memory in this state."""
@@ -172,6 +168,8 @@ class Memory:
             raise BadSetting(
                 "owner", owner, f"the name of an owner, a text of 1 to {MAX_OWNER_CHARS} characters"
             )
+        if owner.endswith(FILES_LOG_SUFFIX):
+            raise BadSetting("owner", owner, "another ending: this is that of the files of a memory")
         if isinstance(budget, bool) or not isinstance(budget, int):
             raise BadSetting("budget", budget, "a whole number of tokens")
         if not MIN_MEMORY_TOKENS <= budget <= MAX_MEMORY_TOKENS:
@@ -188,6 +186,8 @@ class Memory:
         """Most tokens of the text that requests show."""
         self.letter: Final = letter
         """The beginning of the ids of its entries."""
+        self.files: Final = MemoryFiles(owner, store=store, clock=clock)
+        """The files that the model keeps with `memory_tool`."""
         self.hears: Final = hears
         """Whether "remember that …" in a message of the user is obeyed."""
         self._title = title
@@ -198,9 +198,7 @@ class Memory:
         self._state = MemoryState(letter)
         self._shown: tuple[int, str] = (-1, "")
         """The version of the entries, and their text."""
-        self._known = KnownStatements()
-        self._compared: dict[int, str] = {}
-        """The texts of the entries that are among these statements."""
+        self._compared = ComparedEntries()
         self._index = EntryIndex()
         self._uses: list[int] = []
         """Entries that were used and are not recorded yet."""
@@ -413,7 +411,7 @@ class Memory:
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            return [Forgotten(target=seq, origin=origin) for seq in self._meant(state, request.text)]
+            return [Forgotten(target=seq, origin=origin) for seq in self._compared.meant(state, request.text)]
 
         forgotten = [fact for _, fact in await self._change(decide) if isinstance(fact, Forgotten)]
         entries = [self._state.entries[fact.target] for fact in forgotten]
@@ -492,7 +490,7 @@ class Memory:
         def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
             entry = state.entries[seq]
             edits = [] if new is None or new == entry.text else [Edited(target=seq, text=new)]
-            replaced = self._replaced(state, seq, new or entry.text, entry.kind)
+            replaced = self._compared.replaced_by(state, seq, new or entry.text, entry.kind)
             return [*edits, Accepted(target=seq), *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._change_entry(id, decide, is_proposal=True)
@@ -688,7 +686,7 @@ class Memory:
             replaced = {
                 old: state.next_seq + place
                 for place, (text, entry) in enumerate(new)
-                for old in self._replaced(state, state.next_seq + place, text, entry.kind)
+                for old in self._compared.replaced_by(state, state.next_seq + place, text, entry.kind)
             }
             return [
                 *(Remembered(text=text, entry=entry.kind, origin=_imported(entry)) for text, entry in new),
@@ -699,7 +697,9 @@ class Memory:
         return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
 
     async def erase(self) -> None:
-        """Delete the text of all entries from the store for good. The memory is empty then, and can be used again.
+        """Delete the text of all entries and files from the store for good.
+
+        The memory is empty then, and can be used again.
 
         Raises:
             StoreError: The store cannot write.
@@ -708,8 +708,9 @@ class Memory:
         if self._state.next_seq:
             await self._change(lambda state: [Cleared()])
             await self.store.erase(self._log)
+        await self.files.erase()
         with self._lock:  # the texts in memory go too
-            self._shown, self._known, self._compared = (-1, ""), KnownStatements(), {}
+            self._shown, self._compared = (-1, ""), ComparedEntries()
             self._index, self._uses = EntryIndex(), []
 
     # ── Appending ────────────────────────────────────────────────────────────────────────────────────
@@ -720,7 +721,7 @@ class Memory:
 
         def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
             kept = Remembered(text=text, entry=chosen, origin=origin)
-            replaced = self._replaced(state, seq, text, chosen)
+            replaced = self._compared.replaced_by(state, seq, text, chosen)
             return [kept, *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._add(text, decide, lambda state: state.counting())
@@ -768,27 +769,21 @@ class Memory:
 
     async def _change(self, decide: DecideFacts) -> list[tuple[int, AnyMemoryFact]]:
         """Append what `decide` returns for the newest state, and the uses so far; return it with its seqs."""
-        await self.refresh()
-        for attempt in range(MAX_APPEND_CONFLICTS):
+        facts: list[AnyMemoryFact] = []
+        uses: list[int] = []
+
+        def decided() -> list[Event]:
             with self._lock:
-                uses, seq, now = tuple(self._uses), self._state.next_seq, self._clock()
-                facts = [*decide(self._state), *([Recalled(targets=uses)] if uses else [])]
-            events = [to_event(seq + place, fact, now) for place, fact in enumerate(facts)]
-            if not events:
-                return []
-            try:
-                await self.store.append(self._log, events)
-            except Conflict:
-                if attempt == MAX_APPEND_CONFLICTS - 1:
-                    raise
-                await _pause(attempt)
-                await self.refresh()
-                continue
+                uses[:], seq, now = self._uses, self._state.next_seq, self._clock()
+                facts[:] = [*decide(self._state), *([Recalled(targets=tuple(uses))] if uses else [])]
+            return [to_event(seq + place, fact, now) for place, fact in enumerate(facts)]
+
+        events = await append_decided(self.store, self._log, decided, self.refresh)
+        if events:
             with self._lock:
                 del self._uses[: len(uses)]
             self._take(events)
-            return [(event.seq, fact) for event, fact in zip(events, facts, strict=True)]
-        raise AssertionError("the last attempt returns or raises")
+        return [(event.seq, fact) for event, fact in zip(events, facts, strict=True)]
 
     def _number(self, state: MemoryState, id: str) -> int:
         number = state.number(id) if isinstance(id, str) else None
@@ -796,46 +791,15 @@ class Memory:
             raise NotRemembered(f"no entry has the id {id!r}: ids look like {self.letter}12")
         return number
 
-    def _replaced(self, state: MemoryState, seq: int, text: str, kind: EntryKind) -> list[int]:
-        """Return the entries that a new statement replaces."""
-        return [old.seq for old in self._statements(state).replaced_by(_statement(seq, text, kind))]
-
-    def _meant(self, state: MemoryState, words: str) -> list[int]:
-        """Return the entries that the user means with "forget that …"."""
-        same = [
-            entry.seq for entry in state.counting() if entry.text.casefold().rstrip(".") == words.casefold()
-        ]
-        if same:
-            return same
-        revoking = _statement(state.next_seq, f"{_REVOKING}{words}", "rule")
-        return sorted({old.seq for old in self._statements(state).replaced_by(revoking)})
-
     def _revokes(self, state: MemoryState, words: str, seq: int) -> bool:
         """Return whether a sentence of the user takes back an entry: it names its id, says something else about the
         same subject, or asks to forget what the entry says."""
         if state.name(seq) in re.findall(r"\w+", words):
             return True
-        if seq in self._replaced(state, state.next_seq, words, "rule"):
+        if seq in self._compared.replaced_by(state, state.next_seq, words, "rule"):
             return True
         asked = [one.text for one in spoken_requests(words) if one.action == "forget"]
-        return any(seq in self._meant(state, about) for about in asked)
-
-    def _statements(self, state: MemoryState) -> KnownStatements:
-        """Return the statements that count, with what has changed in them since the last call."""
-        counting = {entry.seq: entry for entry in state.counting()[-MAX_COMPARED_ENTRIES:]}
-        for seq, known in [*self._compared.items()]:
-            if seq not in counting or counting[seq].text != known:
-                self._known.remove((seq, 0))
-                del self._compared[seq]
-        for seq, entry in counting.items():
-            if seq not in self._compared:
-                self._known.add(_statement(seq, entry.text, entry.kind))
-                self._compared[seq] = entry.text
-        return self._known
-
-
-def _statement(seq: int, text: str, kind: EntryKind) -> Statement:
-    return Statement(seq, 0, text, "rule" if kind in ("rule", "preference") else "fact")
+        return any(seq in self._compared.meant(state, about) for about in asked)
 
 
 def _imported(entry: MemoryEntry) -> EntryOrigin:
@@ -881,11 +845,3 @@ async def _quote_in(log: QuotedLog, words: str, event: str | int | None) -> _Sai
             " tools, files and pasted text are no source"
         )
     return _Said(found.text, found.event, log.id)
-
-
-async def _pause(attempt: int) -> None:
-    """Wait a moment for other writers, longer after each conflict."""
-    import asyncio
-    import random
-
-    await asyncio.sleep(random.uniform(0, min(0.05, 0.001 * 2**attempt)))

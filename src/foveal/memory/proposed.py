@@ -61,6 +61,6 @@ def propose_from(events: Iterable[Event]) -> tuple[Proposal, ...]:
             text = entry_text(one.text)
         except NotRemembered:
             continue
-        kind = "rule" if one.kind == "rule" and kind_of(text) == "fact" else kind_of(text)
+        kind = kind_of(text, is_rule=one.kind == "rule")
         found[text.casefold()] = Proposal(text, kind, handle(one.seq))
     return tuple(found.values())[-MAX_PROPOSALS:]

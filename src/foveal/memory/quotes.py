@@ -20,6 +20,7 @@ from foveal.core.compaction.standing.statements import find_sentences, split_sen
 from foveal.core.log.events import Event, UserSaid, text_of
 from foveal.errors import NotRemembered
 from foveal.memory.facts import EntryKind
+from foveal.memory.single_values import single_value
 
 MAX_ENTRY_CHARS: Final = 500
 """Characters of one entry."""
@@ -71,11 +72,14 @@ def entry_text(text: str) -> str:
     return line
 
 
-def kind_of(text: str) -> EntryKind:
-    """Return what a statement is, as far as its words tell."""
+def kind_of(text: str, *, is_rule: bool = False) -> EntryKind:
+    """Return what a statement is, as far as its words tell. `is_rule` says that its conversation shows a rule."""
     if _PREFERENCES.search(text):
         return "preference"
-    return "rule" if next(find_rules(text), None) is not None else "fact"
+    value = single_value(text)
+    if value is not None and value.is_about_user:
+        return "fact"
+    return "rule" if is_rule or next(find_rules(text), None) is not None else "fact"
 
 
 def find_quote(events: Iterable[Event], words: str) -> Quote | None:

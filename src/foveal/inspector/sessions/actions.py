@@ -72,7 +72,7 @@ class StoreActor:
         return ()
 
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
-        async with _opened_store(source) as store:
+        async with opened_store(source) as store:
             opened = await last_opened(store, session)
             if opened is None or not opened.model:
                 raise NotWritable(
@@ -100,7 +100,8 @@ def recorded_policy(opened: Opened) -> Policy:
 
 
 @asynccontextmanager
-async def _opened_store(source: ArchiveSource) -> AsyncIterator[Store]:
+async def opened_store(source: ArchiveSource) -> AsyncIterator[Store]:
+    """Open the store of a source for writing; raises `NotWritable`."""
     refusal = store_refusal(source)
     if refusal:
         raise NotWritable(refusal)

@@ -33,6 +33,8 @@ from foveal.inspector.sessions.source import (
     MAX_PART_EVENTS,
     ActionResult,
     LogEnd,
+    MemoryChange,
+    MemoryList,
     NotWritable,
     OfferedWriter,
     SessionAbout,
@@ -200,6 +202,7 @@ class SessionCollection:
         self._actor = actor or _store_actor()
         self._settings = settings or {}
         # It only searches here, so nothing is counted exactly: loading a vocabulary takes long.
+        self._sources = sources
         self._archive = Archive(sources, counting=counter("estimate"))
         self._sessions = SessionList(sources)
         self._rows = SessionRows(self._sessions, window=int(self._settings.get("window") or 0))
@@ -252,6 +255,18 @@ class SessionCollection:
         refusals = {each.source.name: self._actor.refusal(each.source) for each in listed}
         writable = {each.entry.handle: not refusals[each.source.name] for each in listed}
         return tuple(replace(row, writable=writable[row.key]) for row in await self._rows.rows(listed))
+
+    # ── Memories ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def memories(self) -> MemoryList:
+        from foveal.inspector.sessions.memories import list_memories  # loads the comparison of statements
+
+        return await list_memories(self._sources, self._actor.refusal)
+
+    async def change_memory(self, change: MemoryChange) -> None:
+        from foveal.inspector.sessions.memories import change_memory
+
+        await change_memory(self._sources, change, self._actor.refusal)
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────
 

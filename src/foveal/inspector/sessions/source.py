@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,11 +20,17 @@ from foveal.core.log.events import Event
 from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.errors import FovealError
 from foveal.recall.archive import ArchiveSource, PostgresSource, SqliteSource, StoreSource
+from foveal.recall.archive.source import session_handle
+
+if TYPE_CHECKING:
+    from foveal.memory import MemoryEntry
 
 MAX_PART_EVENTS: Final = 500
 """Events that one call of `SessionReader.read` returns."""
 MAX_ROW_SHARES: Final = 60
 """Requests of which a row has the window use."""
+MemoryAction: TypeAlias = Literal["forget", "undo", "accept", "reject"]
+"""What an owner can do with an entry of a memory."""
 
 
 class SessionMissing(FovealError, LookupError):
@@ -160,6 +166,40 @@ class OfferedWriter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     calls_model: bool = False
 
 
+class OwnedMemory(NamedTuple):
+    """The memory of one owner in one place."""
+
+    key: str
+    owner: str
+    place: str
+    entries: tuple[MemoryEntry, ...]
+    """All of them, also those that do not count."""
+    refusal: str
+    """Why it cannot be changed; "" if it can."""
+
+    def session_key(self, session: str) -> str:
+        """Return the key of a session of the same place."""
+        return session_handle(self.place, session)
+
+
+class MemoryChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the owner does with an entry."""
+
+    memory: str
+    """The key of the memory."""
+    action: MemoryAction
+    id: str = ""
+    """The id of the entry; "" for the newest change."""
+
+
+class MemoryList(NamedTuple):
+    """The memories of several places."""
+
+    memories: tuple[OwnedMemory, ...]
+    problems: tuple[str, ...] = ()
+    """What could not be read."""
+
+
 class SessionReader(Protocol):
     """Reads one session, and acts on it. It needs no closing."""
 
@@ -214,6 +254,14 @@ class SessionSource(Protocol):
 
     async def open(self, key: str) -> SessionReader:
         """Return the reader of a session; raises `SessionMissing`."""
+        ...
+
+    async def memories(self) -> MemoryList:
+        """Return the memories of this place."""
+        ...
+
+    async def change_memory(self, change: MemoryChange) -> None:
+        """Carry out a change of a memory; raises `FovealError` with advice if it cannot be done."""
         ...
 
     async def close(self) -> None: ...

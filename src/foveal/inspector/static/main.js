@@ -6,6 +6,7 @@
 
 import { DataSource } from "./data_source.js";
 import { setText } from "./dom.js";
+import { openMemories } from "./memory_view.js";
 import { OfflineData, embeddedData } from "./offline_data.js";
 import { openOverview } from "./overview_view.js";
 import { openSession } from "./session_view.js";
@@ -48,6 +49,7 @@ function startPage() {
   const page = document.body.dataset.page;
   const announce = createAnnounce();
   if (page === "session") void openSession(pageData(), announce);
+  if (page === "memory") openMemories();
   if (page === "overview") openOverview(pageData(), announce);
 }
 

@@ -82,6 +82,10 @@ class _StoredSource(ABC):
     async def checkpoint(self, session: str) -> Checkpoint | None:
         """Return the checkpoint of a session, if it has one."""
 
+    @abstractmethod
+    async def memories(self) -> Sequence[SessionInfo]:
+        """Return the logs of memories, the last changed first."""
+
     async def entries(self) -> list[SessionEntry]:
         infos = await self._list()
         self._infos = {info.id: info for info in infos}
@@ -137,6 +141,9 @@ class StoreSource(_StoredSource):
     async def _list(self) -> Sequence[SessionInfo]:
         return await self.store.sessions(limit=MAX_SOURCE_SESSIONS, with_erased=False)
 
+    async def memories(self) -> Sequence[SessionInfo]:
+        return await self.store.sessions(limit=MAX_SOURCE_SESSIONS, memories=True)
+
     async def _end(self, session: str) -> SessionEnd:
         return await self.store.end(session)
 
@@ -159,6 +166,13 @@ class SqliteSource(_StoredSource):
     async def _list(self) -> Sequence[SessionInfo]:
         return await self._query(
             lambda db: queries.list_sessions(db, limit=MAX_SOURCE_SESSIONS, before=None, with_erased=False)
+        )
+
+    async def memories(self) -> Sequence[SessionInfo]:
+        return await self._query(
+            lambda db: queries.list_sessions(
+                db, limit=MAX_SOURCE_SESSIONS, before=None, with_erased=True, memories=True
+            )
         )
 
     async def _end(self, session: str) -> SessionEnd:
