@@ -18,6 +18,7 @@ from foveal.config.config import POLICY_FIELDS, Config
 from foveal.config.instructions.files import InstructionFiles
 from foveal.config.instructions.rules import ROOT_MARKERS
 from foveal.config.keys import dotted_name, find_key
+from foveal.config.memory_file import project_memory_item
 from foveal.config.project import ITEM_STATE_WORDS, EveryItem, ItemAnswer, ItemTrust, Trust, find_root
 from foveal.config.project_items import config_items, split_values
 from foveal.config.sources import (
@@ -185,14 +186,15 @@ def provider_from_config(
 def project_items(
     cwd: Path | str = ".", *, flags: Mapping[str, Any] | None = None, trust: ItemTrust | None = None
 ) -> tuple[ItemAnswer, ...]:
-    """Return the MCP servers, settings and instruction files of a project, and which of them the user allows.
+    """Return the MCP servers, settings, instruction files and memory of a project, and which the user allows.
 
     These are the items that would be used if the user allowed all of them: settings of the project can add names of
     instruction files, or ignore folders. Raises `BadConfig`."""
     config = load(cwd, flags=flags, trust=EveryItem())
     files = InstructionFiles(cwd, rules=config.rules, trust=EveryItem())
+    memory = project_memory_item(config.root) if config.memory.enabled else None
     answers = trust or Trust()
     return tuple(
         ItemAnswer(item, answers.state(config.root, item))
-        for item, _ in (*config.project_items, *files.items())
+        for item, _ in (*config.project_items, *files.items(), *([memory] if memory else []))
     )

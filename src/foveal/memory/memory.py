@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from foveal.core.compaction.standing.replaced_statements import KnownStatements, Statement
-from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle, text_of
+from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
 from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting, Conflict, NotRemembered, UnknownSession
 from foveal.memory.facts import (
@@ -47,7 +47,7 @@ from foveal.memory.facts import (
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import propose_from
-from foveal.memory.quotes import entry_text, find_quote, kind_of
+from foveal.memory.quotes import entry_text, find_quote, kind_of, typed_words
 from foveal.memory.search import EntryIndex
 from foveal.memory.shown_text import (
     DEFAULT_MEMORY_TOKENS,
@@ -400,7 +400,7 @@ class Memory:
         notes: list[MemoryNote] = []
         for event in events:
             if isinstance(event.fact, UserSaid):
-                for request in spoken_requests(text_of(event.fact.content)):
+                for request in spoken_requests(typed_words(event.fact.content)):
                     with suppress(NotRemembered):
                         notes += await self._obey(request, event, session=session, by=by)
         return notes
@@ -607,6 +607,33 @@ class Memory:
         return [
             self._state.entries[seq] for seq, _ in await self._change(decide) if seq in self._state.entries
         ]
+
+    async def suggest(self, text: str, *, kind: EntryKind | None = None, by: str = "") -> MemoryEntry:
+        """Propose a statement that another program or model wrote.
+
+        Args:
+            text: The statement, of at most 500 characters.
+            kind: What it is. None decides by its words.
+            by: Who suggests it.
+
+        Returns:
+            The proposal, which waits for `accept` or `reject`, or the entry that says the same already.
+
+        Raises:
+            NotRemembered: The statement is empty or too long.
+            StoreError: The store cannot write.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                memory = foveal.Memory("ada", store=store)
+                proposal = await memory.suggest("The staging port is 8081.", by="the deploy script")
+                assert await memory.entries() == []
+            ```
+        """
+        return await self._propose(entry_text(text), kind, EntryOrigin(source="proposed", by=by))
 
     async def apply_edits(self, edits: FileEdits) -> None:
         """Record what the owner changed in the file of the memory.

@@ -43,7 +43,7 @@ class InteractiveChat:
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
-        self._completions = Completions(options.folder, self._sessions)
+        self._completions = Completions(options.folder, self._sessions, self._entries)
         self.screen: Screen = Screen(
             self._completions, on_submit=self._submit, on_interrupt=self._interrupt, is_busy=self._is_busy
         )
@@ -158,6 +158,11 @@ class InteractiveChat:
 
     def _sessions(self) -> tuple[str, ...]:
         return self._session_ids
+
+    def _entries(self) -> tuple[str, ...]:
+        memories = self._loop.state.memories if self._loop is not None else None
+        known = () if memories is None else memories.all
+        return tuple(entry.id for memory in known for entry in memory.state.counting())
 
 
 async def run_interactive(options: ChatOptions) -> int:
