@@ -166,8 +166,8 @@ async def _export(memories: LocalMemories, args: Namespace) -> int:
         return 0
     from foveal.config.project.safe_read import open_output
 
-    with open_output(args.output) as file:
-        file.write(lines)
+    with open_output(args.output, advice="name another with -o") as file:
+        file.write(lines.encode())
     return 0
 
 

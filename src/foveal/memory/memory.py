@@ -566,7 +566,7 @@ class Memory:
         """Propose what the user stated in a conversation.
 
         These are the rules, corrections and facts that hold at its end.
-        Nothing is proposed twice, and nothing that an entry says already or that was rejected or forgotten.
+        Nothing is proposed twice, and nothing that an entry says or said, also in other words of the owner.
 
         Args:
             events: The effective events of the conversation.
@@ -593,7 +593,7 @@ class Memory:
         found = propose_from(events)
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            known = {*texts_of(state.entries.values())}
+            known = state.ever_said()
             return [
                 Proposed(
                     text=one.text,
