@@ -40,9 +40,13 @@ def add_commands(commands: Any) -> None:
     _add_store(memory, default=None)
     acts = memory.add_subparsers(dest="act", required=True, metavar="|".join(_ACTS))
     listing = _act(acts, "list", "list the entries, oldest first; proposals are marked", project=True)
-    listing.add_argument("words", nargs="*", metavar="WORDS", help="only entries with these words, best first")
+    listing.add_argument(
+        "words", nargs="*", metavar="WORDS", help="only entries with these words, best first"
+    )
     listing.add_argument("--all", action="store_true", help="also those that are replaced or forgotten")
-    _id_argument(_act(acts, "show", "show an entry, and where it comes from"), "the id of an entry, such as m12")
+    _id_argument(
+        _act(acts, "show", "show an entry, and where it comes from"), "the id of an entry, such as m12"
+    )
     _text_argument(_act(acts, "add", "remember a statement", project=True), "the statement")
     edit = _act(acts, "edit", "change the text of an entry")
     _id_argument(edit, "the id of an entry")
@@ -55,12 +59,12 @@ def add_commands(commands: Any) -> None:
     export = _act(acts, "export", "write the entries as lines of JSON", project=True, is_json=False)
     export.add_argument("-o", "--output", type=Path, help="a new file; default: standard output")
     imports = _act(acts, "import", "keep the entries of an export", project=True)
-    imports.add_argument("path", type=Path, metavar="FILE", help="what `foveal memory export` wrote; - reads it")
+    imports.add_argument(
+        "path", type=Path, metavar="FILE", help="what `foveal memory export` wrote; - reads it"
+    )
 
 
-def _act(
-    acts: Any, name: str, about: str, *, project: bool = False, is_json: bool = True
-) -> ArgumentParser:
+def _act(acts: Any, name: str, about: str, *, project: bool = False, is_json: bool = True) -> ArgumentParser:
     parser: ArgumentParser = acts.add_parser(name, help=about, description=about)
     _add_store(parser, default=SUPPRESS)
     if is_json:
@@ -110,7 +114,9 @@ async def _list(memories: LocalMemories, args: Namespace) -> int:
             entries += await file.memory.search(" ".join(args.words))
         else:
             found = await file.memory.entries(all=True)
-            entries += [one for one in found if args.all or one.counts or (one.proposed and not one.forgotten)]
+            entries += [
+                one for one in found if args.all or one.counts or (one.proposed and not one.forgotten)
+            ]
     _print_entries(entries, args)
     if not entries and not args.json:
         print("no entry has these words" if args.words else "nothing is remembered yet")

@@ -39,7 +39,12 @@ class LocalMemories:
     """The user's memory and, with `root`, that of a project."""
 
     def __init__(
-        self, store: Store, settings: MemorySettings, *, root: Path | None = None, trust: ItemTrust | None = None
+        self,
+        store: Store,
+        settings: MemorySettings,
+        *,
+        root: Path | None = None,
+        trust: ItemTrust | None = None,
     ) -> None:
         """`trust` decides whether the project's file is used."""
         user = Memory(USER_OWNER, store=store, budget=settings.budget, hears=settings.learn_spoken)

@@ -67,7 +67,9 @@ def test_edits_of_the_file_are_the_owners(project: ChatProject) -> None:
     run(project, "hi", "next")
     assert "- [m0] the port is 7070." in shown_memory(project, "next")
     assert "I prefer tabs." in shown_memory(project, "next")
-    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "7070" not in line))
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(keepends=True) if "7070" not in line)
+    )
     run(project, "hi", "next")
     assert "7070" not in shown_memory(project, "next")
 
@@ -216,7 +218,9 @@ def test_a_cloned_memory_plants_nothing_without_a_yes(project: ChatProject) -> N
 
 
 def test_a_statement_for_the_project_is_in_its_file_and_in_no_other_project(project: ChatProject) -> None:
-    done = project.run_piped("chat", "--session", "s", input="/remember --project The build needs Node 22.\nhi\n")
+    done = project.run_piped(
+        "chat", "--session", "s", input="/remember --project The build needs Node 22.\nhi\n"
+    )
     assert done.returncode == 0
     assert "written to" in done.stdout
     assert "- The build needs Node 22. <!-- p0 -->" in (project.folder / ".foveal" / "memory.md").read_text()

@@ -55,7 +55,9 @@ async def _review(state: ChatState, memory: Memory) -> None:
 
 async def _accept_edited(state: ChatState, memory: Memory, entry: MemoryEntry) -> None:
     """Keep a proposal in the words of the user; without any, it goes on waiting."""
-    text = await state.ui.edit_text("Change the text, then press Enter. An empty line decides later.", entry.text)
+    text = await state.ui.edit_text(
+        "Change the text, then press Enter. An empty line decides later.", entry.text
+    )
     try:
         if text:
             await memory.accept(entry.id, text)

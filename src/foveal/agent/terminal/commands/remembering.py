@@ -65,7 +65,10 @@ async def _list(memories: LocalMemories) -> list[Row]:
             head = f"  {_count(len(entries))} · {file.path}"
             rows += [row(bold(f"memory of {owner}"), dim(head)), *_entry_rows(entries)]
         if waiting := await file.memory.proposals():
-            rows += [row(bold("proposed"), dim("  /memory accept ID, /memory reject ID")), *_entry_rows(waiting)]
+            rows += [
+                row(bold("proposed"), dim("  /memory accept ID, /memory reject ID")),
+                *_entry_rows(waiting),
+            ]
     if len(rows) == 1:
         rows.append(row(dim("  nothing yet: say “remember that …”, or /remember TEXT")))
     return rows
@@ -86,7 +89,9 @@ async def _why(state: ChatState, memories: LocalMemories, id: str) -> list[Row]:
 
 async def _edit(state: ChatState, memories: LocalMemories, given: str) -> list[Row]:
     id, _, text = given.partition(" ")
-    _needs(text.strip(), "/memory edit needs the id of an entry and its new text: /memory edit m12 I use spaces")
+    _needs(
+        text.strip(), "/memory edit needs the id of an entry and its new text: /memory edit m12 I use spaces"
+    )
     file = memories.file_of(id)
     entry = await file.memory.edit(id, text)
     await state.write_memory(file)
@@ -125,7 +130,8 @@ async def _forget(state: ChatState, memories: LocalMemories, id: str) -> list[Ro
     await state.write_memory(file)
     return [
         note(
-            f"forgot {entry.id}: {one_line(entry.text, width=600)} · /memory undo {entry.id} takes it back", "good"
+            f"forgot {entry.id}: {one_line(entry.text, width=600)} · /memory undo {entry.id} takes it back",
+            "good",
         )
     ]
 
