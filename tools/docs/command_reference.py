@@ -78,6 +78,7 @@ EXPLAINED = {
     "why": "[Replay lab](../measure/replay.md)",
     "config": "[Settings](config.md)",
     "database": "[One machine, several machines](../service/deploy.md)",
+    "memory": "[Memory](../terminal/memory.md)",
     "chat": "[Terminal](../terminal/chat.md)",
     "run": "[In pipes and scripts](../terminal/chat.md#in-pipes-and-scripts)",
     "serve": "[A service](../service/index.md)",
