@@ -278,6 +278,26 @@ def test_the_question_about_proposals_can_be_left(project: ChatProject, key: str
     assert entry["proposed"]
 
 
+def test_the_request_of_init_is_not_proposed(project: ChatProject) -> None:
+    done = project.run_piped("chat", "--session", "s", input="/init\nNever push to main.\n")
+    assert done.returncode == 0
+    listed = json.loads(project.run_piped("memory", "list", "--json").stdout)
+    assert [entry["text"] for entry in listed] == ["Never push to main."]
+
+
+def test_another_session_asks_about_the_proposals_first(project: ChatProject) -> None:
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("Never push to main.")
+        terminal.see("Hello you.")
+        terminal.enter("/new")
+        terminal.see("Remember this in all later sessions?")
+        terminal.type("y")
+        terminal.see("the old session")
+    [entry] = json.loads(project.run_piped("memory", "list", "--json").stdout)
+    assert not entry.get("proposed")
+
+
 def test_a_run_leaves_its_proposals_waiting(project: ChatProject) -> None:
     assert "1 statement is proposed for your memory" in run(project, "Never push to main.", "s")
     assert shown_memory(project, "s") == ""

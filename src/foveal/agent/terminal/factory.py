@@ -217,7 +217,15 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def system_text(*, is_bundled: bool = False) -> str:
     """Return the system text of a new session; the bundled model, which reads slowly, has a short one."""
-    name = "system_local.md" if is_bundled else "system.md"
+    return _text_file("system_local.md" if is_bundled else "system.md")
+
+
+def init_text() -> str:
+    """Return the request that `/init` sends in the name of the user."""
+    return _text_file("init.md")
+
+
+def _text_file(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text("utf-8").strip()
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from foveal.agent.terminal.chat_state import ChatState
+from foveal.agent.terminal.factory import init_text
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import row
 from foveal.agent.terminal.user_interface import Choice, Question
+from foveal.agent.terminal.user_message import typed_text
+from foveal.core.log.events import Event, UserSaid
 from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import NotRemembered
@@ -25,12 +28,18 @@ async def propose_at_end(state: ChatState) -> None:
     memory, new = state.memories.user.memory, list[MemoryEntry]()
     if state.memories.settings.learn_proposals:
         events = effective_events(await state.session.events())
-        new = await memory.propose(events, session=state.session.id)
+        typed = [event for event in events if not _is_prepared(event)]
+        new = await memory.propose(typed, session=state.session.id)
     if state.ui.can_ask:
         await _review(state, memory)
     elif new:
         are = "1 statement is" if len(new) == 1 else f"{len(new):,} statements are"
         state.ui.notify([note(f"{are} proposed for your memory: foveal memory list")])
+
+
+def _is_prepared(event: Event) -> bool:
+    """Return whether a message is the request of `/init`, whose words are not the user's."""
+    return isinstance(event.fact, UserSaid) and typed_text(event.fact.content).startswith(init_text())
 
 
 async def _review(state: ChatState, memory: Memory) -> None:
