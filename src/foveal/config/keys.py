@@ -17,13 +17,17 @@ from math import isfinite
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from foveal.config.instructions.rules import MAX_RULE_BYTES, ROOT_MARKERS, InstructionRules
-from foveal.core.models.budget import MAX_WINDOW_TOKENS
+from foveal.core.models.budget import (
+    DEFAULT_MEMORY_TOKENS,
+    MAX_MEMORY_TOKENS,
+    MAX_WINDOW_TOKENS,
+    MIN_MEMORY_TOKENS,
+)
 from foveal.core.policies import PRESETS
 from foveal.core.policies.presets import Mode
 from foveal.core.reduction.truncation import Strategy
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting
-from foveal.memory.shown_text import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 
 SERVER_MARK: Final = "__"
 """Ends the name of the MCP server in the name of a tool where it first stands."""

@@ -18,7 +18,6 @@ from foveal.config.config import POLICY_FIELDS, Config
 from foveal.config.instructions.files import InstructionFiles
 from foveal.config.instructions.rules import ROOT_MARKERS
 from foveal.config.keys import dotted_name, find_key
-from foveal.config.memory_file import project_memory_item
 from foveal.config.project import ITEM_STATE_WORDS, EveryItem, ItemAnswer, ItemTrust, Trust, find_root
 from foveal.config.project_items import config_items, split_values
 from foveal.config.sources import (
@@ -190,6 +189,10 @@ def project_items(
 
     These are the items that would be used if the user allowed all of them: settings of the project can add names of
     instruction files, or ignore folders. Raises `BadConfig`."""
+    from foveal.config.memory_file import (
+        project_memory_item,
+    )  # imports a store, which `foveal --help` does not need
+
     config = load(cwd, flags=flags, trust=EveryItem())
     files = InstructionFiles(cwd, rules=config.rules, trust=EveryItem())
     memory = project_memory_item(config.root) if config.memory.enabled else None

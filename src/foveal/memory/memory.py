@@ -26,6 +26,7 @@ import msgspec
 
 from foveal.core.compaction.standing.replaced_statements import KnownStatements, Statement
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
+from foveal.core.models.budget import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting, Conflict, NotRemembered, UnknownSession
 from foveal.memory.facts import (
@@ -49,12 +50,7 @@ from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import propose_from
 from foveal.memory.quotes import entry_text, find_quote, kind_of, typed_words
 from foveal.memory.search import EntryIndex
-from foveal.memory.shown_text import (
-    DEFAULT_MEMORY_TOKENS,
-    MAX_MEMORY_TOKENS,
-    MIN_MEMORY_TOKENS,
-    memory_text,
-)
+from foveal.memory.shown_text import memory_text
 from foveal.memory.spoken import SpokenRequest, spoken_requests
 from foveal.ports import Store
 

@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
+from foveal.agent.terminal.user_input import Completions
 from foveal.core.log.events import Equipped
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE
@@ -306,3 +309,14 @@ def test_a_run_leaves_its_proposals_waiting(project: ChatProject) -> None:
     assert project.run_piped("memory", "accept", listed.split()[0]).returncode == 0
     run(project, "hi", "next")
     assert "Never push to main." in shown_memory(project, "next")
+
+
+def test_words_of_memory_and_ids_are_completed(tmp_path: Path) -> None:
+    completions = Completions(tmp_path, entries=lambda: ("m0", "m12", "p3"))
+
+    def completed(text: str) -> list[str]:
+        return [found.text for found in completions.get_completions(Document(text), CompleteEvent())]
+
+    assert completed("/memory ") == ["search", "why", "edit", "undo", "accept", "reject"]
+    assert completed("/forget m1") == ["m12"]
+    assert completed("/rem") == ["/remember"]
