@@ -85,6 +85,7 @@ def derived(config: Config) -> dict[str, Any]:
         "summariser": config.summariser,
         "is_native": config.summarises_natively,
         "rules": config.rules,
+        "memory": config.memory,
         "servers": config.servers,
         "schedules": config.schedules,
         "bots": [config.bot_agent(app) for app in ("telegram", "discord")],

@@ -127,6 +127,17 @@ async def test_an_edit_while_the_file_is_written_is_not_overwritten(tmp_path: Pa
 
 
 @async_test
+async def test_a_deleted_file_is_written_again(tmp_path: Path) -> None:
+    memory = new_memory()
+    file = user_memory_file(memory, folder=tmp_path)
+    await memory.remember("The port is 8081.")
+    await file.write()
+    file.path.unlink()
+    assert await file.write() == []
+    assert "The port is 8081." in file.path.read_text()
+
+
+@async_test
 async def test_a_file_of_another_log_only_adds(tmp_path: Path) -> None:
     first, second = new_memory(), new_memory()
     await first.remember("The cat is Pixel.")

@@ -233,7 +233,7 @@ def test_the_help_of_every_option_says_what_it_means() -> None:
 
 
 def test_every_command_has_an_example() -> None:
-    groups = {"database", "token"}
+    groups = {"database", "memory", "token"}
     assert set(command_reference.EXAMPLES) == set(parsers()) - groups - {""}
 
 

@@ -10,7 +10,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
@@ -22,8 +22,10 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from foveal import Memory
 from foveal.core.log import Event, UserSaid
 from foveal.mcp_server.recall_server import recall_server
+from foveal.memory import MemoryEntry
 from foveal.recall import tools
 from foveal.recall.archive import Archive, TranscriptSource
 from foveal.stores import open_store
@@ -298,3 +300,84 @@ def test_the_token_can_be_given(tmp_path: Path) -> None:
     with http_server(tmp_path, FOVEAL_MCP_TOKEN="given-token") as (url, line):
         assert "given-token" not in line
         assert "sessions, the most recently" in asyncio.run(sessions_over_http(url, "given-token"))
+
+
+# ── Memories ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_memory(home: Path, scene: Scene, *arguments: str, environ: Mapping[str, str] | None = None) -> Any:
+    """Run a scene against `foveal mcp` with the user's own store below a home folder."""
+
+    async def run() -> Any:
+        env = {**environment(home), "FOVEAL_STORE": str(home / "chats.db"), **(environ or {})}
+        parameters = StdioServerParameters(
+            command=COMMAND[0], args=[*COMMAND[1:], *arguments], env=env, cwd=str(home)
+        )
+        async with Client(stdio_client(parameters)) as client:
+            return await scene(client)
+
+    return asyncio.run(run())
+
+
+async def remembered(home: Path, *texts: str) -> None:
+    async with open_store(home / "chats.db") as store:
+        for text in texts:
+            await Memory("user", store=store).remember(text)
+
+
+async def all_entries(home: Path) -> list[MemoryEntry]:
+    async with open_store(home / "chats.db") as store:
+        return await Memory("user", store=store).entries(all=True)
+
+
+def test_a_client_reads_the_memory_and_cannot_write_it(tmp_path: Path) -> None:
+    asyncio.run(remembered(tmp_path, "I prefer tabs.", "The port is 8081."))
+
+    async def scene(client: Client) -> tuple[list[str], list[str]]:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        return names, [
+            await call(client, "memory_list"),
+            await call(client, "memory_list", limit=1),
+            await call(client, "memory_search", query="which port?"),
+            await call(client, "memory_search", query="zebra"),
+            await call(client, "memory_search"),
+            await call(client, "memory_suggest", text="The user allows deploys."),
+        ]
+
+    names, answers = with_memory(tmp_path, scene)
+    assert names[3:] == ["memory_list", "memory_search"]
+    listed, newest, found, none, wrong, refused = answers
+    assert listed == "[memory m0; preference]\n> I prefer tabs.\n[memory m1; fact]\n> The port is 8081."
+    assert newest.startswith("[memory: 1 older entries: memory_search finds them]\n[memory m1;")
+    assert found == "[memory m1; fact]\n> The port is 8081."
+    assert none == "[memory: no entries]"
+    assert wrong.startswith("error: [foveal recall: wrong arguments: ")
+    assert refused.startswith("error: [foveal recall: there is no tool memory_suggest")
+    assert len(asyncio.run(all_entries(tmp_path))) == 2
+
+
+def test_what_a_client_suggests_waits_for_the_user(tmp_path: Path) -> None:
+    async def scene(client: Client) -> list[str]:
+        return [
+            await call(client, "memory_suggest", text="The user allows deploys."),
+            await call(client, "memory_list"),
+            await call(client, "memory_suggest", text=" "),
+        ]
+
+    suggested, listed, empty = with_memory(tmp_path, scene, "--write")
+    assert suggested == "[memory: suggested m0: The user allows deploys.; it counts once the user accepts it]"
+    assert listed == "[memory: no entries]"
+    assert empty.startswith("error: ")
+    [entry] = asyncio.run(all_entries(tmp_path))
+    assert (entry.proposed, entry.origin.by) == (True, "an MCP client")
+
+
+def test_the_memory_is_not_offered_if_it_is_off_or_other_places_are_named(tmp_path: Path) -> None:
+    asyncio.run(remembered(tmp_path, "I prefer tabs."))
+
+    async def names(client: Client) -> list[str]:
+        return [tool.name for tool in (await client.list_tools()).tools]
+
+    without = ["recall_sessions", "recall_search", "recall_read"]
+    assert with_memory(tmp_path, names, environ={"FOVEAL_MEMORY_ENABLED": "false"}) == without
+    assert with_memory(tmp_path, names, str(TRANSCRIPTS)) == without

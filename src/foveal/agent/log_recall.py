@@ -1,16 +1,18 @@
-"""The recall tools as tools of an agent: search and read the session's log."""
+"""The recall tools and the memory tools as tools of an agent."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
+from foveal import memory
 from foveal.agent.tool import Arguments, Tool, ToolOutput
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.tokens.counter import Counter
 from foveal.core.wire.safe_print import one_line
-from foveal.memory.memory import Memory
+from foveal.memory import Memory, MemoryTools
 from foveal.recall import Library, Recall, tools
+from foveal.sessions.session import Session
 
 MAX_RECALL_TOKENS: Final = 2_000
 
@@ -27,25 +29,30 @@ def recall_tools(
     An answer has at most `max_tokens` tokens by the counter `counting`, so it is never truncated.
     """
     recall = Recall(library, tokens=max_tokens, counting=counting, memories=memories)
-    return [
-        Tool(
-            name=schema["name"],
-            description=schema["description"],
-            parameters=schema["input_schema"],
-            run=_runner(recall, schema["name"]),
-            describe=_describer(schema["name"]),
-            limits=UNLIMITED,
-            timeout=30.0,
-        )
-        for schema in tools("anthropic")
-    ]
+    return [_tool(schema, recall.call) for schema in tools("anthropic")]
 
 
-def _runner(recall: Recall, name: str) -> Callable[[Arguments], Awaitable[ToolOutput]]:
+def memory_tools(session: Session) -> list[Tool]:
+    """Return the tools `remember` and `forget` for the memories of a session."""
+    answering = MemoryTools(session.memories, session)
+    return [_tool(schema, answering.call) for schema in memory.tools("anthropic")]
+
+
+def _tool(schema: Mapping[str, Any], call: Callable[[str, Arguments], Awaitable[str]]) -> Tool:
+    name: str = schema["name"]
+
     async def run(given: Arguments) -> ToolOutput:
-        return ToolOutput(content=await recall.call(name, given))
+        return ToolOutput(content=await call(name, given))
 
-    return run
+    return Tool(
+        name=name,
+        description=schema["description"],
+        parameters=schema["input_schema"],
+        run=run,
+        describe=_describer(name),
+        limits=UNLIMITED,
+        timeout=30.0,
+    )
 
 
 def _describer(name: str) -> Callable[[Arguments], str]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from foveal import __version__
 from foveal.agent import terminal as chat
-from foveal.cli import config_commands, database_commands, replay_commands
+from foveal.cli import config_commands, database_commands, memory_command, replay_commands
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
 from foveal.user_paths import store_path
@@ -73,7 +73,8 @@ def _find_command(
     name: str, others: Sequence[CommandTable]
 ) -> Callable[[argparse.Namespace], Coroutine[Any, Any, int] | int]:
     """Return the function of a command; the module of the session commands is imported only for them."""
-    modules: tuple[Any, ...] = (replay_commands, config_commands, database_commands, chat, *others)
+    own = (replay_commands, config_commands, database_commands, memory_command, chat)
+    modules: tuple[Any, ...] = (*own, *others)
     module = next((module for module in modules if name in module.COMMANDS), None)
     if module is None:
         from foveal.cli import session_commands
@@ -142,6 +143,7 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     replay_commands.add_commands(commands)
     config_commands.add_commands(commands)
     database_commands.add_commands(commands)
+    memory_command.add_commands(commands)
     chat.add_commands(commands, _store_option())
     for other in others:
         other.add_commands(commands)

@@ -2,6 +2,7 @@
 
 foveal mcp                                 sessions of Claude Code, Codex, pi and Foveal in their default places
 foveal mcp PATH … [--store FILE|URL]       only these: transcripts, folders of them, stores
+foveal mcp --write                         clients may suggest entries for the user's memory
 foveal mcp --http PORT                     over HTTP on 127.0.0.1, with a token, instead of standard input
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.errors import BadSetting, FovealError, StoreUnusable
 
 if TYPE_CHECKING:
+    from foveal.mcp_server.memory_access import MemoryAccess
     from foveal.recall.archive import Archive, ArchiveSource
     from foveal.recall.archive.index_file import IndexFile
 
@@ -41,6 +44,8 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--tenant", default="default", metavar="NAME", help=help)
     help = f"at most so many tokens in an answer; default: {_DEFAULT_TOKENS:,}"
     parser.add_argument("--tokens", type=int, default=_DEFAULT_TOKENS, metavar="N", help=help)
+    help = "let clients suggest entries for your memory, which count once you accept them"
+    parser.add_argument("--write", action="store_true", help=help)
     help = "serve HTTP on this port of 127.0.0.1 (0: a free one); the token is FOVEAL_MCP_TOKEN, or a new one"
     parser.add_argument("--http", type=int, metavar="PORT", help=help)
 
@@ -51,6 +56,8 @@ def mcp(args: Namespace) -> int:
         raise FovealError("foveal mcp needs the package mcp: pip install 'foveal[mcp]'")
     if args.http is not None and not 0 <= args.http <= _MAX_PORT:
         raise BadSetting("--http", args.http, f"a port from 0 to {_MAX_PORT:,}")
+    if args.write and (args.paths or args.store):
+        raise BadSetting("--write", "with PATH or --store", "alone: the memory is in your own store")
     import asyncio
 
     try:
@@ -66,28 +73,56 @@ async def _serve(args: Namespace) -> None:
     from foveal.recall.archive.places import find_sources
 
     given = [*args.paths, *args.store]
-    sources = find_sources(given, tenant=args.tenant)
-    archive = _open_archive(sources, args.tokens)
-    archive.index_in_background()
-    names = ", ".join(source.name for source in sources)
-    # Beside the server, because a database that does not answer must not delay the client's connection.
-    check = asyncio.create_task(_report_problems(archive)) if given else None
-    try:
-        if args.http is None:
-            if sys.stdin.isatty():
-                print(
-                    f"foveal mcp: an MCP client speaks on standard input; sessions: {names}", file=sys.stderr
-                )
-            await _serve_stdio(archive)
-        else:
-            from foveal.mcp_server.http import serve_http
+    async with AsyncExitStack() as stack:
+        # With places that the user names, the server reads only these.
+        memory = None if given else await _open_memory(stack, writes=args.write)
+        sources = find_sources(given, tenant=args.tenant)
+        archive = _open_archive(sources, args.tokens)
+        stack.push_async_callback(archive.close)
+        archive.index_in_background()
+        names = ", ".join(source.name for source in sources)
+        # Beside the server, because a database that does not answer must not delay the client's connection.
+        check = asyncio.create_task(_report_problems(archive)) if given else None
+        try:
+            await _serve_client(archive, memory, args.http, names)
+        finally:
+            if check is not None:
+                check.cancel()
+                await asyncio.wait([check])
 
-            await serve_http(archive, args.http)
-    finally:
-        if check is not None:
-            check.cancel()
-            await asyncio.wait([check])
-        await archive.close()
+
+async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess | None:
+    """Return the memories of the user and of the project; None if they are off, or if there is no store to read."""
+    from foveal.config import load
+    from foveal.config.local_memories import LocalMemories
+    from foveal.mcp_server.memory_access import MemoryAccess
+    from foveal.recall.archive.stored_sessions import make_store_folder
+    from foveal.stores import open_store
+    from foveal.user_paths import store_path
+
+    config, path = load(), store_path()
+    if not config.memory.enabled or not (writes or path.is_file()):
+        return None
+    make_store_folder(path)
+    store = await stack.enter_async_context(open_store(path))
+    return MemoryAccess(LocalMemories(store, config.memory, root=config.root), writes=writes)
+
+
+async def _serve_client(archive: Archive, memory: MemoryAccess | None, port: int | None, names: str) -> None:
+    if port is not None:
+        from foveal.mcp_server.http import serve_http
+
+        await serve_http(archive, port, memory)
+        return
+    if sys.stdin.isatty():
+        print(f"foveal mcp: an MCP client speaks on standard input; sessions: {names}", file=sys.stderr)
+    from mcp.server.stdio import stdio_server
+
+    from foveal.mcp_server.recall_server import recall_server
+
+    server = recall_server(archive, memory)
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, server.create_initialization_options())
 
 
 def _open_archive(sources: Sequence[ArchiveSource], tokens: int) -> Archive:
@@ -130,13 +165,3 @@ def _print_problem(problem: str) -> None:
     from foveal.core.wire.safe_print import one_line
 
     print(f"foveal mcp: {one_line(problem, width=_MAX_PROBLEM_CHARS)}", file=sys.stderr, flush=True)
-
-
-async def _serve_stdio(archive: Archive) -> None:
-    from mcp.server.stdio import stdio_server
-
-    from foveal.mcp_server.recall_server import recall_server
-
-    server = recall_server(archive)
-    async with stdio_server() as (read_stream, write_stream):
-        await server.run(read_stream, write_stream, server.create_initialization_options())

@@ -129,6 +129,16 @@ class McpServerSettings(NamedTuple):
     """Whether the project's file has it."""
 
 
+class MemorySettings(NamedTuple):
+    """What is remembered across sessions, and how: the keys below `[memory]`."""
+
+    enabled: bool
+    budget: int
+    learn_spoken: bool
+    learn_tools: bool
+    learn_proposals: bool
+
+
 class ConfigEntry(NamedTuple):
     """A line of the output of `foveal config`."""
 
@@ -235,6 +245,11 @@ class Config:
         return InstructionRules(
             **{field: self.get(f"instructions.{field}") for field in InstructionRules.__struct_fields__}
         )
+
+    @property
+    def memory(self) -> MemorySettings:
+        """Whether and how memories are used."""
+        return MemorySettings(*(self.get(f"memory.{field}") for field in MemorySettings._fields))
 
     @property
     def servers(self) -> tuple[McpServerSettings, ...]:

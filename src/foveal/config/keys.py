@@ -16,13 +16,17 @@ from math import isfinite
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from foveal.config.instructions.rules import MAX_RULE_BYTES, ROOT_MARKERS, InstructionRules
-from foveal.core.models.budget import MAX_WINDOW_TOKENS
+from foveal.core.models.budget import (
+    DEFAULT_MEMORY_TOKENS,
+    MAX_MEMORY_TOKENS,
+    MAX_WINDOW_TOKENS,
+    MIN_MEMORY_TOKENS,
+)
 from foveal.core.policies import PRESETS
 from foveal.core.policies.presets import Mode
 from foveal.core.reduction.truncation import Strategy
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting
-from foveal.memory.shown_text import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 
 SERVER_MARK: Final = "__"
 """Ends the name of the MCP server in the name of a tool where it first stands."""
@@ -485,6 +489,37 @@ _GLOBAL_KEYS: Final = (
     ),
     config_key(
         "tools.network", BOOLEAN, "let commands in the sandbox use the network", project=False, default=False
+    ),
+    config_key(
+        "memory.enabled", BOOLEAN, "use what was remembered, and remember more", project=False, default=True
+    ),
+    config_key(
+        "memory.budget",
+        whole_number(MIN_MEMORY_TOKENS, MAX_MEMORY_TOKENS),
+        "most tokens of each memory that a request shows",
+        project=False,
+        default=DEFAULT_MEMORY_TOKENS,
+    ),
+    config_key(
+        "memory.learn_spoken",
+        BOOLEAN,
+        'obey "remember that …" and "forget that …" in your messages',
+        project=False,
+        default=True,
+    ),
+    config_key(
+        "memory.learn_tools",
+        BOOLEAN,
+        "offer the model the tools remember and forget",
+        project=False,
+        default=True,
+    ),
+    config_key(
+        "memory.learn_proposals",
+        BOOLEAN,
+        "propose at the end of a session what you stated in it",
+        project=False,
+        default=True,
     ),
     config_key("mcp.*.command", STRING, "the program to start"),
     config_key("mcp.*.args", STRINGS, "its arguments", secret=True),

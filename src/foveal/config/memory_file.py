@@ -62,7 +62,31 @@ def user_memory_file(memory: Memory, *, folder: Path | None = None) -> MemoryFil
 
 def project_memory_file(memory: Memory, root: Path, *, trust: ItemTrust | None = None) -> MemoryFile:
     """Return the file of a project's memory, which is used only if the user allows it."""
-    return MemoryFile(memory, root / PROJECT_FOLDER_NAME / MEMORY_NAME, root=root, trust=trust or Trust())
+    return MemoryFile(memory, root / PROJECT_FOLDER_NAME / MEMORY_NAME, root=root, trust=trust)
+
+
+def project_memory_item(root: Path, trust: ItemTrust | None = None) -> ItemAnswer | None:
+    """Return the memory file of a project as it is now, and whether the user allows it; None if it has none that
+    can be read."""
+    try:
+        text = _read_text(root / PROJECT_FOLDER_NAME / MEMORY_NAME, root)
+    except UnusableFile:
+        return None
+    return None if text is None else _answer(root, trust or Trust(), text)
+
+
+def _read_text(path: Path, root: Path | None) -> str | None:
+    found = read_text_file(path, max_bytes=MAX_MEMORY_FILE_BYTES, within=root)
+    if found is not None and (found.unread or found.damaged):
+        raise UnusableFile("it is too large" if found.unread else "it is not UTF-8 throughout")
+    return None if found is None else found.text
+
+
+def _answer(root: Path, trust: ItemTrust, text: str) -> ItemAnswer:
+    name, lines = f"{PROJECT_FOLDER_NAME}/{MEMORY_NAME}", len(text.splitlines())
+    title = f"{lines:,} line{'s' * (lines != 1)} of memory for the model"
+    item = ProjectItem(key=f"file {name}", title=title, source=name, text=text)
+    return ItemAnswer(item, trust.state(root, item))
 
 
 class MemoryFile:
@@ -74,14 +98,13 @@ class MemoryFile:
         self.memory: Memory = memory
         self.path: Path = path
         self._root = root
-        self._trust = trust
+        self._trust = trust or Trust()
         self._seen: str | None = None
         """The text that was read or written last; None if there was none."""
 
     def item(self) -> ItemAnswer | None:
         """Return the project's file as it is now, and whether the user allows it; None if there is none."""
-        text = self._read_text()
-        return None if text is None or self._root is None else self._answer(text)
+        return None if self._root is None else project_memory_item(self._root, self._trust)
 
     async def read(self) -> list[str]:
         """Record what the owner changed in the file; return notes about what could not be used.
@@ -92,8 +115,9 @@ class MemoryFile:
         except UnusableFile as problem:
             return [self._note(f"is left out: {problem}")]
         if text is None or text == self._seen:
+            self._seen = text
             return []
-        if self._root is not None and (state := self._answer(text).state) != "allowed":
+        if self._root is not None and (state := _answer(self._root, self._trust, text).state) != "allowed":
             return [self._note(f"is not used: {ITEM_STATE_WORDS[state]}")]
         notes = await self._take_over(text)
         if not notes:
@@ -149,18 +173,7 @@ class MemoryFile:
     # ── The file ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_text(self) -> str | None:
-        found = read_text_file(self.path, max_bytes=MAX_MEMORY_FILE_BYTES, within=self._root)
-        if found is not None and (found.unread or found.damaged):
-            raise UnusableFile("it is too large" if found.unread else "it is not UTF-8 throughout")
-        return None if found is None else found.text
-
-    def _answer(self, text: str) -> ItemAnswer:
-        assert self._root is not None
-        assert self._trust is not None
-        name = f"{PROJECT_FOLDER_NAME}/{MEMORY_NAME}"
-        title = f"{text.count(chr(10)):,} lines of memory for the model"
-        item = ProjectItem(key=f"file {name}", title=title, source=name, text=text)
-        return ItemAnswer(item, self._trust.state(self._root, item))
+        return _read_text(self.path, self._root)
 
     def _replace(self, text: str, before: str | None) -> bool:
         """Replace the file atomically if it is still as it was read; return whether it was."""
@@ -182,7 +195,7 @@ class MemoryFile:
                 os.unlink(name)
         self._seen = text
         if self._root is not None and isinstance(self._trust, Trust):  # the user's own call wrote it
-            answer = self._answer(text)
+            answer = _answer(self._root, self._trust, text)
             self._trust.answer(self._root, [answer.item], allowed={answer.item.key})
         return True
 

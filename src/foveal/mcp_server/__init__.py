@@ -1,1 +1,1 @@
-"""MCP server with recall tools over past sessions, read-only. Needs `foveal[mcp]`."""
+"""MCP server with tools over past sessions and memories. Needs `foveal[mcp]`."""

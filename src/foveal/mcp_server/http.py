@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foveal.errors import FovealError
+from foveal.mcp_server.memory_access import MemoryAccess
 from foveal.mcp_server.recall_server import recall_server
 from foveal.recall.archive import Archive
 
@@ -43,11 +44,11 @@ class RequireBearerToken:
         await self._app(scope, receive, send)
 
 
-async def serve_http(archive: Archive, port: int) -> None:
+async def serve_http(archive: Archive, port: int, memory: MemoryAccess | None = None) -> None:
     """Serve until the process is told to stop; the URL, and a new token, are printed to standard error."""
     given = os.environ.get(MCP_TOKEN_VARIABLE, "")
     token = given or secrets.token_urlsafe(_TOKEN_BYTES)
-    app = recall_server(archive).streamable_http_app(host=MCP_HOST)
+    app = recall_server(archive, memory).streamable_http_app(host=MCP_HOST)
     config = uvicorn.Config(RequireBearerToken(app, token), log_level="warning", access_log=False)
     with _listen(port) as listener:
         url = f"http://{MCP_HOST}:{listener.getsockname()[1]}/mcp"

@@ -1,4 +1,4 @@
-"""MCP server with the tools `recall_sessions`, `recall_search` and `recall_read`.
+"""MCP server with the tools `recall_sessions`, `recall_search` and `recall_read`, and those over memories.
 
 1. The tools have the names and arguments of the library's recall tools; `session` says which session is meant.
 2. Wrong arguments, unknown sessions and unreadable files are tool errors that say what to do.
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from copy import deepcopy
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import mcp_types as types
 import msgspec
@@ -21,6 +20,8 @@ from foveal import __version__
 from foveal.core.redaction import scrub
 from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH, RECALL_SESSIONS, inline
 from foveal.errors import FovealError
+from foveal.mcp_server.arguments import parse_call, tool_schema
+from foveal.mcp_server.memory_access import MEMORY_INSTRUCTIONS, MemoryAccess
 from foveal.recall.archive import Archive, RecallProblem, SessionFilter
 from foveal.recall.archive.answer import recall_line
 from foveal.recall.archive.archive import MAX_ARCHIVE_PAGE_SESSIONS, ReportProgress
@@ -55,8 +56,6 @@ _SESSION_FIELDS: Final = {
     },
     "after": {"type": "string", "description": "The last session of the page before"},
 }
-
-A = TypeVar("A", bound=msgspec.Struct)
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -101,75 +100,49 @@ def tool_schemas() -> list[types.Tool]:
     """Return the tools with their schemas."""
     search, read = tools("anthropic")
     return [
-        _tool(
+        tool_schema(
             RECALL_SESSIONS,
             "List past sessions of coding agents on this machine, the most recently active first, with their "
             "handles, folders and titles.",
-            {"type": "object", "properties": deepcopy(_SESSION_FIELDS), "additionalProperties": False},
+            _SESSION_FIELDS,
         ),
-        _tool(
+        tool_schema(
             RECALL_SEARCH,
             "Search what was said, done and returned in past sessions: all of them, those of a folder or a "
             "period, or one session. Gives the best messages with their sessions and handles.",
-            _with_fields(search["input_schema"], {"session": _SESSION_FIELD, **_FILTER_FIELDS}),
+            {**search["input_schema"]["properties"], "session": _SESSION_FIELD, **_FILTER_FIELDS},
+            required=search["input_schema"]["required"],
         ),
-        _tool(
+        tool_schema(
             RECALL_READ,
             "Read the original text of a past session behind a handle such as e12, or a range such as e0-e20. "
             "Long texts come in parts.",
-            _with_fields(read["input_schema"], {"session": _SESSION_FIELD}, required=["session"]),
+            {**read["input_schema"]["properties"], "session": _SESSION_FIELD},
+            required=["session", *read["input_schema"]["required"]],
         ),
     ]
-
-
-def _tool(name: str, description: str, schema: dict[str, Any]) -> types.Tool:
-    hints = types.ToolAnnotations(
-        title=name.replace("_", " ").capitalize(),
-        read_only_hint=True,
-        destructive_hint=False,
-        idempotent_hint=True,
-        open_world_hint=False,
-    )
-    return types.Tool(name=name, description=description, input_schema=schema, annotations=hints)
-
-
-def _with_fields(
-    schema: Mapping[str, Any], fields: Mapping[str, Any], *, required: list[str] | None = None
-) -> dict[str, Any]:
-    """Return a schema of the library with further fields."""
-    extended = deepcopy(dict(schema))
-    extended["properties"] |= deepcopy(dict(fields))
-    extended["required"] = [*(required or []), *extended["required"]]
-    return extended
-
-
-def _parse(kind: type[A], arguments: Mapping[str, Any] | None) -> A:
-    """Parse arguments; a number may come as text, and null counts as absent. Raises `RecallProblem`."""
-    given = {name: value for name, value in (arguments or {}).items() if value is not None}
-    try:
-        return msgspec.convert(given, kind, strict=False)
-    except msgspec.ValidationError as problem:
-        allowed = ", ".join(kind.__struct_fields__)
-        raise RecallProblem(f"wrong arguments: {problem}; the arguments are {allowed}") from None
 
 
 # ── Server ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def recall_server(archive: Archive) -> Server[Any]:
-    """Return the MCP server for an archive."""
+def recall_server(archive: Archive, memory: MemoryAccess | None = None) -> Server[Any]:
+    """Return the MCP server for an archive, and for the memories that it offers too."""
+    offered = [*tool_schemas(), *(memory.tools() if memory is not None else [])]
 
     async def list_tools(
         context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=tool_schemas())
+        return types.ListToolsResult(tools=offered)
 
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         try:
             progress = _throttled(context.session.report_progress)
-            answer = await _answer(archive, params.name, params.arguments, progress)
+            answer = await memory.answer(params.name, params.arguments) if memory is not None else None
+            if answer is None:
+                answer = await _answer(archive, params.name, params.arguments, progress)
         except (FovealError, OSError) as problem:
             error = recall_line(inline(scrub(str(problem)), max_chars=1_000))
             return types.CallToolResult(content=[types.TextContent(text=error)], is_error=True)
@@ -178,7 +151,7 @@ def recall_server(archive: Archive) -> Server[Any]:
     return Server(
         "foveal",
         version=__version__,
-        instructions=SERVER_INSTRUCTIONS,
+        instructions=SERVER_INSTRUCTIONS + (MEMORY_INSTRUCTIONS if memory is not None else ""),
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
@@ -201,9 +174,9 @@ async def _answer(
     archive: Archive, name: str, arguments: Mapping[str, Any] | None, progress: ReportProgress
 ) -> str:
     answers: dict[str, Callable[[], Awaitable[str]]] = {
-        RECALL_SESSIONS: lambda: _list(archive, _parse(SessionsArguments, arguments)),
-        RECALL_SEARCH: lambda: _search(archive, _parse(SearchArguments, arguments), progress),
-        RECALL_READ: lambda: _read(archive, _parse(ReadArguments, arguments)),
+        RECALL_SESSIONS: lambda: _list(archive, parse_call(SessionsArguments, arguments)),
+        RECALL_SEARCH: lambda: _search(archive, parse_call(SearchArguments, arguments), progress),
+        RECALL_READ: lambda: _read(archive, parse_call(ReadArguments, arguments)),
     }
     if name not in answers:
         raise RecallProblem(f"there is no tool {name}; there are {', '.join(answers)}")

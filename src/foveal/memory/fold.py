@@ -121,6 +121,11 @@ class MemoryState:
         """Return the entries that wait for a yes, oldest first."""
         return [entry for entry in self.entries.values() if entry.proposed and not entry.forgotten]
 
+    def ever_said(self) -> set[str]:
+        """Return all texts that entries have or had, and the user's words for them, without case."""
+        facts = [step.fact for step in self._steps if isinstance(step.fact, Remembered | Proposed | Edited)]
+        return {words.casefold() for fact in facts for words in (fact.text, fact.origin.quote)}
+
     def number(self, id: str) -> int | None:
         """Return the number in an id; None if no entry has it."""
         digits = id.strip().removeprefix(self._letter)

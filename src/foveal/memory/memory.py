@@ -24,7 +24,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle, text_of
+from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
+from foveal.core.models.budget import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting, NotRemembered, UnknownSession
 from foveal.memory.appending import append_decided
@@ -49,14 +50,9 @@ from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import propose_from
-from foveal.memory.quotes import entry_text, find_quote, kind_of
+from foveal.memory.quotes import entry_text, find_quote, kind_of, typed_words
 from foveal.memory.search import EntryIndex
-from foveal.memory.shown_text import (
-    DEFAULT_MEMORY_TOKENS,
-    MAX_MEMORY_TOKENS,
-    MIN_MEMORY_TOKENS,
-    memory_text,
-)
+from foveal.memory.shown_text import memory_text
 from foveal.memory.spoken import SpokenRequest, spoken_requests
 from foveal.ports import Store
 
@@ -398,7 +394,7 @@ class Memory:
         notes: list[MemoryNote] = []
         for event in events:
             if isinstance(event.fact, UserSaid):
-                for request in spoken_requests(text_of(event.fact.content)):
+                for request in spoken_requests(typed_words(event.fact.content)):
                     with suppress(NotRemembered):
                         notes += await self._obey(request, event, session=session, by=by)
         return notes
@@ -564,7 +560,7 @@ class Memory:
         """Propose what the user stated in a conversation.
 
         These are the rules, corrections and facts that hold at its end.
-        Nothing is proposed twice, and nothing that an entry says already or that was rejected or forgotten.
+        Nothing is proposed twice, and nothing that an entry says or said, also in other words of the owner.
 
         Args:
             events: The effective events of the conversation.
@@ -591,8 +587,7 @@ class Memory:
         found = propose_from(events)
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            entries = state.entries.values()
-            known = {*texts_of(entries), *(entry.origin.quote.casefold() for entry in entries)}
+            known = state.ever_said()
             return [
                 Proposed(
                     text=one.text,
@@ -606,6 +601,33 @@ class Memory:
         return [
             self._state.entries[seq] for seq, _ in await self._change(decide) if seq in self._state.entries
         ]
+
+    async def suggest(self, text: str, *, kind: EntryKind | None = None, by: str = "") -> MemoryEntry:
+        """Propose a statement that another program or model wrote.
+
+        Args:
+            text: The statement, of at most 500 characters.
+            kind: What it is. None decides by its words.
+            by: Who suggests it.
+
+        Returns:
+            The proposal, which waits for `accept` or `reject`, or the entry that says the same already.
+
+        Raises:
+            NotRemembered: The statement is empty or too long.
+            StoreError: The store cannot write.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                memory = foveal.Memory("ada", store=store)
+                proposal = await memory.suggest("The staging port is 8081.", by="the deploy script")
+                assert await memory.entries() == []
+            ```
+        """
+        return await self._propose(entry_text(text), kind, EntryOrigin(source="proposed", by=by))
 
     async def apply_edits(self, edits: FileEdits) -> None:
         """Record what the owner changed in the file of the memory.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from foveal.core.compaction.standing.statements import find_replaced, find_sentences
 from foveal.core.engine.user_statements import said_statements
-from foveal.core.log.events import Event, handle
+from foveal.core.log.events import Event, UserSaid, handle
 from foveal.errors import NotRemembered
 from foveal.memory.facts import EntryKind
-from foveal.memory.quotes import entry_text, kind_of
+from foveal.memory.quotes import entry_text, kind_of, typed_words
 
 MAX_PROPOSALS: Final = 10
 """Proposals from one conversation: the newest statements."""
@@ -52,7 +54,7 @@ def propose_from(events: Iterable[Event]) -> tuple[Proposal, ...]:
         assert proposal.text == "Never push to main."
         ```
     """
-    said = said_statements(events, lambda _, text: find_sentences(text))
+    said = said_statements(map(_without_attached_files, events), lambda _, text: find_sentences(text))
     replaced = find_replaced(said)
     holding = [one for one in said if (one.seq, one.start) not in replaced]
     found: dict[str, Proposal] = {}
@@ -64,3 +66,10 @@ def propose_from(events: Iterable[Event]) -> tuple[Proposal, ...]:
         kind = kind_of(text, is_rule=one.kind == "rule")
         found[text.casefold()] = Proposal(text, kind, handle(one.seq))
     return tuple(found.values())[-MAX_PROPOSALS:]
+
+
+def _without_attached_files(event: Event) -> Event:
+    fact = event.fact
+    if not isinstance(fact, UserSaid) or isinstance(fact.content, str):
+        return event
+    return replace(event, fact=replace(fact, content=typed_words(fact.content)))

@@ -1,7 +1,7 @@
 """Checks that words are the user's own, and cleans the texts of entries.
 
 1. Only messages of the user are a source, never results of tools, files, instructions or texts of the model. In a
-   message of the user, pasted text (code, logs, quoted mails, reports of tools) is none either.
+   message of the user, attached files and pasted text (code, logs, quoted mails, reports of tools) are none either.
 2. A quote stands for the whole sentences in which it was said: a part of one may say the opposite.
 3. Texts are compared and kept in NFC and on one line, without control, invisible and bidirectional characters.
    Other characters that look alike stay different, so a quote with them is not found.
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from foveal.core.compaction.ledger.pasted_text import is_harness_text, is_pasted_line, pasted_spans
 from foveal.core.compaction.standing.rules import find_rules
 from foveal.core.compaction.standing.statements import find_sentences, split_sentences
-from foveal.core.log.events import Event, UserSaid, text_of
+from foveal.core.log.events import ATTACHED_MARK, Content, Event, Text, UserSaid, text_of
 from foveal.errors import NotRemembered
 from foveal.memory.facts import EntryKind
 from foveal.memory.single_values import single_value
@@ -58,6 +58,17 @@ def plain_lines(text: str) -> str:
     return _FILLERS.sub("", "".join(seen))
 
 
+def typed_words(content: Content) -> str:
+    """Return the text of a user's message without the files that are attached to it."""
+    if isinstance(content, str):
+        return content
+    return text_of(
+        tuple(
+            part for part in content if not (isinstance(part, Text) and part.text.startswith(ATTACHED_MARK))
+        )
+    )
+
+
 def entry_text(text: str) -> str:
     """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`."""
     from foveal.core.redaction import scrub  # takes a tenth of a second
@@ -91,7 +102,7 @@ def find_quote(events: Iterable[Event], words: str) -> Quote | None:
     pattern = re.compile(r"\s+".join(map(re.escape, wanted)), re.IGNORECASE)
     for event in sorted(events, key=lambda event: event.seq, reverse=True):
         if isinstance(event.fact, UserSaid):
-            text = plain_lines(text_of(event.fact.content))
+            text = plain_lines(typed_words(event.fact.content))
             for start, end in own_places(text, pattern):
                 sentences = _sentences_around(text, start, end)
                 if sentences and not _only_asks(sentences):

@@ -15,10 +15,6 @@ from typing import Final
 from foveal.core.tokens.counter import Counter
 from foveal.memory.fold import MemoryEntry
 
-DEFAULT_MEMORY_TOKENS: Final = 1_000
-"""Tokens of the text, unless the memory is made with another budget."""
-MIN_MEMORY_TOKENS: Final = 100
-MAX_MEMORY_TOKENS: Final = 32_000
 MAX_SKIPPED_ENTRIES: Final = 50
 """Entries in a row that do not fit after which no further one is tried."""
 _HEADING: Final = (

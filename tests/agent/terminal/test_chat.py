@@ -58,7 +58,7 @@ def test_the_banner_shows_model_window_policy_and_session(project: ChatProject) 
     assert "foveal  scripted/model" in seen
     assert "window 8,000 tokens (set by you) · policy economy, auto" in seen
     assert "session s · /help" in seen
-    assert re.fullmatch(r" ctx [\d,]+/8,000 \d+\.\d % ▕█?·+▏.*", terminal.bottom)
+    assert re.fullmatch(r" ctx [\d,]+/8,000 \d+\.\d % ▕█*·+▏.*", terminal.bottom)
 
 
 def test_an_answer_is_drawn_as_markdown_and_the_status_line_updates(project: ChatProject) -> None:

@@ -27,7 +27,7 @@ from foveal.agent.tool import InvalidArguments, Toolbox, media_dialect
 from foveal.agent.tools.files import file_tools
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.engine.settings import result_limits
-from foveal.core.log.events import Content, Media, Text, text_of
+from foveal.core.log.events import ATTACHED_MARK, Content, Media, Text, text_of
 from foveal.core.reduction.truncation import clip_parts, join_pieces
 from foveal.core.wire.safe_print import exact_line, one_line
 
@@ -190,7 +190,7 @@ def _clip(contents: dict[str, Content], state: ChatState) -> dict[str, Attachmen
     for (path, text), clip in zip(texts.items(), clips, strict=True):
         shown = text if clip is None else join_pieces(text, clip.pieces)
         name = one_line(path, width=200)
-        whole = f"[foveal: attached {name}]\n{shown}\n[foveal: end of {name}]"
+        whole = f"{ATTACHED_MARK}{name}]\n{shown}\n[foveal: end of {name}]"
         tokens = settings.counter.count(shown)
         total = tokens if clip is None else clip.total_tokens
         attached[path] = Attachment(name=name, part=Text(text=whole), tokens=tokens, total_tokens=total)

@@ -26,9 +26,11 @@ from foveal.agent.terminal.commands.write import COMPACTION_CHOICES, run_compact
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.user_interface import LeaveChat, Question, UserInterface
 from foveal.agent.terminal.user_message import UserMessage, typed_text
+from foveal.core.log.events import Noted, parse_handle
 from foveal.core.redaction import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, ProviderError
+from foveal.memory.attached import MEMORY_NOTE_TOPIC
 
 MAX_TITLE_CHARS = 60
 STATUS_EVENTS = (UserMessageStored, ModelAnswered, ToolFinished, ContextReduced, TurnFinished)
@@ -146,7 +148,8 @@ class ChatLoop:
 
     async def _run_turn(self, message: UserMessage) -> None:
         state, session = self.state, self.state.session
-        await state.ask_about_instructions()
+        await state.ask_about_files()
+        await state.read_memories()
         await state.warn_of_other_writers()
         self.ui.turn_started(message.shown)
         try:
@@ -157,16 +160,25 @@ class ChatLoop:
                     self.ui.agent_event(event)
                     if isinstance(event, UserMessageStored):
                         self._list_attachments(message)
+                        await self._list_remembered(event)
                     if isinstance(event, TurnFinished) and event.why != "answered":
                         self.failures += 1
                     if isinstance(event, STATUS_EVENTS):
                         self.ui.show_status(await session.report())
         finally:
             self.ui.turn_ended()
+            await state.write_memory()
             if (
                 notes := state.take_instruction_notes()
             ):  # files that a tool call has touched for the first time
                 self.ui.notify([note(text, "fair") for text in notes])
+
+    async def _list_remembered(self, message: UserMessageStored) -> None:
+        """Show what was remembered and forgotten because the user asked for it in this message."""
+        after = await self.state.session.events(first=parse_handle(message.handle) or 0)
+        said = [e.fact for e in after if isinstance(e.fact, Noted) and e.fact.topic == MEMORY_NOTE_TOPIC]
+        if said:
+            self.ui.notify([note(one_line(fact.text, width=600), "good") for fact in said])
 
     def _list_attachments(self, message: UserMessage) -> None:
         rows = [note(text, "fair") for text in message.notes]

@@ -22,7 +22,13 @@ from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedPro
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import counted
-from foveal.agent.terminal.project_consent import ProjectConsent, load_with_consent, servers_of, settings_of
+from foveal.agent.terminal.project_consent import (
+    ProjectConsent,
+    load_with_consent,
+    memory_of,
+    servers_of,
+    settings_of,
+)
 from foveal.agent.terminal.session_picker import choose_session_id, real_folder
 from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
@@ -32,6 +38,8 @@ from foveal.agent.tools.file_history import FileChange, FileChanges, record_chan
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 from foveal.config.instructions.files import InstructionFiles
+from foveal.config.local_memories import LocalMemories
+from foveal.config.memory_file import MemoryFile
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
@@ -68,6 +76,8 @@ class ChatState:
         self.approval: ToolApproval = ToolApproval(options, config.loaded, self._warn)
         self.sandbox, self.why_no_sandbox = factory.chat_sandbox(options, config.loaded)
         """The sandbox of commands; None if they run without one, which the second value explains."""
+        self.memories: LocalMemories | None = factory.make_memories(store, config)
+        """What is known from earlier sessions; None if the memory is off."""
         self._use = SessionUse(options.store)
         self._wants_tools = options.tools
         """What the user has said about tools; None: nothing."""
@@ -133,6 +143,7 @@ class ChatState:
             folder=real_folder(self.options.folder),
             summarise=writers.summarisers(),
             progress=self._progress_of(id),
+            memory=None if self.memories is None else self.memories.all,
             options=SessionOptions(on_stored=self._use.add_own),
             **config.session_settings(provider.model),
         )
@@ -317,10 +328,11 @@ class ChatState:
 
     # ── Consent to items of the project ──────────────────────────────────────────────────────────────
 
-    async def ask_about_instructions(self) -> None:
-        """Ask about instruction files that are new or have changed since the user was asked."""
+    async def ask_about_files(self) -> None:
+        """Ask about files of the project for the model that are new or have changed since the user was asked."""
         items = await asyncio.to_thread(self.instruction_files.items)
-        await self._consent.ask(self.config, items)
+        memory = await asyncio.to_thread(memory_of, self.config)
+        await self._consent.ask(self.config, [*items, *memory])
 
     async def _ask_about_settings(self, config: ChatConfig) -> ChatConfig:
         """Ask about settings that are new or have changed since the user was asked."""
@@ -333,6 +345,18 @@ class ChatState:
         asked about them long ago."""
         config = self.config.reload()
         return (await self._consent.ask_and_reload(config, servers_of(config))).loaded
+
+    # ── Memory ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def read_memories(self) -> None:
+        """Record what was edited in the files of the memories."""
+        if self.memories is not None:
+            self._tell(await self.memories.read())
+
+    async def write_memory(self, file: MemoryFile | None = None) -> None:
+        """Make the file of a memory show its entries, by default that of the user's."""
+        if self.memories is not None:
+            self._tell(await self.memories.write(file))
 
     # ── Expanding for one turn ───────────────────────────────────────────────────────────────────────
 

@@ -22,6 +22,7 @@ from foveal.agent.tools import Tool
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.configured_provider import provider_from_config
 from foveal.config.keys import denied_tools
+from foveal.config.local_memories import LocalMemories
 from foveal.config.project import ItemTrust
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
@@ -33,13 +34,13 @@ from foveal.core.policies.presets import Policy
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
-from foveal.ports import Provider, ReplyItem
+from foveal.ports import Provider, ReplyItem, Store
 from foveal.providers import LOCAL_SERVICE
 from foveal.providers.local.download import KNOWN_WEIGHTS
 from foveal.providers.selection import FACTORY_VARIABLE
 from foveal.providers.summariser import native_summariser_for, summariser_for
-from foveal.recall import Library
 from foveal.recall import tools as recall_tools
+from foveal.sessions.session import Session
 
 # ── Watched providers ──────────────────────────────────────────────────────────────────────────────────
 # Wrappers around a provider that record its last request and running summaries.
@@ -216,7 +217,15 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def system_text(*, is_bundled: bool = False) -> str:
     """Return the system text of a new session; the bundled model, which reads slowly, has a short one."""
-    name = "system_local.md" if is_bundled else "system.md"
+    return _text_file("system_local.md" if is_bundled else "system.md")
+
+
+def init_text() -> str:
+    """Return the request that `/init` sends in the name of the user."""
+    return _text_file("init.md")
+
+
+def _text_file(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text("utf-8").strip()
 
 
@@ -271,9 +280,10 @@ def chat_sandbox(options: ChatOptions, config: Config) -> SandboxFinding:
 
 
 def make_tools(
-    options: ChatOptions, library: Library, config: Config, *, mcp_tools: Sequence[Tool] = ()
+    options: ChatOptions, session: Session, config: Config, *, mcp_tools: Sequence[Tool] = ()
 ) -> list[Tool]:
-    """Return the tools of a session: files and shell of the working folder, recall, and those of MCP servers."""
+    """Return the tools of a session: files and shell of the working folder, recall, memory, and those of MCP
+    servers."""
     from foveal.agent.tools.files import file_tools, search_tool
     from foveal.agent.tools.shell import shell_tool
     from foveal.agent.tools.workspace import Workspace
@@ -284,7 +294,8 @@ def make_tools(
         *file_tools(workspace),
         search_tool(workspace),
         shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
-        *log_recall.recall_tools(library),
+        *log_recall.recall_tools(session, memories=session.memories),
+        *(log_recall.memory_tools(session) if session.memories and config.memory.learn_tools else ()),
         *mcp_tools,
     ]
     denied = denied_tools([tool.name for tool in every], config.get("tools.deny"))
@@ -298,6 +309,12 @@ def make_deferral(config: Config, tools: Sequence[Tool], *, mcp_tools: Sequence[
     of_servers = {tool.name for tool in mcp_tools}
     own = [tool.name for tool in tools if tool.name not in of_servers]
     return ToolDeferral(core=[*own, *config.get("tools.core")])
+
+
+def make_memories(store: Store, config: ChatConfig) -> LocalMemories | None:
+    """Return the memories of the user and of the project; None if the memory is off."""
+    settings, root = config.loaded.memory, config.loaded.root if config.project else None
+    return LocalMemories(store, settings, root=root, trust=config.trust) if settings.enabled else None
 
 
 # ── Sessions ───────────────────────────────────────────────────────────────────────────────────────────

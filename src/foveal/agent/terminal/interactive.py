@@ -19,6 +19,7 @@ from foveal.agent.terminal.output.context_card import window_source
 from foveal.agent.terminal.output.recent_turns import show_recent_turns
 from foveal.agent.terminal.output.screen import Screen
 from foveal.agent.terminal.output.styled_text import Row, Span, bold, counted, dim, row, text_rows
+from foveal.agent.terminal.proposals import propose_at_end
 from foveal.agent.terminal.user_input import Completions
 from foveal.agent.terminal.user_interface import LeaveChat
 from foveal.core.engine.report import Report
@@ -43,7 +44,7 @@ class InteractiveChat:
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
-        self._completions = Completions(options.folder, self._sessions)
+        self._completions = Completions(options.folder, self._sessions, self._entries)
         self.screen: Screen = Screen(
             self._completions, on_submit=self._submit, on_interrupt=self._interrupt, is_busy=self._is_busy
         )
@@ -51,6 +52,8 @@ class InteractiveChat:
         """None until the session is open."""
         self._typed_early: list[str] = []
         """Input from before the session was open."""
+        self._ending: asyncio.Task[None] | None = None
+        """The questions after the last turn."""
         self._session_ids: tuple[str, ...] = ()
         self._interrupted_at = 0.0
 
@@ -67,6 +70,8 @@ class InteractiveChat:
                 chatting.cancel()  # the user quit before the session was open
             else:
                 self._loop.leave()
+            if self._ending is not None:
+                self._ending.cancel()
         with suppress(asyncio.CancelledError):
             return await chatting
         return 0
@@ -99,11 +104,24 @@ class InteractiveChat:
             for text in self._typed_early:
                 loop.submit(text)
             await loop.run()
+            await self._end_session(state)
             with suppress(OSError):  # the terminal was closed
                 self.screen.notify(await resume_advice(state))
             return 0
 
+    async def _end_session(self, state: ChatState) -> None:
+        """Ask about proposals for the memory, unless the terminal is closed; Ctrl-C and Ctrl-D leave them open."""
+        if not self.screen.app.is_running:
+            return
+        self._ending = asyncio.create_task(propose_at_end(state))
+        await asyncio.wait({self._ending})
+        if not self._ending.cancelled() and (problem := self._ending.exception()) is not None:
+            self.screen.show_error(str(problem))
+
     def _submit(self, text: str) -> None:
+        if self._ending is not None:  # only Ctrl-D submits something here
+            self._ending.cancel()
+            return
         if self._loop is None:
             self._typed_early.append(text)
         else:
@@ -125,6 +143,9 @@ class InteractiveChat:
 
     def _interrupt(self) -> None:
         """Handle Ctrl-C on an empty line: cancel the turn, or quit if it is the second one."""
+        if self._ending is not None:
+            self._ending.cancel()
+            return
         loop, now = self._loop, time.monotonic()
         again, self._interrupted_at = now - self._interrupted_at < DOUBLE_INTERRUPT_S, now
         if loop is None or (again and not loop.is_busy):
@@ -158,6 +179,11 @@ class InteractiveChat:
 
     def _sessions(self) -> tuple[str, ...]:
         return self._session_ids
+
+    def _entries(self) -> tuple[str, ...]:
+        memories = self._loop.state.memories if self._loop is not None else None
+        known = () if memories is None else memories.all
+        return tuple(entry.id for memory in known for entry in memory.state.counting())
 
 
 async def run_interactive(options: ChatOptions) -> int:

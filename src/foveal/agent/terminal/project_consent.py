@@ -21,6 +21,7 @@ from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, t
 from foveal.agent.terminal.user_interface import MenuItem, UserInterface
 from foveal.config.consent import project_items
 from foveal.config.instructions.files import InstructionFiles
+from foveal.config.memory_file import project_memory_item
 from foveal.config.project import GivenItems, ItemAnswer, ProjectItem, Trust, items_hash
 from foveal.core.wire.safe_print import exact_line, one_line
 
@@ -122,6 +123,7 @@ async def _ask_at_start(options: ChatOptions, consent: ProjectConsent) -> ChatCo
         others = [*servers_of(config), *_files_of(config)]
         if any(one.is_open for one in others) and not is_simple_chat(options, config):
             asked = [*servers_of(config), *asked, *_files_of(config)]
+        asked = [*asked, *memory_of(config)]
         if not await consent.ask(config, asked):
             break
         config = config.reload()
@@ -140,6 +142,13 @@ def servers_of(config: ChatConfig) -> list[ItemAnswer]:
 def settings_of(config: ChatConfig) -> list[ItemAnswer]:
     """Return the settings of the project."""
     return [one for one in config.loaded.project_items if one.item.key.startswith("setting ")]
+
+
+def memory_of(config: ChatConfig) -> list[ItemAnswer]:
+    """Return the memory of the project, if it brings one that may be used."""
+    is_used = config.project and config.loaded.memory.enabled
+    item = project_memory_item(config.loaded.root, config.trust) if is_used else None
+    return [] if item is None else [item]
 
 
 def _files_of(config: ChatConfig) -> tuple[ItemAnswer, ...]:

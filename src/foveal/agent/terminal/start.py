@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, suppress
 from foveal.agent.terminal.chat_loop import ChatLoop
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.proposals import propose_at_end
 from foveal.agent.terminal.user_interface import JsonOutput, PlainOutput
 
 INTERRUPTED_EXIT_CODE = 130
@@ -69,6 +70,7 @@ async def _run_unattended(options: ChatOptions, texts: AsyncIterator[str]) -> in
                 await loop.handle(text)
                 if loop.has_left:
                     break
+            await propose_at_end(state)
         except asyncio.CancelledError:
             return INTERRUPTED_EXIT_CODE
         return 1 if loop.failures else 0

@@ -19,6 +19,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
 from foveal.agent.terminal.commands import SLASH_COMMANDS
+from foveal.agent.terminal.commands.remembering import MEMORY_ACTS
 from foveal.agent.terminal.output.styled_text import counted
 from foveal.core.policies.presets import PRESETS
 from foveal.core.wire.safe_print import visible
@@ -40,9 +41,16 @@ _PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\
 class Completions(Completer):
     """Completes slash commands and their arguments while they are typed, and file names on Tab."""
 
-    def __init__(self, folder: Path, sessions: Callable[[], Iterable[str]] = tuple) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sessions: Callable[[], Iterable[str]] = tuple,
+        entries: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """`sessions` and `entries` return the ids of sessions, and of the entries of memories."""
         self._folder = folder
         self._sessions = sessions
+        self._entries = entries
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         text = document.text_before_cursor
@@ -59,6 +67,10 @@ class Completions(Completer):
     def _arguments(self, name: str) -> Iterable[str] | None:
         if name == "/policy":
             return PRESETS
+        if name == "/memory":
+            return MEMORY_ACTS
+        if name == "/forget":
+            return self._entries()
         return self._sessions() if name in ("/resume", "/continue-from") else None
 
     def _files(self, text: str) -> Iterator[Completion]:

@@ -154,6 +154,10 @@ class UserInterface(Protocol):
         """Return the keys of the items that the user switches on; all are off at first. None as in `pick`."""
         ...
 
+    async def edit_text(self, title: str, text: str) -> str:
+        """Return a text as the user changes it; "" if there is no user or the user enters an empty line."""
+        ...
+
 
 # ── Without a terminal ───────────────────────────────────────────────────────────────────────────────────
 
@@ -203,6 +207,9 @@ class _NonInteractive:
         self, title: str, items: Sequence[MenuItem], *, hint: str = ""
     ) -> frozenset[str] | None:
         return None
+
+    async def edit_text(self, title: str, text: str) -> str:
+        return ""
 
 
 class PlainOutput(_NonInteractive):

@@ -154,7 +154,7 @@ def _heading(file: InstructionFile) -> str:
         case "user":
             return f"# Instructions of the user, for every project ({path})\n\n"
         case "preferences":
-            return f"# What the user prefers, remembered from earlier work ({path})\n\n"
+            return f"# Preferences of the user ({path})\n\n"
         case "project":
             folder = path.rpartition("/")[0] or "/"
             return f"# Instructions for {folder} ({path}); they go before those of folders above it\n\n"

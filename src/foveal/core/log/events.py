@@ -84,6 +84,8 @@ FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
 MEMORY_LOG_PREFIX: Final = "foveal-memory:"
 """The beginning of the ids of logs that are memories. No session has such an id, and no list of sessions has it."""
+ATTACHED_MARK: Final = "[foveal: attached "
+"""How the text of a file begins that the user attached to a message."""
 MEMORY_SOURCE: Final = "foveal:memory"
 """The source of the instructions that show what a memory holds. It is no path, so no file has it."""
 

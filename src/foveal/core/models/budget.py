@@ -26,6 +26,10 @@ MAX_MARGIN_SHARE: Final = 0.10
 large can be reduced after the provider's refusal."""
 MAX_MARGIN_OF_INPUT: Final = 0.4
 """Share of the input limit that the measured margin takes at most: a large reserve leaves little input."""
+DEFAULT_MEMORY_TOKENS: Final = 1_000
+"""Tokens of the text of a memory, unless it is made with another budget."""
+MIN_MEMORY_TOKENS: Final = 100
+MAX_MEMORY_TOKENS: Final = 32_000
 MAX_WINDOW_TOKENS: Final = 100_000_000
 MAX_WINDOW_BASED_SHARE: Final = 0.95
 """Share of the room at which a threshold that is a share of the window lies at the latest. Reserve and margin

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from foveal.agent.terminal.chat_state import ChatState
-from foveal.agent.terminal.commands import permissions, read, rewinding, switching, write
+from foveal.agent.terminal.commands import permissions, read, remembering, rewinding, switching, write
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.agent.terminal.user_interface import LeaveChat
 from foveal.core.engine.operations import OPERATIONS, Operation
@@ -82,6 +82,16 @@ SLASH_COMMANDS: Final = (
     SlashCommand(
         "/instructions", "[PATH]", "list the AGENTS.md files in force with their tokens", read.instructions
     ),
+    SlashCommand(
+        "/memory",
+        "[WHAT]",
+        "list what is remembered; search WORDS, why ID, edit ID TEXT, undo, accept ID, reject ID",
+        remembering.memory,
+    ),
+    SlashCommand(
+        "/remember", "[--project] TEXT", "keep a statement for all later sessions", remembering.remember
+    ),
+    SlashCommand("/forget", "ID", "take an entry out of the memory", remembering.forget),
     SlashCommand(
         "/permissions",
         "[remove [N]]",

@@ -9,6 +9,7 @@ from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.live_area import usage_row
 from foveal.agent.terminal.output.recent_turns import show_recent_turns
 from foveal.agent.terminal.output.styled_text import Row, bold, counted, row
+from foveal.agent.terminal.proposals import propose_at_end
 from foveal.agent.terminal.session_picker import pick_session
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
@@ -18,6 +19,7 @@ from foveal.recall.archive.stored_sessions import find_session
 async def new(state: ChatState, argument: str) -> list[Row]:
     """Switch to a new, empty session; the old one is kept."""
     before = await state.session.info()
+    await propose_at_end(state)
     await state.switch(id=factory.new_session_id())
     title = f" (“{one_line(before.title, width=50)}”)" if before.title else ""
     kept = note(f"the old session{title} is kept · /resume {before.id}", "good")
@@ -34,6 +36,7 @@ async def resume(state: ChatState, argument: str) -> list[Row]:
         id = await pick_session(state.store, state.ui, folder=state.options.folder, current=state.session.id)
     if id is None:
         return [note("this session stays open")]
+    await propose_at_end(state)
     await state.switch(id=id)
     state.ui.show(await _session_rows(state))
     await show_recent_turns(state.session, state.ui)

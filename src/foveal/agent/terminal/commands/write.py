@@ -6,11 +6,11 @@ Each returns rows that say what it did and how to undo it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from foveal.agent.terminal.chat_state import ChatState
+from foveal.agent.terminal.factory import init_text
 from foveal.agent.terminal.output.agent_event_rows import note, reduction_rows
 from foveal.agent.terminal.output.context_card import acts_text, window_source
 from foveal.agent.terminal.output.live_area import usage_row
@@ -190,7 +190,7 @@ async def init(state: ChatState, argument: str) -> list[Row]:
         )
         if await state.ui.ask(question) != "y":
             return [note(f"{INSTRUCTIONS_NAME} stays as it is")]
-    text = resources.files("foveal.agent.terminal").joinpath("init.md").read_text("utf-8").strip()
+    text = init_text()
     wish = f"{text}\n\nThe user adds: {argument}" if argument else text
     state.send_message(UserMessage(content=wish, shown=wish))
     return [note(f"the agent reads the project and writes {INSTRUCTIONS_NAME}; you are asked before it does")]

@@ -6,6 +6,7 @@ input line and the status line. All text goes through `foveal.core.wire.safe_pri
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -124,6 +125,8 @@ class Screen:
         """A part of the current answer is printed."""
         self._message = ""
         """The message of the running turn."""
+        self._edited: asyncio.Future[str] | None = None
+        """The line that the user edits for a question, if any."""
         self._expected_change: Sequence[Row] = ()
         """What the running call changes, if it was not asked about."""
         keys = key_bindings(self, on_interrupt)
@@ -402,9 +405,22 @@ class Screen:
         await self.panels.run(menu)
         return menu.chosen
 
+    async def edit_text(self, title: str, text: str) -> str:
+        self.notify([row(bold(title))])
+        self._edited = asyncio.get_running_loop().create_future()
+        self.entry.reset()
+        self.suggest_input(text)
+        try:
+            return await self._edited
+        finally:
+            self._edited = None
+
     def submit(self, line: str) -> None:
         """Handle a line that the user has entered: the answer to an open question, or new input."""
         text = self.pastes.expand(line)
+        if self._edited is not None and not self._edited.done():
+            self._edited.set_result(text.strip())
+            return
         question = self.panels.question
         answer = parse_answer(text, question.question) if question is not None else None
         if not self.panels.take_line(answer) and text.strip():
