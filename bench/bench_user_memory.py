@@ -11,6 +11,7 @@ contains all of it or an entry from it. A question counts if all of its evidence
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -42,6 +43,8 @@ class KnownEvidence(NamedTuple):
 
 
 def rows() -> Iterator[Row]:
+    few, many = asyncio.run(_change_seconds(1_000)), asyncio.run(_change_seconds(10_000))
+    yield Row("a change and a request, 10,000 entries to 1,000", many / few, unit="×", limit=12)
     if not DATA.exists():
         yield Row("evidence in memory", None, note="the recorded conversations are not available")
         return
@@ -105,3 +108,18 @@ def _has_message(answer: str, text: str) -> bool:
 def _has_entry(text: str, entries: list[MemoryEntry], event: Event) -> bool:
     """Return whether a text has an entry that was said in a message."""
     return any(entry.origin.event == event.handle and entry.text in text for entry in entries)
+
+
+async def _change_seconds(count: int) -> float:
+    """Return the CPU seconds of one more statement and the text of a request, the best of five."""
+    memory = Memory("ada", store=MemoryStore(), counting=counter("estimate"))
+    line = '{{"id": "m{0}", "kind": "fact", "text": "Box {0} holds part {1}.", "origin": {{}}}}'
+    await memory.import_("\n".join(line.format(n, n * 7) for n in range(count)))
+    await memory.remember("The first statement reads all of the others.")
+    seconds = []
+    for number in range(5):
+        start = time.process_time()
+        await memory.remember(f"New statement number {number} about thing {number}.")
+        assert memory.text
+        seconds.append(time.process_time() - start)
+    return min(seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -364,27 +363,3 @@ async def test_a_memory_is_no_session(tmp_path: Path) -> None:
             await foveal.Session.open(store, f"{MEMORY_LOG_PREFIX}ada", model="gpt-4.1")
         with pytest.raises(BadSetting):
             await foveal.Context("gpt-4.1").save_to(store, f"{MEMORY_LOG_PREFIX}ada")
-
-
-def test_many_entries_stay_quick() -> None:
-    """The time of one change and of one request does not grow as the number of entries does."""
-
-    async def cost(count: int) -> float:
-        memory = owned()
-        await memory.import_(
-            "\n".join(
-                f'{{"id": "m{n}", "kind": "fact", "text": "Box {n} holds part {n * 7}.", "origin": {{}}}}'
-                for n in range(count)
-            )
-        )
-        await memory.remember("The first statement reads all of the others.")
-        best = float("inf")
-        for number in range(5):
-            start = time.perf_counter()
-            await memory.remember(f"New statement number {number} about thing {number}.")
-            assert memory.text
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    few, many = asyncio.run(cost(1_000)), asyncio.run(cost(10_000))
-    assert many < 12 * few
