@@ -38,6 +38,17 @@ def memory_tools(session: Session) -> list[Tool]:
     return [_tool(schema, answering.call) for schema in memory.tools("anthropic")]
 
 
+def file_tool(owned: Memory) -> Tool:
+    """Return the tool `memory`, with which a model keeps files for the owner of a memory."""
+    answering = memory.memory_tool(owned)
+
+    async def call(name: str, given: Arguments) -> str:
+        return await answering.call(given)
+
+    [schema] = answering.tools("openai_chat")
+    return _tool({**schema["function"], "input_schema": schema["function"]["parameters"]}, call)
+
+
 def _tool(schema: Mapping[str, Any], call: Callable[[str, Arguments], Awaitable[str]]) -> Tool:
     name: str = schema["name"]
 

@@ -137,6 +137,7 @@ class MemorySettings(NamedTuple):
     learn_spoken: bool
     learn_tools: bool
     learn_proposals: bool
+    tool: bool
 
 
 class ConfigEntry(NamedTuple):

@@ -521,6 +521,13 @@ _GLOBAL_KEYS: Final = (
         project=False,
         default=True,
     ),
+    config_key(
+        "memory.tool",
+        BOOLEAN,
+        "offer the model the tool memory, with files of its own under /memories",
+        project=False,
+        default=False,
+    ),
     config_key("mcp.*.command", STRING, "the program to start"),
     config_key("mcp.*.args", STRINGS, "its arguments", secret=True),
     config_key("mcp.*.env", STRING_TABLE, "its environment", secret=True),

@@ -107,6 +107,14 @@ def test_each_way_to_learn_can_be_switched_off(project: ChatProject, key: str) -
     assert ('"remember"' in offered(project, "s")) == (key not in ("enabled", "learn_tools"))
 
 
+def test_the_tool_for_files_is_offered_on_request(project: ChatProject) -> None:
+    run(project, "hi", "without")
+    run(project, "hi", "with", "--set", "memory.tool=true")
+    run(project, "hi", "off", "--set", "memory.tool=true", "--set", "memory.enabled=false")
+    found = ["/memories" in offered(project, name) for name in ("without", "with", "off")]
+    assert found == [False, True, False]
+
+
 def test_the_budget_is_that_of_the_settings(project: ChatProject) -> None:
     for number in range(40):
         assert project.run_piped("memory", "add", f"Server {number} is in rack {number * 7}.").returncode == 0

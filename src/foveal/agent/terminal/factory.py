@@ -296,6 +296,7 @@ def make_tools(
         shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
         *log_recall.recall_tools(session, memories=session.memories),
         *(log_recall.memory_tools(session) if session.memories and config.memory.learn_tools else ()),
+        *([log_recall.file_tool(session.memories[0])] if session.memories and config.memory.tool else ()),
         *mcp_tools,
     ]
     denied = denied_tools([tool.name for tool in every], config.get("tools.deny"))
