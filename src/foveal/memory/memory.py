@@ -50,7 +50,7 @@ from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import propose_from
-from foveal.memory.quotes import entry_text, find_quote, kind_of, typed_words
+from foveal.memory.quotes import entry_text, find_quote, is_long_enough, is_surely_typed, kind_of, typed_words
 from foveal.memory.search import EntryIndex
 from foveal.memory.shown_text import memory_text
 from foveal.memory.spoken import SpokenRequest, spoken_requests
@@ -366,12 +366,16 @@ class Memory:
             return await self._keep(entry_text(text), kind, EntryOrigin(by=by))
         found = await _quote_in(_checked_log(log), quote, event)
         words = entry_text(found.text)
-        spoken = {request.text.casefold() for request in spoken_requests(found.text)}
-        said = entry_text(text or found.text)
+        requests = spoken_requests(found.text)
+        if any(request.action == "forget" for request in requests):
+            raise NotRemembered("with these words the user asked to forget something")
+        spoken = {request.text.casefold() for request in requests}
+        said = entry_text(text or (requests[0].text if requests else found.text))
         origin = EntryOrigin(
             source="quoted", by=by, session=found.session, event=handle(found.event.seq), quote=words
         )
-        if said.casefold() in {words.casefold(), *spoken}:
+        is_said = said.casefold() in {words.casefold(), *spoken}
+        if is_said and isinstance(found.event.fact, UserSaid) and is_surely_typed(found.event.fact.content):
             return await self._keep(said, kind, origin)
         return await self._propose(said, kind, origin)
 
@@ -402,6 +406,15 @@ class Memory:
     async def _obey(self, request: SpokenRequest, event: Event, *, session: str, by: str) -> list[MemoryNote]:
         quote = entry_text(request.quote)
         origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle, quote=quote)
+        if not (isinstance(event.fact, UserSaid) and is_surely_typed(event.fact.content)):
+            # The words may be pasted, and what others wrote neither becomes an entry nor takes one away.
+            if request.action == "forget":
+                return []
+            proposal = await self._propose(entry_text(request.text), None, origin)
+            why = "it stands in a long message"
+            return [
+                MemoryNote(text=f"Proposed {proposal.id}, because {why}: {proposal.text}", entry=proposal)
+            ]
         if request.action == "remember":
             entry = await self._keep(entry_text(request.text), None, origin)
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
@@ -435,6 +448,10 @@ class Memory:
         if not quote:
             return await self._change_entry(id, lambda state, seq: [Forgotten(target=seq)])
         found = await _quote_in(_checked_log(log), quote, None)
+        if not (isinstance(found.event.fact, UserSaid) and is_surely_typed(found.event.fact.content)):
+            raise NotRemembered(
+                "the words stand in a long message, in which text may be pasted: ask the user"
+            )
         words = entry_text(found.text)
 
         def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
@@ -854,6 +871,8 @@ class _Said(NamedTuple):
 
 async def _quote_in(log: QuotedLog, words: str, event: str | int | None) -> _Said:
     """Return what the user said with these words; raises `NotRemembered`."""
+    if not is_long_enough(words):
+        raise NotRemembered("the quote is too short to say which sentence is meant: quote more of it")
     behind = await log.left_behind()
     if event is not None:
         seq = parse_handle(event)

@@ -2,6 +2,8 @@
 
 1. Only messages of the user are a source, never results of tools, files, instructions or texts of the model. In a
    message of the user, attached files and pasted text (code, logs, quoted mails, reports of tools) are none either.
+   Short pasted text cannot be told from typed text, so only a message of `MAX_TYPED_LINES` lines and one part is
+   surely the user's (`is_surely_typed`); what is said in a longer one is proposed, not kept.
 2. A quote stands for the whole sentences in which it was said: a part of one may say the opposite.
 3. Texts are compared and kept in NFC and on one line, without control, invisible and bidirectional characters.
    Other characters that look alike stay different, so a quote with them is not found.
@@ -24,6 +26,10 @@ from foveal.memory.single_values import single_value
 
 MAX_ENTRY_CHARS: Final = 500
 """Characters of one entry."""
+MAX_TYPED_LINES: Final = 2
+"""Lines of a message that is surely typed, without empty ones."""
+_MIN_QUOTED_CHARS: Final = 6
+"""Letters and digits of a quote; half of them in scripts with more meaning per character."""
 _AROUND_CHARS: Final = 1_500
 """Characters before and after a quote in which the ends of its sentences are looked for."""
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs"})
@@ -67,6 +73,25 @@ def typed_words(content: Content) -> str:
             part for part in content if not (isinstance(part, Text) and part.text.startswith(ATTACHED_MARK))
         )
     )
+
+
+def is_surely_typed(content: Content) -> bool:
+    """Return whether all of a message is typed: one text of a few lines. A longer one may have text of others
+    pasted into it, and another part may be a file."""
+    if not isinstance(content, str):
+        texts = [
+            part for part in content if isinstance(part, Text) and not part.text.startswith(ATTACHED_MARK)
+        ]
+        if len(texts) != 1:
+            return False
+        content = texts[0].text
+    return sum(bool(line.strip()) for line in plain_lines(content).split("\n")) <= MAX_TYPED_LINES
+
+
+def is_long_enough(quote: str) -> bool:
+    """Return whether a quote has enough words to say which sentence is meant."""
+    letters = [one for one in plain_lines(quote) if one.isalnum()]
+    return len(letters) >= (_MIN_QUOTED_CHARS if "".join(letters).isascii() else _MIN_QUOTED_CHARS // 2)
 
 
 def entry_text(text: str) -> str:
