@@ -394,6 +394,12 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
 
 
 NEW_KEYS = (
+    "memory.budget",
+    "memory.enabled",
+    "memory.learn_proposals",
+    "memory.learn_spoken",
+    "memory.learn_tools",
+    "memory.tool",
     "prompt",
     "server.database",
     "server.forward_other_paths",

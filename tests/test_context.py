@@ -480,7 +480,7 @@ def test_a_pin_brings_a_hidden_message_back_for_good(policy: str) -> None:
     after = ctx.fit(history)
     assert check_chat(after) == []
     assert text in texts(after)
-    assert (ctx.why(name).level, ctx.load(ctx.save(), "somebody/x").fit(history)) == ("full", after)
+    assert (ctx.why(name).level, foveal.Context.load(ctx.save()).fit(history)) == ("full", after)
     assert ctx.undo(pin) == pin
     assert text not in texts(ctx.fit(history))
 

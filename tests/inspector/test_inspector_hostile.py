@@ -226,7 +226,7 @@ def check(page: Page) -> None:
         for name in ("href", "src", "action"):
             address = attributes.get(name, "")
             relative = (
-                r"(?:\./|session\?id=[\w%.~-]*|api/export\?id=[\w%.~-]*|static/[\w.]+|login|logout|data:,)?"
+                r"(?:\./|session\?id=[\w%.~-]*|api/export\?id=[\w%.~-]*|static/[\w.]+|memory|login|logout|data:,)?"
             )
             assert re.fullmatch(relative, address), (tag, address)
 

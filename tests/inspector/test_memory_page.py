@@ -87,7 +87,7 @@ def test_the_buttons_change_the_memory(store: Path) -> None:
         assert "Never push to main." not in run(texts(store))
         assert press(client, page(), waiting, "undo").status_code == 303
         assert "Never push to main." in run(texts(store))
-        assert press(client, page(), waiting, "forget", id="m99").status_code == 422
+        assert press(client, page(), waiting, "forget", id="m99").status_code == 400
         assert press(client, page(), waiting, "forget", action="erase").status_code == 422
         assert press(client, page(), waiting, "forget", memory="s0").status_code == 404
 

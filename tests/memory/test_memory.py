@@ -363,3 +363,14 @@ async def test_a_memory_is_no_session(tmp_path: Path) -> None:
             await foveal.Session.open(store, f"{MEMORY_LOG_PREFIX}ada", model="gpt-4.1")
         with pytest.raises(BadSetting):
             await foveal.Context("gpt-4.1").save_to(store, f"{MEMORY_LOG_PREFIX}ada")
+
+
+@async_test
+async def test_undo_takes_a_correction_back_as_one_change() -> None:
+    memory = owned()
+    await memory.remember("My name is Ada.")
+    await memory.remember("My name is Grace.")
+    assert await memory.undo() is None
+    assert [entry.text for entry in await memory.entries()] == ["My name is Ada."]
+    assert await memory.undo() is None
+    assert await memory.entries() == []

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, assert_never
 
 import msgspec
@@ -136,16 +136,20 @@ class MemoryState:
         """Return the id of an entry."""
         return f"{self._letter}{seq}"
 
-    def newest_change(self, target: int | None = None) -> int | None:
-        """Return the newest fact that can be undone, about one entry or any; None if there is none."""
+    def newest_change(self, target: int | None = None) -> Sequence[int]:
+        """Return the facts of the newest change that can be undone, about one entry or any; none if there is none.
+        What an entry replaced belongs to the change that brought the entry."""
         undone = {step.fact.target for step in self._steps if isinstance(step.fact, Undone)}
+        replaced: list[tuple[int, int]] = []
         for step in reversed(self._steps):
             if step.seq in undone or not isinstance(step.fact, _UNDOABLE):
                 continue
             about = step.fact.target if isinstance(step.fact, _TARGETING) else step.seq
-            if target is None or about == target:
-                return step.seq
-        return None
+            if target is None and isinstance(step.fact, Replaced):
+                replaced.append((step.seq, step.fact.by))
+            elif target is None or about == target:
+                return [step.seq, *(seq for seq, by in replaced if by == about)]
+        return []
 
     def changed_entry(self, seq: int) -> int:
         """Return the number of the entry that a fact changed, or brought."""

@@ -526,7 +526,8 @@ class Memory:
     async def undo(self, id: str | None = None) -> MemoryEntry | None:
         """Take back the newest change of one entry, or of all.
 
-        A change is a statement, an edit, a yes or no, forgetting, or that another entry replaced it.
+        A change is a statement with what it replaced, an edit, a yes or no, or forgetting. Of one entry, it is also
+        that another one replaced it.
 
         Args:
             id: The id of the entry. None takes back the newest change of the memory.
@@ -543,10 +544,10 @@ class Memory:
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
             number = None if id is None else self._number(state, id)
             newest = state.newest_change(number)
-            if newest is None:
+            if not newest:
                 raise NotRemembered("there is nothing to take back")
-            changed[:] = [state.changed_entry(newest)]
-            return [Undone(target=newest)]
+            changed[:] = [state.changed_entry(newest[0])]
+            return [Undone(target=seq) for seq in newest]
 
         await self._change(decide)
         return self._state.entries.get(changed[0])
