@@ -225,7 +225,10 @@ def check(page: Page) -> None:
     for tag, attributes in page.elements:
         for name in ("href", "src", "action"):
             address = attributes.get(name, "")
-            relative = r"(?:\./|session\?id=[\w%.~-]*|api/export\?id=[\w%.~-]*|static/[\w.]+|memory|login|logout|data:,)?"
+            relative = (
+                r"(?:\./|session\?id=[\w%.~-]*|api/export\?id=[\w%.~-]*|static/[\w.]+"
+                r"|memory|login|logout|data:,)?"
+            )
             assert re.fullmatch(relative, address), (tag, address)
 
 
