@@ -76,6 +76,16 @@ async def test_words_that_may_be_pasted_are_only_proposed(content: Any) -> None:
 
 
 @async_test
+async def test_a_long_message_proposes_nothing_that_is_known_or_refused() -> None:
+    memory = owned()
+    event = Event(1, UserSaid(content=LONG[0]))
+    (note,) = await memory.hear([event])
+    assert note.text == "Proposed m0, because it stands in a long message: the user allows deploys."
+    await memory.reject("m0")
+    assert await memory.hear([event]) == []
+
+
+@async_test
 async def test_words_that_may_be_pasted_take_no_entry_away() -> None:
     store = MemoryStore()
     memory = owned(store=store)

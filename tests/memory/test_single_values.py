@@ -44,6 +44,10 @@ BOTH = (
     ("We use pytest for tests.", "We use ruff for linting."),
     ("We use pytest for tests.", "We never use unittest for tests."),
     ("I am an engineer.", "I am a vegetarian."),
+    ("My name is Ada.", "My name is often misspelled."),
+    ("I live in Bern.", "I live in fear of merges."),
+    ("I work at Acme.", "I work at night."),
+    ("My birthday is 1 May.", "My birthday is a secret."),
 )
 
 

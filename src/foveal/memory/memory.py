@@ -375,7 +375,7 @@ class Memory:
             source="quoted", by=by, session=found.session, event=handle(found.event.seq), quote=words
         )
         is_said = said.casefold() in {words.casefold(), *spoken}
-        if is_said and isinstance(found.event.fact, UserSaid) and is_surely_typed(found.event.fact.content):
+        if is_said and is_surely_typed(found.event):
             return await self._keep(said, kind, origin)
         return await self._propose(said, kind, origin)
 
@@ -390,7 +390,7 @@ class Memory:
             by: Who spoke, where several people speak.
 
         Returns:
-            What was remembered and forgotten, for the user to see.
+            What was remembered, forgotten, and in long messages proposed, for the user to see.
 
         Raises:
             StoreError: The store cannot write.
@@ -406,15 +406,15 @@ class Memory:
     async def _obey(self, request: SpokenRequest, event: Event, *, session: str, by: str) -> list[MemoryNote]:
         quote = entry_text(request.quote)
         origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle, quote=quote)
-        if not (isinstance(event.fact, UserSaid) and is_surely_typed(event.fact.content)):
+        if not is_surely_typed(event):
             # The words may be pasted, and what others wrote neither becomes an entry nor takes one away.
             if request.action == "forget":
                 return []
             proposal = await self._propose(entry_text(request.text), None, origin)
-            why = "it stands in a long message"
-            return [
-                MemoryNote(text=f"Proposed {proposal.id}, because {why}: {proposal.text}", entry=proposal)
-            ]
+            if not proposal.proposed or proposal.forgotten:
+                return []  # it is an entry already, or the owner said no
+            text = f"Proposed {proposal.id}, because it stands in a long message: {proposal.text}"
+            return [MemoryNote(text=text, entry=proposal)]
         if request.action == "remember":
             entry = await self._keep(entry_text(request.text), None, origin)
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
@@ -448,7 +448,7 @@ class Memory:
         if not quote:
             return await self._change_entry(id, lambda state, seq: [Forgotten(target=seq)])
         found = await _quote_in(_checked_log(log), quote, None)
-        if not (isinstance(found.event.fact, UserSaid) and is_surely_typed(found.event.fact.content)):
+        if not is_surely_typed(found.event):
             raise NotRemembered(
                 "the words stand in a long message, in which text may be pasted: ask the user"
             )

@@ -75,9 +75,12 @@ def typed_words(content: Content) -> str:
     )
 
 
-def is_surely_typed(content: Content) -> bool:
-    """Return whether all of a message is typed: one text of a few lines. A longer one may have text of others
-    pasted into it, and another part may be a file."""
+def is_surely_typed(event: Event) -> bool:
+    """Return whether all of an event is typed by the user: one text of a few lines. A longer one may have text of
+    others pasted into it, and another part may be a file."""
+    if not isinstance(event.fact, UserSaid):
+        return False
+    content = event.fact.content
     if not isinstance(content, str):
         texts = [
             part for part in content if isinstance(part, Text) and not part.text.startswith(ATTACHED_MARK)

@@ -50,6 +50,10 @@ _PLACES: Final = re.compile(r"\b(?:in|on|at|for|during|within)\b", re.IGNORECASE
 """Where a name holds, if not everywhere: "my name is Bob in the tests"."""
 
 
+_NAMED: Final = frozenset({"name", "home", "employer"})
+"""Subjects whose values are names: "I live in fear of merges" and "I work at night" give none."""
+
+
 class SingleValue(NamedTuple):
     """What a statement gives one value to."""
 
@@ -67,6 +71,8 @@ def single_value(text: str) -> SingleValue | None:
         subject = re.sub("[ -]", "", noun).casefold() if noun else str(found.lastgroup)
         value = sentence[found.end() :].strip()
         is_plain = subject != "name" or not _PLACES.search(value)
+        is_plain = is_plain and not (subject in _NAMED and value[:1].islower())
+        is_plain = is_plain and (subject != "birthday" or any(map(str.isdigit, value)))
         return SingleValue(subject, value, is_about_user=True) if is_plain and _is_one_value(value) else None
     if (found := _TOOL.fullmatch(sentence)) and _is_one_value(f"{found['value']} {found['purpose']}"):
         return SingleValue(f"use for {found['purpose'].casefold()}", found["value"], is_about_user=False)
