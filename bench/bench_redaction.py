@@ -22,8 +22,7 @@ from bench.made_keys import MadeKey, made_forms, made_keys
 from bench.measure import Row, best_of
 from bench.secret_kinds import SECRET_KINDS, MadeSecret, made_secrets, remains
 from foveal.core.redaction import StreamRedactor, find_secrets, scrub
-from foveal.core.redaction.candidates import re2_search
-from foveal.core.redaction.redact import scan_part
+from foveal.core.redaction.redact import re2_search, scan_part
 
 MAX_SECONDS_PER_MB: Final = 0.010
 MAX_MISSED: Final = 0.01

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import Context, ContextOverflow
+from foveal.core.compaction.health import CutCounts
 from foveal.core.compaction.plan import plan_forced
-from foveal.core.engine.cut_counts import CutCounts
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -38,7 +38,7 @@ from foveal.core.log import (
     UserSaid,
 )
 from foveal.core.log.ranges import is_within
-from foveal.core.policies.ladder.compact import summary_terms
+from foveal.core.policies.ladder.cut import summary_terms
 from foveal.core.tokens import MessageTokens
 from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.fold import effective_events, fold

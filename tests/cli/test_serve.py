@@ -28,8 +28,7 @@ from foveal.providers.local.download import DownloadProgress
 from foveal.server import AuthTokens, DataFolder, Service
 from foveal.server.http import app as server_app
 from foveal.server.http.shutdown import ShutdownState, StopSignal, shut_down
-from foveal.server.jobs.schedule import schedule_from_config
-from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.server.jobs.schedule_store import ScheduleStore, schedule_from_config
 from foveal.server.proxy.routes import Upstreams
 from foveal.stores import open_store
 from foveal.testing import Scripted

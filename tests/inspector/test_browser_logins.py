@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foveal.inspector.browser_logins import BrowserLogins
+from foveal.inspector.app import BrowserLogins
 
 HOST = (b"host", b"127.0.0.1:8791")
 

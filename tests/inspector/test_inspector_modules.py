@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 import foveal
-from foveal.inspector.static_files import script_bundle
+from foveal.inspector.pages import script_bundle
 from support.npm_clients import Client, installed
 from support.paths import TESTS
 

@@ -28,7 +28,7 @@ from foveal.core.log import (
     UserSaid,
     raw,
 )
-from foveal.core.view.synthetic_results import NO_RESULT
+from foveal.core.view.steps import NO_RESULT
 from foveal.errors import UnknownHandle
 from foveal.inspector.timeline.message_text import (
     InspectedText,

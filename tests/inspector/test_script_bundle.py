@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foveal.errors import FovealError
-from foveal.inspector.static_files import inline_safe, script_bundle, style_bundle
+from foveal.inspector.pages import inline_safe, script_bundle, style_bundle
 
 
 def bundle(**modules: str) -> str:

@@ -14,8 +14,8 @@ from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.server import LiveSession, Service
 from foveal.server.inbox import UnansweredMessages
 from foveal.server.jobs.queue import Job, JobQueue
-from foveal.server.jobs.runner import JobRunner
 from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.server.jobs.worker import JobRunner
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
 from support.provided import provided

@@ -21,8 +21,7 @@ from typing import Any, Final
 from foveal.cli.__main__ import main
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import jobs, postgres_storage
-from foveal.server.jobs.executor import ExecutorTiming
-from foveal.server.jobs.worker import WorkerTiming
+from foveal.server.jobs.worker import ExecutorTiming, WorkerTiming
 from foveal.stores.postgres.leases import LEASE_TIMES, LeaseTimes
 from foveal.testing import Scripted
 

@@ -30,8 +30,7 @@ from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import Service
 from foveal.server.jobs import JobWorker
-from foveal.server.jobs.executor import ExecutorTiming
-from foveal.server.jobs.worker import DEFAULT_TIMING, WorkerTiming
+from foveal.server.jobs.worker import DEFAULT_TIMING, ExecutorTiming, WorkerTiming
 from foveal.server.runtime import Runtime
 from foveal.testing import Scripted
 

@@ -15,8 +15,7 @@ from foveal.errors import FovealError
 from foveal.providers.selection import SERVICES
 from foveal.server import Service
 from foveal.server.auth_tokens import AuthTokens
-from foveal.server.jobs.schedule import format_time
-from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.server.jobs.schedule_store import ScheduleStore, format_time
 from foveal.server.proxy.routes import Upstreams
 from foveal.web.http_headers import is_loopback
 

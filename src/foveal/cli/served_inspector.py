@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from foveal.inspector.app import Inspector, LoginRules
-from foveal.inspector.browser_logins import BrowserLogins
+from foveal.inspector.app import BrowserLogins, Inspector, LoginRules
 from foveal.inspector.sessions.actions import action_result
 from foveal.inspector.sessions.collection import SessionCollection
 from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction, SessionSource

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from foveal import transcripts
 from foveal.config.project.safe_read import open_output
-from foveal.core.engine.cut_counts import cut_text
+from foveal.core.compaction.health import cut_text
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
     AnyFact,

@@ -41,9 +41,16 @@ from foveal.core.tokens.message_tokens import MessageCounts, MessageTokens
 from foveal.core.view.fold import fold, needs_refold
 from foveal.core.view.view import View
 from foveal.inspector.open_logs import inspected_settings
-from foveal.inspector.pages import Html, element, events_table, session_head, session_title
+from foveal.inspector.pages import (
+    Html,
+    element,
+    events_table,
+    script_bundle,
+    session_head,
+    session_title,
+    style_bundle,
+)
 from foveal.inspector.sessions.source import SessionAbout
-from foveal.inspector.static_files import script_bundle, style_bundle
 from foveal.inspector.timeline.builder import TimelineBuilder
 from foveal.inspector.timeline.message_text import (
     InspectedText,

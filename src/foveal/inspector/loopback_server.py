@@ -23,8 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foveal.inspector.app import HTML_TYPE, INSPECT_PATH, Inspector, LoginRules
-from foveal.inspector.browser_logins import BrowserLogins
+from foveal.inspector.app import HTML_TYPE, INSPECT_PATH, BrowserLogins, Inspector, LoginRules
 from foveal.inspector.pages import error_page
 from foveal.inspector.sessions.source import SessionSource
 from foveal.web.http_errors import TITLES, HttpError, error_response

@@ -20,8 +20,7 @@ from foveal import __version__
 from foveal.core.redaction import scrub
 from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH, RECALL_SESSIONS, inline
 from foveal.errors import FovealError
-from foveal.mcp_server.arguments import parse_call, tool_schema
-from foveal.mcp_server.memory_access import MEMORY_INSTRUCTIONS, MemoryAccess
+from foveal.mcp_server.memory_access import MEMORY_INSTRUCTIONS, MemoryAccess, parse_call, tool_schema
 from foveal.recall.archive import Archive, RecallProblem, SessionFilter
 from foveal.recall.archive.answer import recall_line
 from foveal.recall.archive.archive import MAX_ARCHIVE_PAGE_SESSIONS, ReportProgress

@@ -39,8 +39,7 @@ from foveal.memory.memory import Memory
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.summariser import native_summariser_for, summariser_for
-from foveal.server.chat_markers import with_own_words
-from foveal.server.chat_records import Chats, find_place
+from foveal.server.chat_records import Chats, find_place, with_own_words
 from foveal.server.inbox import CONFIGURED_SETUP, InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
 from foveal.server.recently_used import RecentlyUsed

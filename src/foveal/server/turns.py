@@ -35,7 +35,7 @@ from foveal.core.redaction import StreamRedactor, scrub
 from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
 from foveal.memory.attached import MEMORY_NOTE_TOPIC, obeyed_notes
 from foveal.ports import ReplyPiece
-from foveal.server.chat_markers import with_own_words
+from foveal.server.chat_records import with_own_words
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded, UnavailableProvider
 from foveal.sessions.log_reader import read_slices

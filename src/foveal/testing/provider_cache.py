@@ -19,8 +19,7 @@ import msgspec
 from foveal.core.models.model import model
 from foveal.core.wire.cache_marks import CACHE_MARK, CACHE_POINT, is_cache_point, strip_cache_marks
 from foveal.testing.captured_request import CapturedRequest, PromptPiece, next_digest, tool_list
-from foveal.testing.moved_prefix import PieceTokens, format_dollars, lost_dollars
-from foveal.testing.request_chains import Link, first_difference
+from foveal.testing.moved_prefix import Link, PieceTokens, first_difference, format_dollars, lost_dollars
 
 LOOK_BACK_BLOCKS: Final = 20
 """Blocks at which the provider looks for an entry, from a mark back, that of the mark included."""

@@ -27,9 +27,16 @@ from foveal.core.wire.legality import request_faults
 from foveal.errors import FovealError, PicklableError
 from foveal.testing import captured_request
 from foveal.testing.captured_request import CapturedRequest, KnownPieces, read_request, strings
-from foveal.testing.moved_prefix import MovedPrefix, PieceTokens, explain, format_dollars
+from foveal.testing.moved_prefix import (
+    Link,
+    MovedPrefix,
+    PieceTokens,
+    RequestChains,
+    explain,
+    first_difference,
+    format_dollars,
+)
 from foveal.testing.provider_cache import CacheRead, ProviderCache, UncachedPrefix
-from foveal.testing.request_chains import Link, RequestChains, first_difference
 
 MAX_SHOWN_BREAKS: Final = 5
 """Breaks that an error shows in full, each with another cause."""

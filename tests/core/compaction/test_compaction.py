@@ -53,7 +53,7 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.policies import Moment, ladder, policy
-from foveal.core.policies.ladder.compact import find_trigger, turns_since_summary
+from foveal.core.policies.ladder.cut import find_trigger, turns_since_summary
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
 from foveal.core.view import advance, effective_events

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveal.core.redaction import find_secrets
-from foveal.core.redaction.candidates import (
+from foveal.core.redaction.redact import (
     MARGIN_CHARS,
     Search,
     candidate_pattern,
     find_parts,
     re2_search,
+    scan_part,
 )
-from foveal.core.redaction.redact import scan_part
 from foveal.core.redaction.secret_values import Secret
 from support.made_secrets import made
 

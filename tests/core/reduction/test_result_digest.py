@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.reduction.digest.pieces import (
+from foveal.core.reduction.digest.result_digest import (
     MAX_DIGEST_LINE_CHARS,
     MAX_DIGEST_LINES,
     MAX_HEAD_CHARS,
     MAX_TAIL_CHARS,
+    digest_lines,
 )
-from foveal.core.reduction.digest.result_digest import digest_lines
 
 ORDER = {
     "id": "ORD-1042",

@@ -39,8 +39,7 @@ from foveal.core.view import advance, effective_events
 from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.fold import effective_rewinds, fold, reductions_for_fork
-from foveal.core.view.steps import ShownMessage
-from foveal.core.view.synthetic_results import NO_RESULT
+from foveal.core.view.steps import NO_RESULT, ShownMessage
 from foveal.core.view.view import View
 from support.effort import seconds
 from support.histories import ESTIMATE, describe_view

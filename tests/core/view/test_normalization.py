@@ -10,7 +10,7 @@ import pytest
 from foveal.core.log import Event, ModelSaid, ToolReturned, calls_of, encode
 from foveal.core.tokens import MessageTokens
 from foveal.core.view.fold import fold
-from foveal.core.view.synthetic_results import NO_RESULT
+from foveal.core.view.steps import NO_RESULT
 from support.histories import (
     CHECKS,
     ESTIMATE,

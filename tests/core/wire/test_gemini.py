@@ -29,7 +29,7 @@ from foveal.core.log import (
 from foveal.core.tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.view.request import Fitted
-from foveal.core.view.synthetic_results import NO_RESULT
+from foveal.core.view.steps import NO_RESULT
 from foveal.core.wire import wire_for
 from foveal.core.wire.common import OPENING_USER_TEXT
 from foveal.core.wire.gemini import SKIPPED_SIGNATURE

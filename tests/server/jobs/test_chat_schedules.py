@@ -14,8 +14,7 @@ from foveal.server.gateways.chat_sessions import ChatSessions, PendingAnswer
 from foveal.server.gateways.incoming import IncomingMessage
 from foveal.server.jobs import JobWorker
 from foveal.server.jobs.queue import JobQueue
-from foveal.server.jobs.schedule import Schedule
-from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.server.jobs.schedule_store import Schedule, ScheduleStore
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform
 from foveal.server.turns import Turn

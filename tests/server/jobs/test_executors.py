@@ -20,11 +20,10 @@ import pytest
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import StoreUnusable
 from foveal.server.databases.postgres_database import PostgresDatabase
-from foveal.server.jobs.backend import AttemptResult, EngineJob
 from foveal.server.jobs.dbos_backend import ENGINE_SCHEMA, DbosEngine, migrate_engine_tables
-from foveal.server.jobs.executor import DatabaseExecutor, ExecutorTiming
-from foveal.server.jobs.queue import Job, JobQueue
+from foveal.server.jobs.queue import AttemptResult, EngineJob, Job, JobQueue
 from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.server.jobs.worker import DatabaseExecutor, ExecutorTiming
 from foveal.stores.postgres.connection import PostgresPool
 from foveal.stores.postgres.store import PostgresStore
 from support import postgres_server

@@ -23,9 +23,9 @@ from foveal.errors import BadSetting, ProviderError, StoreUnusable
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import LiveSession, Service
 from foveal.server.jobs import JobWorker
-from foveal.server.jobs.backend import AttemptResult
 from foveal.server.jobs.dbos_backend import DbosEngine
-from foveal.server.jobs.schedule import Schedule
+from foveal.server.jobs.queue import AttemptResult
+from foveal.server.jobs.schedule_store import Schedule
 from foveal.server.jobs.worker import WorkerTiming
 from foveal.stores import SqliteStore
 from foveal.testing import Answer, Scripted

@@ -16,15 +16,17 @@ from hypothesis import strategies as st
 
 from foveal.config import ScheduleSetting as Table
 from foveal.errors import BadSetting
-from foveal.server.jobs import schedule, schedule_store
+from foveal.server.jobs import schedule_store
+from foveal.server.jobs import schedule_store as schedule
 from foveal.server.jobs.queue import Job, JobQueue
-from foveal.server.jobs.schedule import Schedule, format_time
 from foveal.server.jobs.schedule_store import (
+    Schedule,
     ScheduleExists,
     ScheduleIsConfigured,
     ScheduleState,
     ScheduleStore,
     UnknownSchedule,
+    format_time,
 )
 from support.service_databases import open_database
 

@@ -17,8 +17,7 @@ from foveal.errors import BadSetting, Conflict, LeaseLost, StoreError, StoreUnus
 from foveal.ports import Checkpoint
 from foveal.stores import open_store
 from foveal.stores.postgres import store as store_module
-from foveal.stores.postgres.connection import PROBE_INTERVAL_S, PostgresPool
-from foveal.stores.postgres.error_advice import translate_errors
+from foveal.stores.postgres.connection import PROBE_INTERVAL_S, PostgresPool, translate_errors
 from foveal.stores.postgres.schema import STORE_MIGRATIONS, grant, migrate
 from foveal.stores.postgres.store import PostgresStore
 from support import warm_start

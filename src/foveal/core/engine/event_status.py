@@ -40,8 +40,8 @@ from foveal.core.view.steps import (
     Step,
     foreign_summary_seq,
     hidden_ranges,
+    synthetic_units,
 )
-from foveal.core.view.synthetic_results import synthetic_units
 from foveal.core.view.view import View
 from foveal.core.wire.tool_schemas import LOADED_TOOLS_SOURCE
 

@@ -41,7 +41,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.log.ranges import seqs_outside
 from foveal.core.models.budget import window_percent
-from foveal.core.policies.ladder.compact import has_enough_turns
+from foveal.core.policies.ladder.cut import has_enough_turns
 from foveal.core.policies.ladder.drop import hide_steps
 from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.view.steps import Step

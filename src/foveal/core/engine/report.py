@@ -31,7 +31,7 @@ from foveal.core.log.events import (
 from foveal.core.models.budget import Budget, apportion, window_percent, window_share
 from foveal.core.models.cost import cost_text
 from foveal.core.policies import Policy
-from foveal.core.policies.ladder.compact import has_enough_turns, turns_since_summary
+from foveal.core.policies.ladder.cut import has_enough_turns, turns_since_summary
 from foveal.core.view.request import ReducedCounts
 from foveal.core.view.view import View
 from foveal.core.wire.common import json_text

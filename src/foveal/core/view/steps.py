@@ -6,6 +6,10 @@ a step is a `ShownMessage`: the fact of the log, and overlays that replace some 
 Every object here changes only through its own methods. `ShownMessage` and `Step` also own the caches of what is
 derived from their texts (token counts, names, rendered messages): each is computed on the first call of its
 method and dropped by the method that changes the text. Policies only call these methods.
+
+Synthetic results: what a request shows for a call that has no result.
+
+Providers refuse a call without a result. The text is always the same, so a request does not change after a reload.
 """
 
 from __future__ import annotations
@@ -37,7 +41,6 @@ from foveal.core.log.events import (
 )
 from foveal.core.log.ranges import Ranges, subtract_ranges
 from foveal.core.tokens.message_tokens import PER_MESSAGE, CountedFact, MessageTokens
-from foveal.core.view.synthetic_results import synthetic_result, synthetic_units
 from foveal.core.view.text_facts import (
     count_names,
     distinct_names,
@@ -47,6 +50,19 @@ from foveal.core.view.text_facts import (
 from foveal.core.wire import Wire
 from foveal.core.wire.bound_thinking import has_thinking, without_thinking
 from foveal.core.wire.tool_schemas import tool_references
+
+NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
+
+
+def synthetic_result(call: Call) -> ToolReturned:
+    """Return the result that stands for a missing one."""
+    return ToolReturned(call_id=call.id, content=NO_RESULT, name=call.name, variety=call.variety)
+
+
+def synthetic_units(meter: MessageTokens) -> int:
+    """Return the units of a synthetic result."""
+    return PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
+
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
 ProviderMessage = dict[str, Any]

@@ -7,6 +7,10 @@ reader = await sessions.open(page.rows[0].key)
 The reader of a session follows it while it grows: a store is asked for its end, and a transcript is read again when
 its file has changed. The longer a look takes, the longer a follower rests after it, so that a large file that grows
 does not keep a processor busy.
+
+The memories in the inspector's places: what they hold, and the changes that their owner makes.
+
+Reading opens nothing for writing. A change opens the store for that change only, as actions on sessions do.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, islice
 from operator import eq
@@ -22,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from foveal.config.memory_file import PROJECT_OWNER_PREFIX
 from foveal.core.engine.state import stored_counts
-from foveal.core.log.events import Event, Opened
+from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, Opened
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageCounts
 from foveal.core.wire.safe_print import one_line
@@ -37,6 +42,7 @@ from foveal.inspector.sessions.source import (
     MemoryList,
     NotWritable,
     OfferedWriter,
+    OwnedMemory,
     SessionAbout,
     SessionAction,
     SessionChanges,
@@ -44,12 +50,89 @@ from foveal.inspector.sessions.source import (
     SessionPage,
     SessionRow,
 )
-from foveal.recall.archive import Archive, ArchiveSource, TranscriptSource
+from foveal.memory import Memory
+from foveal.memory.files import FILES_LOG_SUFFIX
+from foveal.memory.fold import fold_memory
+from foveal.recall.archive import (
+    Archive,
+    ArchiveSource,
+    PostgresSource,
+    SqliteSource,
+    StoreSource,
+    TranscriptSource,
+)
 from foveal.recall.archive.listing import ListedSession, SessionList, sessions_named
-from foveal.recall.archive.source import RecallProblem, SessionLog
+from foveal.recall.archive.source import RecallProblem, SessionLog, session_handle
 
 if TYPE_CHECKING:
     from foveal.inspector.sessions.actions import SessionActor
+
+
+async def list_memories(
+    sources: Iterable[ArchiveSource], refusal: Callable[[ArchiveSource], str]
+) -> MemoryList:
+    """Return the memories that have entries, the last changed first in each place."""
+    found, problems = list[OwnedMemory](), list[str]()
+    for source in sources:
+        if isinstance(source, SqliteSource | StoreSource | PostgresSource):
+            try:
+                found += await _memories_of(source, refusal(source))
+            except (FovealError, OSError) as problem:
+                problems.append(str(problem))
+    return MemoryList(tuple(found), tuple(problems))
+
+
+async def _memories_of(
+    source: SqliteSource | StoreSource | PostgresSource, refusal: str
+) -> list[OwnedMemory]:
+    stored = await source.opened() if isinstance(source, PostgresSource) else source
+    found: list[OwnedMemory] = []
+    for info in await stored.memories():
+        owner = info.id.removeprefix(MEMORY_LOG_PREFIX)
+        if owner.endswith(FILES_LOG_SUFFIX):
+            continue
+        state = fold_memory(await stored.pick(info.id, range(info.events)), letter_of(owner))
+        if state.entries:
+            key = session_handle(stored.name, info.id)
+            found.append(OwnedMemory(key, owner, stored.name, tuple(state.entries.values()), refusal))
+    return found
+
+
+async def change_memory(
+    sources: Iterable[ArchiveSource], change: MemoryChange, refusal: Callable[[ArchiveSource], str]
+) -> None:
+    """Carry out a change of a memory; raises `SessionMissing`, `NotWritable` or `NotRemembered`."""
+    from foveal.inspector.sessions.actions import opened_store  # loads the engine
+
+    for source in sources:
+        listed = await list_memories([source], refusal)
+        for found in listed.memories:
+            if found.key == change.memory:
+                if found.refusal:
+                    raise NotWritable(found.refusal)
+                async with opened_store(source) as store:
+                    memory = Memory(found.owner, store=store, letter=letter_of(found.owner))
+                    await _carry_out(memory, change)
+                return
+    raise SessionMissing("there is no such memory here, or it was erased")
+
+
+async def _carry_out(memory: Memory, change: MemoryChange) -> None:
+    match change.action:
+        case "forget":
+            await memory.forget(change.id)
+        case "undo":
+            await memory.undo(change.id or None)
+        case "accept":
+            await memory.accept(change.id)
+        case "reject":
+            await memory.reject(change.id)
+
+
+def letter_of(owner: str) -> str:
+    """Return the letter with which the ids of an owner's entries begin."""
+    return "p" if owner.startswith(PROJECT_OWNER_PREFIX) else "m"
+
 
 MAX_PAGE_ROWS: Final = 200
 SEARCH_WORK_S: Final = 0.3
@@ -259,12 +342,10 @@ class SessionCollection:
     # ── Memories ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def memories(self) -> MemoryList:
-        from foveal.inspector.sessions.memories import list_memories  # loads the comparison of statements
 
         return await list_memories(self._sources, self._actor.refusal)
 
     async def change_memory(self, change: MemoryChange) -> None:
-        from foveal.inspector.sessions.memories import change_memory
 
         await change_memory(self._sources, change, self._actor.refusal)
 

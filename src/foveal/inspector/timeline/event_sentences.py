@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from foveal.core.engine.cut_counts import cut_text
+from foveal.core.compaction.health import cut_text
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
     UNREADABLE,

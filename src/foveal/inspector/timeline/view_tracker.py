@@ -40,8 +40,14 @@ from foveal.core.log.events import (
 )
 from foveal.core.log.original_text import original_text
 from foveal.core.log.ranges import seqs_outside
-from foveal.core.view.steps import PASSED_RULE, ShownMessage, Step, foreign_summary_seq
-from foveal.core.view.synthetic_results import NO_RESULT, synthetic_units
+from foveal.core.view.steps import (
+    NO_RESULT,
+    PASSED_RULE,
+    ShownMessage,
+    Step,
+    foreign_summary_seq,
+    synthetic_units,
+)
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
 from foveal.inspector.timeline.event_sentences import preview_text

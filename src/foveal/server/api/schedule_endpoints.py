@@ -16,17 +16,15 @@ from starlette.responses import Response
 from foveal.core.redaction.redact import scrub
 from foveal.server.api.operation import ApiCall, ApiOperation, ApiResult
 from foveal.server.api.schemas import ApiBody, EmptyBody, Id, ShortText
-from foveal.server.jobs.schedule import (
+from foveal.server.jobs.schedule_store import (
     CRON_HELP,
     MAX_CRON_CHARS,
     MAX_PROMPT_CHARS,
     SCHEDULE_NAME_PATTERN,
     ZONE_HELP,
     MissedRule,
-    Schedule,
-)
-from foveal.server.jobs.schedule_store import (
     RunResult,
+    Schedule,
     ScheduleExists,
     ScheduleIsConfigured,
     ScheduleState,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final
 
-from foveal.core.compaction.health import read_metrics
-from foveal.core.engine.cut_counts import CutCounts
+from foveal.core.compaction.health import CutCounts, read_metrics
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
     AnyFact,

@@ -39,7 +39,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from foveal.errors import StoreUnusable
-from foveal.server.jobs.backend import AttemptResult, EngineJob, RunAttempt, engine_file, unusable_file
+from foveal.server.jobs.queue import AttemptResult, EngineJob, RunAttempt, engine_file, unusable_file
 
 JOB_FORMAT_VERSION: Final = "foveal-1"
 """Version of the job arguments: DBOS does not run jobs of another version. It is the same in every release that can

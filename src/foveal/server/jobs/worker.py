@@ -8,30 +8,352 @@
    the first and ignore the others.
 4. The engine is loaded with the first open job.
 5. Errors never end the server: they are logged, and the worker tries again.
+
+Executors: the processes that run jobs, and how they notice that one of them has died.
+
+1. In a folder one process at a time is the executor. It holds a lock that ends with the process.
+2. On PostgreSQL every process is an executor, with a new id at each start. It writes the database's time into its
+   row every `heartbeat_s` seconds. An executor without a row has stopped; one that was silent for `silent_s` counts
+   as dead.
+3. An executor that was only paused may still run a job that another has begun again. The key of the message and the
+   lease of the session let one of them answer.
+
+Runs one job in its session and decides about retries.
+
+A run submits its prompt once: the message has the job's key. If the model could not be reached, a later attempt
+asks it again. After the last attempt, or an error that a retry cannot fix, a note in the session says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from uuid import uuid4
 
+from foveal.core.log.events import Noted
 from foveal.core.redaction.redact import scrub
-from foveal.errors import BadSetting
-from foveal.server.jobs.backend import EngineJob, check_engine_file, engine_file
-from foveal.server.jobs.executor import DatabaseExecutor, Executor, ExecutorTiming, FolderExecutor
-from foveal.server.jobs.queue import Job, JobQueue
-from foveal.server.jobs.runner import RETRY_DELAYS_S, JobRunner
-from foveal.server.jobs.schedule import Schedule, schedule_from_config
-from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.errors import TRANSIENT_CODES, BadSetting, FovealError, NothingToAsk, StoreError, UnknownSession
+from foveal.server.databases import Database, Transaction
+from foveal.server.jobs.queue import AttemptResult, EngineJob, Job, JobQueue, check_engine_file, engine_file
+from foveal.server.jobs.schedule_store import RunResult, Schedule, ScheduleStore, schedule_from_config
+from foveal.server.live_session import LiveSession
 from foveal.server.service import Service
 from foveal.server.tenants import check_session_id
+from foveal.server.turns import STOPPING_CODE, Turn, TurnOutcome
+from foveal.stores.session_locks import HeldLock, Locks
 
 if TYPE_CHECKING:
     from foveal.server.jobs.dbos_backend import BegunJob, DbosEngine
+
+RETRYABLE_CODES: Final = frozenset((*TRANSIENT_CODES, "StoreError", "StoreUnusable", "Conflict", "LeaseLost"))
+"""Codes of failures that a retry may fix."""
+RETRY_DELAYS_S: Final = (60.0, 300.0, 900.0, 3_600.0, 3_600.0, 3_600.0, 3_600.0, 3_600.0)
+"""Seconds before each retry; a job has one attempt more than there are delays."""
+
+
+SCHEDULE_NOTE_TOPIC: Final = "schedule"
+
+
+class JobRunner:
+    def __init__(
+        self, service: Service, queue: JobQueue, schedules: ScheduleStore, *, max_attempts: int
+    ) -> None:
+        self._service = service
+        self._queue = queue
+        self._schedules = schedules
+        self._max_attempts = max_attempts
+        self._submitted: set[str] = set()
+        """Ids of jobs whose prompts this process has submitted."""
+
+    async def attempt(self, id: str, number: int) -> AttemptResult:
+        """Run an attempt; `number` counts from 0. Returns a result for every error, unless the server stops."""
+        try:
+            return await self._attempt(id, number)
+        except StoreError as problem:
+            # The server's own database failed: giving up could not be recorded, so the job is retried.
+            _log.error("a job has to wait: %s", problem)
+            return "later"
+
+    async def give_up(self, id: str) -> None:
+        """Give up a job that the engine has given up because processes died while running it."""
+        job = await self._queue.get(id)
+        if job is not None:
+            await self._give_up(job, "the server broke off each time", attempts=0)
+
+    # ── An attempt ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def _attempt(self, id: str, number: int) -> AttemptResult:
+        job = await self._queue.get(id)
+        if job is None:
+            return "done"
+        if job.kind == "prepare":
+            await self._prepare(job)
+            return await self._end(job)
+        outcome = await self._run(job, number)
+        if outcome.why == "stopped" and self._service.runtime.is_closing:
+            raise asyncio.CancelledError  # the server stops: the job stays open
+        if outcome.why in ("answered", "stopped"):
+            return await self._end(job, result=outcome.why)
+        if outcome.code in RETRYABLE_CODES and number + 1 < self._max_attempts:
+            await self._schedules.mark_retrying(job)
+            return "later"
+        await self._give_up(job, outcome.problem or outcome.code, attempts=number + 1)
+        return "done"
+
+    async def _prepare(self, job: Job) -> None:
+        try:
+            live = await self._service.tenant(job.tenant).session(job.session)
+            await live.prepare()
+        except UnknownSession:
+            pass  # the session was deleted meanwhile
+        except Exception as problem:  # noqa: BLE001 (the next turn asks again or writes it itself)
+            _log.warning("a summary was not written: %s", type(problem).__name__)
+
+    async def _run(self, job: Job, number: int) -> TurnOutcome:
+        try:
+            tenant = self._service.tenant(job.tenant)
+            live = await tenant.ensure(job.session, title=job.schedule, agent=job.agent)
+            if job.agent not in ("", live.agent_name):
+                raise BadSetting("agent", job.agent, _agent_text(live))
+            outcome = await self._outcome(live, job, number)
+            while outcome.code == STOPPING_CODE and not self._service.runtime.is_closing:
+                # Another process answered in this session and was stopped: this one asks again.
+                outcome = await self._outcome(live, job, max(number, 1))
+            return outcome
+        except StoreError as problem:
+            is_unknown = isinstance(problem, UnknownSession)
+            return TurnOutcome(
+                why="failed", problem=str(problem), code="UnknownSession" if is_unknown else "StoreError"
+            )
+        except Exception as problem:  # noqa: BLE001 (a job must never end the worker)
+            text = str(problem) if isinstance(problem, FovealError) else ""
+            return TurnOutcome(why="failed", problem=text, code=type(problem).__name__)
+
+    async def _outcome(self, live: LiveSession, job: Job, number: int) -> TurnOutcome:
+        turn = await self._turn(live, job, number)
+        return TurnOutcome(why="answered") if turn is None else await turn.outcome()
+
+    async def _turn(self, live: LiveSession, job: Job, number: int) -> Turn | None:
+        """Submit the prompt unless that was done. If its turn failed, ask the model again, or return the turn that
+        already does; None if the session has continued without an answer to the prompt."""
+        turn = await self._submit(live, job)
+        while True:
+            newest = await self._service.runtime.inbox.newest(live.tenant, live.id)
+            if newest is None:
+                return None
+            # A stopped server left the turn "stopped"; a turn that a user stops ends the job and never gets here.
+            is_own = newest.key == job.key or newest.kind == "again"
+            was_interrupted = is_own and newest.why == "stopped"
+            if not number and not was_interrupted:
+                return turn
+            if newest.state != "done":
+                return await live.submit("", key=newest.key, checks_text=False)
+            if not was_interrupted and newest.why != "failed":
+                return None
+            with suppress(NothingToAsk):  # another request was faster: look again
+                return await live.retry()
+
+    async def _submit(self, live: LiveSession, job: Job) -> Turn:
+        """Submit the prompt after those of earlier jobs of the session: the engine may start jobs in any order."""
+        for earlier in await self._queue.open_runs_up_to(job):
+            if earlier.id not in self._submitted and earlier.id != job.id:
+                await live.submit(earlier.prompt, key=earlier.key, checks_text=False)
+                self._submitted.add(earlier.id)
+        turn = await live.submit(job.prompt, key=job.key, checks_text=False)
+        self._submitted.add(job.id)
+        return turn
+
+    # ── The end of a job ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _end(self, job: Job, *, result: RunResult = "answered") -> AttemptResult:
+        await self._schedules.end_job(job, result)
+        self._submitted.discard(job.id)
+        return "done"
+
+    async def _give_up(self, job: Job, problem: str, *, attempts: int) -> None:
+        if await self._queue.get(job.id) is None:
+            return  # another executor has ended it
+        count = "" if attempts < 2 else f" after {attempts} attempts"
+        what = f"schedule {job.schedule!r}" if job.schedule else "background run"
+        text = f"{what} ({job.key}): no answer{count}: {problem}"
+        _log.warning("%s of tenant %s was given up%s", what, job.tenant, count)
+        with suppress(FovealError):  # the session was deleted or cannot be written
+            await _note(await self._service.tenant(job.tenant).session(job.session), text)
+        await self._end(job, result="failed")
+
+
+def _agent_text(live: LiveSession) -> str:
+    own = f"has the agent {live.agent_name!r}" if live.agent_name else "has no agent"
+    return f"session {live.id!r} exists and {own}"
+
+
+async def _note(live: LiveSession, text: str) -> None:
+    """Append a note to the session, unless one of its newest 50 events is the same note."""
+    note = Noted(text=text, topic=SCHEDULE_NOTE_TOPIC)
+    count = (await live.end()).next_seq
+    if any(event.fact == note for event in await live.events(first=max(0, count - 50))):
+        return
+    await live.add_note(text, topic=SCHEDULE_NOTE_TOPIC)
+
+
+FOLDER_EXECUTOR_ID: Final = "foveal"
+"""The id of every executor of a folder: DBOS continues the jobs of the one before."""
+EXECUTOR_ROW_TTL_S: Final = 86_400.0
+"""For which the row of a dead executor is kept: it may only be paused."""
+
+
+class ExecutorTiming(NamedTuple):
+    """Intervals of executors in seconds; the same in all processes of a database."""
+
+    heartbeat_s: float = 5.0
+    silent_s: float = 30.0
+    """After which an executor without a heartbeat counts as dead."""
+
+
+class Executor(Protocol):
+    @property
+    def id(self) -> str:
+        """The executor's id in the job engine."""
+        ...
+
+    @property
+    def clock_correction_s(self) -> float:
+        """What to add to this machine's clock to get the time that all executors share."""
+        ...
+
+    async def enter(self) -> bool:
+        """Become an executor unless this process is one; return whether it is one."""
+        ...
+
+    async def dead(self, ids: Collection[str]) -> list[str]:
+        """Return which of these executors have stopped or died."""
+        ...
+
+    async def leave(self) -> None:
+        """Stop being an executor; the engine has stopped."""
+        ...
+
+
+class FolderExecutor:
+    """The one executor of a folder."""
+
+    id: str = FOLDER_EXECUTOR_ID
+    clock_correction_s: float = 0.0
+
+    def __init__(self, locks: Locks) -> None:
+        self._locks = locks
+        self._lock: HeldLock | None = None
+
+    async def enter(self) -> bool:
+        if self._lock is None:
+            self._lock = await self._locks.try_lock("", "work")
+        return self._lock is not None
+
+    async def dead(self, ids: Collection[str]) -> list[str]:
+        """Return nothing: a new executor continues the jobs of the one before under the same id."""
+        return []
+
+    async def leave(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+
+class DatabaseExecutor:
+    """One of the executors of a PostgreSQL database."""
+
+    def __init__(
+        self, database: Database, timing: ExecutorTiming, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`clock`: the clock of this machine."""
+        self.id: str = uuid4().hex
+        self._clock = clock
+        self.clock_correction_s: float = 0.0
+        self._database = database
+        self._timing = timing
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._last_beat = self._beating_since = float("-inf")
+        """Monotonic times of the last heartbeat, and of the first one of the unbroken series that it ends."""
+
+    async def enter(self) -> bool:
+        if self._heartbeat is None:
+            await self._beat()
+            self._heartbeat = asyncio.create_task(self._beat_forever())
+        return True
+
+    async def dead(self, ids: Collection[str]) -> list[str]:
+        others = [id for id in ids if id != self.id]
+        if not others:
+            return []
+        silence = await self._database.read(_read_silence)
+        dead = [id for id in others if silence.get(id, self._timing.silent_s) >= self._timing.silent_s]
+        # After an outage of the database all executors are silent for a moment: those with a row get time to write.
+        has_waited = self._last_beat - self._beating_since >= 2 * self._timing.heartbeat_s
+        return [id for id in dead if id not in silence or has_waited]
+
+    async def leave(self) -> None:
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is None:
+            return
+        heartbeat.cancel()
+        with suppress(asyncio.CancelledError):
+            await heartbeat
+        sql = "DELETE FROM executors WHERE id = ?"
+        with suppress(Exception):  # without this the others wait until the executor counts as dead
+            await self._database.write(lambda db: db.execute(sql, self.id), repeatable=True)
+
+    async def _beat_forever(self) -> None:
+        is_failing = False
+        while True:
+            await asyncio.sleep(self._timing.heartbeat_s)
+            try:
+                await self._beat()
+                is_failing = False
+            except Exception as problem:  # noqa: BLE001 (the next heartbeat may succeed)
+                if not is_failing:
+                    _log.error("the heartbeat of this server cannot be written: %s", problem)
+                is_failing = True
+
+    async def _beat(self) -> None:
+        name, before = f"{socket.gethostname()}:{os.getpid()}", self._clock()
+        now = await self._database.write(
+            lambda db: _write_beat(db, self.id, name), durable=False, repeatable=True
+        )
+        self.clock_correction_s = now - (before + self._clock()) / 2
+        monotonic = time.monotonic()
+        if monotonic - self._last_beat > 2 * self._timing.heartbeat_s:
+            self._beating_since = monotonic
+        self._last_beat = monotonic
+
+
+async def _write_beat(db: Transaction, id: str, name: str) -> float:
+    """Write a heartbeat and return the database's time."""
+    # Two executors that delete the same rows could wait for each other, so one of them is enough.
+    if await db.try_lock("executors/deleting"):
+        await db.execute(
+            "DELETE FROM executors WHERE seen < clock_timestamp() - make_interval(secs => ?)",
+            EXECUTOR_ROW_TTL_S,
+        )
+    rows = await db.fetch(
+        """INSERT INTO executors (id, name, seen) VALUES (?, ?, clock_timestamp())
+        ON CONFLICT (id) DO UPDATE SET seen = excluded.seen RETURNING extract(epoch FROM seen)::float8""",
+        id,
+        name,
+    )
+    return float(rows[0][0])
+
+
+async def _read_silence(db: Transaction) -> dict[str, float]:
+    """Return the seconds since the last heartbeat of each executor."""
+    rows = await db.fetch("SELECT id, extract(epoch FROM clock_timestamp() - seen)::float8 FROM executors")
+    return {id: float(seconds) for id, seconds in rows}
+
 
 _log = logging.getLogger("foveal.work")
 

@@ -32,10 +32,11 @@ from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSe
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.find_conversation import AskedMemory
-from foveal.server.proxy.response_stream import ProxyRequest, ResponseStream
-from foveal.server.proxy.shared_response import (
+from foveal.server.proxy.response_stream import (
     IDEMPOTENCY_HEADER,
     JoinedResponse,
+    ProxyRequest,
+    ResponseStream,
     SharedResponse,
 )
 from foveal.server.proxy.upstreams import (

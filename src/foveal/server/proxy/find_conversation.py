@@ -30,8 +30,7 @@ from foveal.server.proxy.conversation import (
     instruction_versions_until,
 )
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession, ProxyRetention
-from foveal.server.proxy.exchange import Exchange, ExchangeServices
-from foveal.server.proxy.request_check import RequestCheck
+from foveal.server.proxy.exchange import Exchange, ExchangeServices, RequestCheck
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
 from foveal.server.recently_used import RecentlyUsed
 from foveal.server.runtime import Runtime

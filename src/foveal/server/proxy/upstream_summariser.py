@@ -25,7 +25,7 @@ from foveal.core.wire.native_compaction import (
 )
 from foveal.errors import ProviderError
 from foveal.server.proxy.conversation import ProxiedConversation, restore_client_facts
-from foveal.server.proxy.request_check import RequestCheck
+from foveal.server.proxy.exchange import RequestCheck
 from foveal.transport.client_request import RequestTemplate
 
 SendUpstream = Callable[[Dialect, bytes, str], Awaitable[tuple[int, bytes]]]

@@ -31,7 +31,7 @@ from foveal.providers.local.model import LocalModel
 from foveal.providers.selection import SERVICES
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.find_conversation import ProxyConversations
-from foveal.server.proxy.shared_response import InFlightRequests
+from foveal.server.proxy.response_stream import InFlightRequests
 from foveal.server.service import Service
 from foveal.transport import upstream_reply
 from foveal.transport.client_request import RequestCache

@@ -17,8 +17,7 @@ from foveal.core.log.events import Event
 from foveal.errors import StoreUnusable
 from foveal.stores.compression import CutText, LinePacker, to_events
 from foveal.stores.postgres import sql_statements as statements
-from foveal.stores.postgres.connection import PostgresPool, Rows, SqlStatement
-from foveal.stores.postgres.error_advice import translate_errors
+from foveal.stores.postgres.connection import PostgresPool, Rows, SqlStatement, translate_errors
 from foveal.stores.postgres.sql_statements import SessionName
 from foveal.stores.search_words import Tokenizer
 

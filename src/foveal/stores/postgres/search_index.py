@@ -18,8 +18,13 @@ import msgspec
 
 from foveal.core.log.events import Event
 from foveal.ports import Hit
-from foveal.stores.postgres.connection import PostgresPool, SqlStatement, to_key
-from foveal.stores.postgres.error_advice import ConnectionLost, TransactionUndone
+from foveal.stores.postgres.connection import (
+    ConnectionLost,
+    PostgresPool,
+    SqlStatement,
+    TransactionUndone,
+    to_key,
+)
 from foveal.stores.postgres.reading import outside_loop, read_range, tokenizer
 from foveal.stores.postgres.sql_statements import SessionName
 from foveal.stores.search_words import (

@@ -28,18 +28,16 @@ from foveal.stores.compression import digest, erase_line, pack_lines, to_lines
 from foveal.stores.postgres import reading
 from foveal.stores.postgres import sql_statements as statements
 from foveal.stores.postgres.connection import (
+    BlobMissing,
     Connection,
+    ConnectionLost,
     PostgresPool,
     Rows,
     SqlStatement,
+    TransactionUndone,
     from_text,
     to_key,
     to_text,
-)
-from foveal.stores.postgres.error_advice import (
-    BlobMissing,
-    ConnectionLost,
-    TransactionUndone,
     translate_errors,
 )
 from foveal.stores.postgres.reading import outside_loop, packer

@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveal.core.compaction.ledger import range_facts
-from foveal.core.compaction.ledger.agent_messages import _PLAN_WORD, _has_plan_word
 from foveal.core.compaction.ledger.allocation import OUTPUT_PREFIX, SECTION_HEADINGS, escape_tags
 from foveal.core.compaction.ledger.call_reader import parse_command
 from foveal.core.compaction.ledger.event_facts import (
@@ -26,7 +25,7 @@ from foveal.core.compaction.ledger.event_facts import (
     quotable_text,
     read_words,
 )
-from foveal.core.compaction.ledger.ledger import Ledger
+from foveal.core.compaction.ledger.ledger import _PLAN_WORD, Ledger, _has_plan_word
 from foveal.core.compaction.ledger.likely_reused import FILE_SHARE, ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.log import (

@@ -12,10 +12,10 @@ import pytest
 
 from foveal.errors import BadSetting, ProviderError
 from foveal.server.gateways import texts
-from foveal.server.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.server.gateways.delivery import SEND_PAUSES_S
 from foveal.server.gateways.discord.send import DISCORD_MESSAGE_LIMIT, REFUSED_DISCORD_PART, discord_parts
 from foveal.server.gateways.gateway import connection_states
+from foveal.server.gateways.incoming import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.server.gateways.outgoing import ChannelMessage
 from support.discord_scene import Gated, run, scene, server, without_footers
 from support.discord_stand_in import (

@@ -18,8 +18,7 @@ from foveal.agent.events import (
     TurnFinished,
 )
 from foveal.agent.terminal.output.styled_text import Row, Span, Style, counted, dim, row
-from foveal.core.compaction.health import CompactionMetrics, read_metrics
-from foveal.core.engine.cut_counts import cut_text
+from foveal.core.compaction.health import CompactionMetrics, cut_text, read_metrics
 from foveal.core.engine.report import over_limit_notice
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle

@@ -12,21 +12,257 @@
    own (`sections`).
 5. Pinned rules, instructions and earlier summaries are left out: the first two stay in the request, and the events
    that an earlier summary covers are among the events.
+
+Ledger sections of the agent's latest plan and of what it said last.
+
+A plan is the list in a call of a planning tool (`TodoWrite`, `update_plan`, `task_tracker`, also through a shell),
+a checklist in a message, or a list there under a line such as "Plan:" or "Next steps:". The newest one counts. What
+the agent said last is the best evidence, without a model, of what it was about to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import re
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
-from foveal.core.compaction.ledger import agent_messages, files_and_commands, likely_reused, unresolved_errors
-from foveal.core.compaction.ledger.allocation import Section, fill_sections
+import msgspec
+
+from foveal.core.compaction.ledger import files_and_commands, likely_reused, unresolved_errors
+from foveal.core.compaction.ledger.allocation import (
+    AGENT_PREFIX,
+    ITEM_PREFIX,
+    PLAN_HEADING,
+    SAID_HEADING,
+    Item,
+    Section,
+    fill_sections,
+    inline,
+    quote_agent,
+    quote_line,
+    word_end,
+    word_start,
+)
+from foveal.core.compaction.ledger.call_reader import heredoc_body, read_call
+from foveal.core.compaction.ledger.event_facts import ToolCallFacts
 from foveal.core.compaction.ledger.likely_reused import ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex, RangeFacts
 from foveal.core.compaction.ledger.user_requests import collect_requests, requests_section
-from foveal.core.log.events import DIALOGUE_TYPES, Event, handle
+from foveal.core.compaction.plan import has_event
+from foveal.core.log.events import DIALOGUE_TYPES, Event, handle, text_of
 from foveal.core.tokens.counter import Counter
+
+MAX_LAST_WORDS_CHARS: Final = 800
+"""Characters of the newest message that are shown whole."""
+_SHORT_WORDS_CHARS: Final = 240
+_EARLIER_CHARS: Final = 160
+"""Characters of an earlier message that are shown."""
+_MAX_EARLIER: Final = 40
+_MAX_PLAN_ITEMS: Final = 20
+_MAX_PLAN_ITEM_CHARS: Final = 120
+_MAX_MESSAGES_WITH_PLAN: Final = 12
+"""Newest messages in which a plan is looked for."""
+_MAX_PLAN_ARGUMENT_CHARS: Final = 50_000
+_MAX_PLAN_TEXT_CHARS: Final = 8_000
+"""Characters at the end of a message in which a plan is looked for."""
+_PLAN_WORDS: Final = ("plan", "todo", "to-do", "steps", "next", "tasks", "remaining")
+_PLAN_WORD: Final = re.compile("|".join(_PLAN_WORDS), re.IGNORECASE)
+_TITLE_KEYS: Final = ("content", "step", "title", "task", "description", "text", "name", "subject")
+_STATUS_KEYS: Final = ("status", "state", "done", "completed")
+_DONE_MARK: Final = "[x]"
+_DONE: Final = frozenset(("done", "completed", "complete", "finished", "true", "x"))
+_STARTED: Final = frozenset(("in_progress", "in progress", "inprogress", "active", "doing", "started"))
+_CHECKLIST_LINE: Final = re.compile(r"^\s*(?:[-*]|\d+[.)])\s*\[[ xX~✓]\]\s+\S.*$", re.MULTILINE)
+_LISTED_LINE: Final = re.compile(r"\s*(?:[-*•]|\d{1,2}[.)])\s+\S")
+_TOP_LINE: Final = re.compile(r" {0,3}(?:(?P<bullet>[-*•])|\d{1,2}[.)])\s+\S")
+_PLAN_LEAD: Final = re.compile(
+    r"^(?:#{1,6}[^\n]{0,60}\b(?:plan|to-?do|next steps?|remaining|tasks)\b[^\n]{0,60}"
+    r"|[^\w\n]{0,6}(?:(?:so|now|okay|ok|then|here is|here's|this is|let me|let's|i'll|i will)\b[ ,]*){0,2}"
+    r"(?:(?:my|our|the|a|an|new|next|updated|revised|current|implementation|remaining|proposed|action|make)\s+){0,3}"
+    r"(?:plan|to-?do(?: list)?|(?<=next )steps?|steps|tasks|remaining|what (?:i'll|i will|i'm going to) do)\b"
+    r"(?! (?:to|for) reproduc)(?:(?: (?:for|to|i|is|are|now|next|below|left)\b[^\n:]{0,60})?:|(?=[^\w\n]*$))"
+    r"[^\w\n]{0,4})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A heading, or a line that ends in a colon, above a plan."""
+_MIN_PLAN_LINES: Final = 2
+
+
+# ── Plan ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plan_section(
+    planned: Sequence[tuple[int, ToolCallFacts]],
+    said: Sequence[Event],
+    *,
+    asked: Event | None,
+    keep: Set[int],
+) -> Section:
+    """Return the section of the latest plan, if there is one outside the message that is shown last.
+
+    `planned` are the calls of planning tools with their seqs, `said` the messages with a text, both in their order,
+    and `asked` is the newest request."""
+    found = [plan for plan in (_called_plan(planned, keep), _said_plan(said, keep)) if plan is not None]
+    items = _plan_items(*max(found), asked) if found else iter(())
+    return Section(PLAN_HEADING, items, 2.5)
+
+
+def _plan_items(seq: int, lines: Sequence[str], asked: Event | None) -> Iterator[Item]:
+    """Yield the plan: first what is not done, then all of it if there is room."""
+    pending = [line for line in lines if not line.startswith(_DONE_MARK)]
+    done = f", {len(lines) - len(pending)} of {len(lines)} done" if len(pending) < len(lines) else ""
+    title = f"{ITEM_PREFIX}{handle(seq)}{done}{_later_request(seq, asked)}"
+    for shown in (pending, lines) if done else (lines,):
+        quoted = [AGENT_PREFIX + quote_line(line, _MAX_PLAN_ITEM_CHARS) for line in shown[:_MAX_PLAN_ITEMS]]
+        if len(shown) > _MAX_PLAN_ITEMS:
+            quoted.append(f"{AGENT_PREFIX}… {len(shown) - _MAX_PLAN_ITEMS} more")
+        yield Item(0, "\n".join([f"{title}:", *quoted]) if quoted else title)
+
+
+def _later_request(seq: int, asked: Event | None) -> str:
+    """Return a mark for a plan that is older than a request: the request may have changed it."""
+    return f", before the user's {asked.handle}" if asked is not None and asked.seq > seq else ""
+
+
+def _called_plan(
+    planned: Sequence[tuple[int, ToolCallFacts]], keep: Set[int]
+) -> tuple[int, list[str]] | None:
+    """Return the newest plan in a call of a planning tool."""
+    for seq, facts in reversed(planned):
+        if seq not in keep and (lines := _plan_of_argument(_plan_argument(facts))):
+            return seq, lines
+    return None
+
+
+def _plan_argument(facts: ToolCallFacts) -> str:
+    """Return the arguments of a call, or the here-document of one that goes through a shell."""
+    if facts.command is None or not facts.command.is_plan:
+        return facts.call.arguments
+    return heredoc_body(max((text for _, text in read_call(facts.call).fields), key=len, default=""))
+
+
+def _said_plan(said: Sequence[Event], keep: Set[int]) -> tuple[int, list[str]] | None:
+    """Return the newest plan in the latest messages."""
+    shown = (event for event in reversed(said) if event.seq not in keep)
+    for number, event in enumerate(islice(shown, _MAX_MESSAGES_WITH_PLAN)):
+        text = text_of(getattr(event.fact, "content", ""))
+        # The newest message is quoted anyway, unless it is too long.
+        is_quoted = number == 0 and len(text) <= MAX_LAST_WORDS_CHARS
+        if not is_quoted and (lines := _plan_of_text(text)):
+            return event.seq, lines
+    return None
+
+
+def _plan_of_argument(argument: str) -> list[str]:
+    """Return the plan in the arguments of a call, which may be JSON."""
+    value: object
+    try:
+        value = msgspec.json.decode(argument[:_MAX_PLAN_ARGUMENT_CHARS])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        value = argument
+    for part in value.values() if isinstance(value, dict) else [value]:
+        if isinstance(part, list) and (lines := [line for line in map(_plan_line, part) if line]):
+            return lines
+        if isinstance(part, str) and (lines := _plan_of_text(part) or _listed(part)):
+            return lines
+    return []
+
+
+def _plan_line(item: object) -> str:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, dict):
+        return ""
+    title = next((item[key] for key in _TITLE_KEYS if isinstance(item.get(key), str)), "")
+    status = next((str(item[key]).lower() for key in _STATUS_KEYS if key in item), "")
+    mark = _DONE_MARK if status in _DONE else "[~]" if status in _STARTED else "[ ]"
+    return f"{mark} {title}" if title else ""
+
+
+def _plan_of_text(text: str) -> list[str]:
+    part = text[-_MAX_PLAN_TEXT_CHARS:]
+    return _checklist(part) or _listed_under_lead(part)
+
+
+def _checklist(text: str) -> list[str]:
+    lines = _CHECKLIST_LINE.finditer(text) if "[" in text else ()
+    checks = [found.group().strip().lstrip("-*0123456789.) ") for found in lines]
+    if len(checks) < _MIN_PLAN_LINES:
+        return []
+    return [f"{_DONE_MARK}{line[3:]}" if line[1:2] in "xX✓" else line for line in checks]
+
+
+def _listed_under_lead(text: str) -> list[str]:
+    """Return the list under the last line that announces a plan; other lists describe or explain."""
+    leads = list(_PLAN_LEAD.finditer(text)) if _has_plan_word(text) else []
+    return next((lines for found in reversed(leads) if (lines := _listed(text[found.end() :]))), [])
+
+
+def _has_plan_word(text: str) -> bool:
+    """Return whether a text has a word of a plan. The expression takes several times as long as the searches."""
+    return (
+        any(map(text.lower().__contains__, _PLAN_WORDS)) if text.isascii() else bool(_PLAN_WORD.search(text))
+    )
+
+
+def _listed(text: str) -> list[str]:
+    """Return the list at the beginning of a text, without the lists inside it."""
+    lines: list[str] = []
+    first: str | None = None
+    for line in text.split("\n"):
+        if found := _TOP_LINE.match(line):
+            first = found["bullet"] or "number" if first is None else first
+            lines += [line.strip()] if (found["bullet"] or "number") == first else []
+        elif line.strip() and not (lines and line.startswith(("  ", "\t"))) and not _LISTED_LINE.match(line):
+            break
+    return lines if len(lines) >= _MIN_PLAN_LINES else []
+
+
+# ── Last words ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def last_words_section(said: Sequence[Event], *, keep: Set[int]) -> Section:
+    """Return the section of what the model said last: the newest message, then the beginnings of earlier ones.
+
+    `said` are the messages with a text, in their order."""
+    newest = list(islice((event for event in reversed(said) if event.seq not in keep), _MAX_EARLIER + 1))
+    hidden = len(said) - sum(has_event(said, seq) for seq in keep)
+    return Section(
+        SAID_HEADING,
+        _message_items(newest),
+        3.0,
+        needed=_newest_message(newest),
+        left_out=lambda shown: f"+ {hidden - len(shown)} earlier" if len(shown) < hidden else "",
+    )
+
+
+def _newest_message(said: Sequence[Event]) -> Iterator[Item]:
+    for event in said[:1]:
+        text = text_of(getattr(event.fact, "content", ""))
+        yield Item(0, f"{ITEM_PREFIX}{event.handle}: {inline(text.strip(), _EARLIER_CHARS)}")
+
+
+def _message_items(said: Sequence[Event]) -> Iterator[Item]:
+    for slot, event in enumerate(said):
+        text = text_of(getattr(event.fact, "content", "")).strip()
+        width = _EARLIER_CHARS if slot else _SHORT_WORDS_CHARS
+        yield Item(slot, f"{ITEM_PREFIX}{event.handle}: {inline(text, width)}")
+        if slot == 0 and len(text) > width:
+            yield Item(slot, f"{ITEM_PREFIX}{_last_words(event, text)}")
+
+
+def _last_words(event: Event, text: str) -> str:
+    """Return the newest message, whole or its beginning and end."""
+    if len(text) <= MAX_LAST_WORDS_CHARS:
+        return f"{event.handle}:\n{quote_agent(text)}"
+    head = text[: word_end(text, MAX_LAST_WORDS_CHARS * 5 // 8)]
+    tail = text[word_start(text, len(text) - MAX_LAST_WORDS_CHARS * 3 // 8) :]
+    omitted = len(text) - len(head) - len(tail)
+    quoted = "\n".join((quote_agent(head), AGENT_PREFIX + "…", quote_agent(tail)))
+    return f"{event.handle}, {omitted:,} characters left out:\n{quoted}"
+
 
 _EXCERPT_SHARE: Final = 0.7
 """Share of the room that useful items of other sections leave for quoted lines and names."""
@@ -140,8 +376,8 @@ class Ledger:
                 [run for run in facts.commands.newest_first(later=later.commands) if run.seq not in keep]
             ),
             unresolved_errors.errors_section(facts.failures.unresolved(later=later.failures), keep=keep),
-            agent_messages.plan_section(facts.planned, facts.said, asked=asked, keep=keep),
-            agent_messages.last_words_section(facts.said, keep=keep),
+            plan_section(facts.planned, facts.said, asked=asked, keep=keep),
+            last_words_section(facts.said, keep=keep),
             unresolved_errors.open_calls_section(facts.open_calls()),
         )
 

@@ -17,15 +17,16 @@ newest step.
 A policy decides when and how far to use which rung.
 """
 
-from foveal.core.policies.ladder.compact import (
+from foveal.core.policies.ladder.cut import (
     covers_reverted_summary,
+    estimate_rewritten,
     foresee_compaction,
     plan_compaction,
+    plan_cut,
     plan_upcoming,
     saves_too_little,
     summary_terms,
 )
-from foveal.core.policies.ladder.cut import estimate_rewritten, plan_cut
 from foveal.core.policies.ladder.drop import (
     force_fit,
     irreducible_units,

@@ -24,7 +24,7 @@ from foveal.core.compaction.kept_messages import kept_user_steps, text_units, us
 from foveal.core.compaction.plan import MAX_KEPT_OPEN_STEPS, Plan, plan_forced
 from foveal.core.log.events import Dropped, Reverted
 from foveal.core.models.budget import Budget
-from foveal.core.policies.ladder.compact import plan_compaction, summary_terms
+from foveal.core.policies.ladder.cut import plan_compaction, summary_terms
 from foveal.core.policies.ladder.squeeze import clip_newest_results, squeeze_results, squeeze_users
 from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy

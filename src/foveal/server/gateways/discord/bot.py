@@ -28,12 +28,17 @@ from msgspec.structs import replace
 from foveal.errors import FovealError
 from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways import texts
-from foveal.server.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.server.gateways.chat_files import FileUnavailable
 from foveal.server.gateways.chat_sessions import PendingAnswer
 from foveal.server.gateways.delivery import Delivery
 from foveal.server.gateways.discord.send import ButtonItem, DiscordSender, InteractionSender
-from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
+from foveal.server.gateways.incoming import (
+    MAX_UNKNOWN_USER_REPLIES_PER_MINUTE,
+    ChatAuthor,
+    IncomingFile,
+    IncomingMessage,
+    QuotedText,
+)
 from foveal.server.gateways.memory_commands import MEMORY_COMMANDS
 from foveal.server.gateways.outgoing import MEMORY_ACTION, PartSender
 from foveal.server.gateways.place_intake import MessagePiece, PlaceIntake

@@ -22,7 +22,6 @@ from telegram.error import Conflict, InvalidToken, TelegramError
 from foveal.errors import FovealError, PicklableError
 from foveal.server.gateway_health import GatewayHealth
 from foveal.server.gateways import texts
-from foveal.server.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.delivery import Delivery, Sleep
 from foveal.server.gateways.gateway import (
@@ -31,7 +30,7 @@ from foveal.server.gateways.gateway import (
     gateway_health,
     listener_lock,
 )
-from foveal.server.gateways.incoming import IncomingMessage
+from foveal.server.gateways.incoming import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE, IncomingMessage
 from foveal.server.gateways.place_intake import PIECE_WAIT_S, MessagePiece, PlaceIntake
 from foveal.server.gateways.telegram.entities import format_markdown
 from foveal.server.gateways.telegram.send import (
