@@ -22,7 +22,7 @@ from foveal.core.log import (
     UserSaid,
 )
 from foveal.errors import BadSetting
-from foveal.inspector.text_search import MAX_TEXT_HITS, TextHits, search_log
+from foveal.inspector.api import MAX_TEXT_HITS, TextHits, search_log
 
 
 def events(*facts: AnyFact) -> list[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from foveal.agent.terminal.output.agent_event_rows import reduction_rows
 from foveal.core.log.events import UNREADABLE, Compacted, Event
 from foveal.inspector.timeline.event_sentences import event_sentence
-from foveal.server.gateways.reduction_notes import reduction_notes
+from foveal.server.gateways.chat_commands import reduction_notes
 
 RECORD = Event(
     9,

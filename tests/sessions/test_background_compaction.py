@@ -44,7 +44,7 @@ from foveal.core.log import (
 from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle
 from foveal.ports import Store
 from foveal.sessions import RANGE_CHANGED, Session, SessionOptions
-from foveal.sessions.manual_compaction import REPLACED
+from foveal.sessions.fitter import REPLACED
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
 from support.effort import examples

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from foveal.core.engine.state import stored_counts
 from foveal.core.log import Call, Event, ModelSaid, Text, ToolReturned, UserSaid
-from foveal.core.log.original_text import original_text
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.tokens.counter import Estimate, counter
 from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.wire.event_text import original_text
 from foveal.inspector.open_logs import OpenLog
 from foveal.inspector.sessions.collection import SessionCollection
 from foveal.inspector.timeline import builder

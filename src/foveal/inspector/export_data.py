@@ -35,11 +35,11 @@ from foveal.core.log.events import (
     text_of,
 )
 from foveal.core.log.logged_requests import logged_requests
-from foveal.core.log.original_text import original_text
 from foveal.core.redaction import find_secrets, redact_fact, scrub
 from foveal.core.tokens.message_tokens import MessageCounts, MessageTokens
 from foveal.core.view.fold import fold, needs_refold
 from foveal.core.view.view import View
+from foveal.core.wire.event_text import original_text
 from foveal.inspector.open_logs import inspected_settings
 from foveal.inspector.pages import (
     Html,

@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from foveal.core.log.events import Event
-from foveal.core.log.original_text import original_text
 from foveal.core.tokens.message_tokens import MessageCounts
+from foveal.core.wire.event_text import original_text
 from foveal.inspector.sessions.source import MAX_PART_EVENTS, LogEnd, SessionAbout, SessionReader
 from foveal.inspector.timeline.message_text import LogViews
 from foveal.inspector.timeline.timeline import Timeline

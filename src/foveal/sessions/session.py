@@ -81,9 +81,8 @@ from foveal.ports import Hit, SessionEnd, SessionInfo, Store
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions
-from foveal.sessions.fitter import RequestFitter
+from foveal.sessions.fitter import ManualCompaction, RequestFitter
 from foveal.sessions.log_reader import BranchReader, effective_slices
-from foveal.sessions.manual_compaction import ManualCompaction
 from foveal.sessions.offload import offload
 
 REPORTED_PER_FOLDED: Final = 8

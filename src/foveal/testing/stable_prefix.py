@@ -9,7 +9,7 @@
    Foveal recorded a reduction is allowed. One that the caller caused (other instructions, tools, messages) is not.
 2. It raises `PrefixNotCached` if a request begins like that one, and missing or misplaced cache marks keep the
    provider from reading it from its cache (`provider_cache`).
-3. Repeated requests, branches and separate conversations are not breaks (`request_chains`).
+3. Repeated requests, branches and separate conversations are not breaks (`moved_prefix`).
 4. All errors are `AssertionError`s.
 """
 

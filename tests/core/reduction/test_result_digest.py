@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.reduction.digest.result_digest import (
+from foveal.core.reduction.result_digest import (
     MAX_DIGEST_LINE_CHARS,
     MAX_DIGEST_LINES,
     MAX_HEAD_CHARS,

@@ -31,10 +31,10 @@ from foveal.server import (
     find_place,
 )
 from foveal.server.gateways import texts
+from foveal.server.gateways.chat_commands import reduction_notes
 from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.incoming import EDITS, IncomingMessage
 from foveal.server.gateways.outgoing import Button, ChannelMessage
-from foveal.server.gateways.reduction_notes import reduction_notes
 from foveal.server.inbox import schedule_key
 from foveal.server.pairing import WRONG_CODE_WINDOW_S
 from foveal.testing import Scripted

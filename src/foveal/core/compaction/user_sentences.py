@@ -12,7 +12,7 @@ model about it are removed, true or not:
 Names of code do not count, nor do words that are parts of a program ("the user table", "a lint rule"). Invisible
 characters, markup, compatible letters and letters of another script that look the same make no difference.
 
-Sentences are judged by their words, in ten languages (`user_sentence_words`). In doubt a sentence is removed: the
+Sentences are judged by their words, in ten languages. In doubt a sentence is removed: the
 user's words are in the record anyway, and the model's are in the log.
 
 Words of sentences about the user: what the user wills, permits, forbids, agrees to and reveals.
@@ -397,7 +397,7 @@ _ALWAYS: Final = (
 
 
 def _readable(sentence: str) -> tuple[str, bool]:
-    """Return a sentence as `user_sentence_words` expects it, with a mark for code, and whether it has code."""
+    """Return a sentence as the lists of words expect it, with a mark for code, and whether it has code."""
     text = unicodedata.normalize("NFKC", html.unescape(sentence))
     text = _MARKUP_TAG.sub("", _INVISIBLE.sub("", text))
     text = _CODE_SPAN.sub(_code_or_prose, text)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from foveal.core.log.events import Call
-from foveal.core.reduction.digest.result_digest import digest_lines
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
+from foveal.core.reduction.result_digest import digest_lines
 from foveal.core.view.text_facts import count_names, exit_status, find_names, parse_json
 
 MAX_IMPORTANT_LINE_CHARS: Final = 160

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, TypeVar
 from msgspec import Raw
 
 from foveal.core.log.events import AnyFact, Dialect, unraw
-from foveal.core.log.original_text import original_text
 from foveal.core.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import (
@@ -29,7 +28,7 @@ from foveal.core.wire.common import (
     same_role,
 )
 from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
-from foveal.core.wire.event_text import quote_lines, transcript_text
+from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
 from foveal.core.wire.safe_print import exact_line
 from foveal.errors import BadSetting
 

@@ -1,7 +1,7 @@
 """Text of events, for reading and for searching, and its quotation to a model.
 
 1. `readable_text` and `search_text` return the text of one fact. What `Context.original` returns, all of it and
-   unchanged, is `foveal.core.log.original_text`.
+   unchanged, is `foveal.core.wire.event_text`.
 2. Recall tools quote events with `event_title` and `quote_lines`. Their answers begin with `RECALL_PREFIX`,
    and lines that Foveal adds begin with `[`. Every line of the log has a prefix (`> `, or its number), so no
    text of the log can imitate an added line. Characters that some readers treat as the end of a line are shown
@@ -9,6 +9,8 @@
 3. `transcript_text` writes facts as a transcript, for people and for the model that summarises. Only its
    headers are unquoted: a fake header, a fake end of the transcript or instructions in a tool result stay
    inside the quotation.
+
+Original text of an event: all of it, unchanged, whatever requests show (`Context.original`).
 """
 
 from __future__ import annotations
@@ -274,3 +276,23 @@ def _quote_for_transcript(text: str) -> list[str]:
 
 def _transcript_name(text: str) -> str:
     return _bracket_safe(text)[:_MAX_TRANSCRIPT_NAME_CHARS]
+
+
+def original_text(fact: AnyFact) -> str:
+    """Return all text of a fact, unchanged; each part starts on a new line."""
+    content: Content | None = getattr(fact, "content", None)
+    if content is None:
+        return str(getattr(fact, "text", "") or getattr(fact, "summary", ""))
+    return content if isinstance(content, str) else "\n".join(map(_original_part, content))
+
+
+def _original_part(part: AnyPart) -> str:
+    match part:
+        case Text() | Thinking():
+            return part.text
+        case Call():
+            return f"{part.name} {part.arguments}"
+        case Media():
+            return f"[{part.mime or 'media'}, {part.size:,} bytes]"
+        case Opaque():
+            return bytes(part.native).decode("utf-8", "replace")

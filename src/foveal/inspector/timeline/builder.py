@@ -48,7 +48,6 @@ from foveal.core.log.events import (
     handle,
     kind,
 )
-from foveal.core.log.original_text import original_text
 from foveal.core.models.budget import Caps
 from foveal.core.models.model import Model, model
 from foveal.core.models.vocabulary import counter_for
@@ -59,6 +58,7 @@ from foveal.core.view.fold import EffectiveLog
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.text_facts import reports_failure
 from foveal.core.view.view import View
+from foveal.core.wire.event_text import original_text
 from foveal.core.wire.safe_print import one_line
 from foveal.inspector.timeline.event_sentences import event_sentence, reason_text
 from foveal.inspector.timeline.request_rows import RequestRows, RequestSize, key_seq

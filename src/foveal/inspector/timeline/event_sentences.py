@@ -39,8 +39,8 @@ from foveal.core.log.events import (
     handle,
     unraw,
 )
-from foveal.core.log.original_text import original_text
 from foveal.core.view.loaded_tools import named_tools
+from foveal.core.wire.event_text import original_text
 from foveal.core.wire.safe_print import one_line
 
 MAX_SENTENCE_CHARS: Final = 140

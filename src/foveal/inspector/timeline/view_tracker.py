@@ -38,7 +38,6 @@ from foveal.core.log.events import (
     UserSaid,
     handle,
 )
-from foveal.core.log.original_text import original_text
 from foveal.core.log.ranges import seqs_outside
 from foveal.core.view.steps import (
     NO_RESULT,
@@ -50,6 +49,7 @@ from foveal.core.view.steps import (
 )
 from foveal.core.view.view import View
 from foveal.core.wire.cache_marks import count_cache_marks_in_json
+from foveal.core.wire.event_text import original_text
 from foveal.inspector.timeline.event_sentences import preview_text
 from foveal.inspector.timeline.request_rows import key_seq
 from foveal.inspector.timeline.timeline import ViewChange

@@ -35,12 +35,12 @@ from foveal.stores import require_postgres
 from foveal.stores.compression import LinePacker
 from foveal.stores.sqlite import queries
 from foveal.stores.sqlite.connection import translate_errors
-from foveal.stores.sqlite.read_only import open_read_only
 from foveal.stores.sqlite.schema import (
     FIRST_VERSION_WITH_CHECKPOINTS,
     STORE_APPLICATION_ID,
     check_database,
 )
+from foveal.stores.sqlite.store_files import open_read_only
 
 if TYPE_CHECKING:
     from foveal.stores.postgres.connection import PostgresPool

@@ -21,7 +21,7 @@ from foveal.server.copying.table_copy import ServiceTables
 from foveal.server.databases import SqliteDatabase
 from foveal.server.storage import DataFolder
 from foveal.stores import SqliteStore, check_tenant_name
-from foveal.stores.sqlite.read_only import ReadOnlySqliteStore
+from foveal.stores.sqlite.store_files import ReadOnlySqliteStore
 
 if sys.platform != "win32":
     import fcntl

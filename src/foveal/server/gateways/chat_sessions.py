@@ -37,7 +37,7 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import ContextOverflow, FovealError, NothingToAsk, UnknownSession
 from foveal.server.chat_records import CHAT_MESSAGE_TTL_S, ChatMessage, ChatPlace, Chats, find_place
 from foveal.server.gateways import texts
-from foveal.server.gateways.chat_commands import ChatCommands, RunningTurns
+from foveal.server.gateways.chat_commands import ChatCommands, RunningTurns, reduction_notes, turn_reductions
 from foveal.server.gateways.chat_files import Fetch, no_fetch, read_files, read_kinds
 from foveal.server.gateways.incoming import AccessControl, IncomingMessage
 from foveal.server.gateways.memory_commands import MEMORY_COMMANDS, MemoryCommands
@@ -60,7 +60,6 @@ from foveal.server.gateways.outgoing import (
     no_replies,
     text_reply,
 )
-from foveal.server.gateways.reduction_notes import reduction_notes, turn_reductions
 from foveal.server.inbox import schedule_of_key
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform, Pairing

@@ -25,10 +25,7 @@ from foveal.core.view.fold import reductions_for_fork
 from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
 from foveal.memory.attached import obeyed_notes
-from foveal.server.proxy.conversation import (
-    ProxiedConversation,
-    instruction_versions_until,
-)
+from foveal.server.proxy.conversation import ProxiedConversation, instruction_versions_until
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession, ProxyRetention
 from foveal.server.proxy.exchange import Exchange, ExchangeServices, RequestCheck
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser

@@ -11,8 +11,12 @@ import pytest
 
 from foveal.server import Pairing
 from foveal.server.chat_records import CHAT_MESSAGE_TTL_S, Chats
-from foveal.server.gateways.delivery import MIN_ORPHAN_AGE_S, REDELIVERY_PAUSES_S, SEND_PAUSES_S
-from foveal.server.gateways.place_queue import CLOSED_NOTICE_INTERVAL_S
+from foveal.server.gateways.delivery import (
+    CLOSED_NOTICE_INTERVAL_S,
+    MIN_ORPHAN_AGE_S,
+    REDELIVERY_PAUSES_S,
+    SEND_PAUSES_S,
+)
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
 from support.telegram_bot import USER, Bot, running_bot, texts_of

@@ -35,7 +35,7 @@ from foveal.core.compaction.ledger.files_and_commands import CallHistory, FileHi
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
 from foveal.core.compaction.standing.statements import question_in
 from foveal.core.log.events import Event, ModelSaid, Superseded, ToolReturned, text_of
-from foveal.core.reduction.digest.result_digest import digest_lines
+from foveal.core.reduction.result_digest import digest_lines
 from foveal.core.tokens.counter import Counter
 
 MAX_RANGES_KEPT: Final = 4

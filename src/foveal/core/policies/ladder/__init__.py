@@ -28,14 +28,16 @@ from foveal.core.policies.ladder.cut import (
     summary_terms,
 )
 from foveal.core.policies.ladder.drop import (
+    clip_newest_results,
+    clip_user_messages,
     force_fit,
     irreducible_units,
     last_resort_steps,
     limit_messages,
     name_late_results,
+    newest_excess,
 )
 from foveal.core.policies.ladder.mask import mask_media, mask_results, maskable_results
-from foveal.core.policies.ladder.squeeze import clip_newest_results, clip_user_messages, newest_excess
 
 __all__ = [
     "clip_newest_results",
