@@ -25,7 +25,7 @@ test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
 	@$(CACHED) $(PY) -m pytest -n 3 --dist worksteal
 
-# For daily work: no types, and only tests that start no server, browser, database or framework (tests/support/quick.py).
+# For daily work: no types, and only tests that start no server, browser, database or framework (tests/support/chosen_files.py).
 test-quick: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
@@ -41,6 +41,7 @@ docs-serve: $(VENV)/.docs
 bench: $(VENV)/.bench
 	@$(PY) -m bench
 
+# The files of tests that do more in it: examples at random, crashes, all frameworks and clients. Takes an hour or two.
 soak: $(VENV)/.test $(VENV)/.frameworks
 	@FOVEAL_SOAK=1 $(CACHED) $(PY) -m pytest -n 2 --dist worksteal -o faulthandler_timeout=7200
 

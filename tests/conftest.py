@@ -23,9 +23,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 settings.register_profile(
     "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=10
 )
-settings.register_profile(
-    "soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=2_000
-)
+settings.register_profile("soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=200)
 settings.register_profile("quick", parent=settings.get_profile("foveal"), max_examples=4)
 settings.load_profile("soak" if os.environ.get("FOVEAL_SOAK") else "foveal")
 
@@ -44,19 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help = (
-        "only the files of support/quick.py, without long tests and recorded conversations, with few examples"
-    )
+    help = "only the quick files of support/chosen_files.py, without long tests and recorded conversations, with few examples"
     parser.addoption("--quick", action="store_true", help=help)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--quick`, leave out the other files before they import what they use."""
-    if not config.getoption("--quick") or not collection_path.match("test_*.py"):
+    """With `--quick`, and in `make soak`, leave out the other files before they import what they use."""
+    is_quick_run, is_soak = config.getoption("--quick"), bool(os.environ.get("FOVEAL_SOAK"))
+    if not (is_quick_run or is_soak) or not collection_path.match("test_*.py"):
         return None
-    from support.quick import is_quick  # of no use to other runs
+    from support.chosen_files import does_more_in_soak, is_quick  # of no use to other runs
 
-    return None if is_quick(collection_path) else True
+    return None if (is_quick if is_quick_run else does_more_in_soak)(collection_path) else True
 
 
 gc.disable()  # until `pytest_collection_finish`: nearly all that the collection of the tests makes, stays

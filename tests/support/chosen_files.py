@@ -1,6 +1,8 @@
-"""Which files of tests `make test-quick` runs: those that start no server, browser, database or framework.
+"""Which files of tests `make test-quick` and `make soak` run.
 
-A file is quick if all that it imports is in `INSIDE`: itself, through modules of `support`, through the
+`make soak` runs those that do more in it: more examples of a property, more crashes, all frameworks and clients.
+
+`make test-quick` runs those that start no server, browser, database or framework. A file is quick if all that it imports is in `INSIDE`: itself, through modules of `support`, through the
 `conftest.py` of its folder, and through the shared fixtures that its tests take. So nothing has to be marked, and a
 file that begins to use a browser is no longer quick.
 """
@@ -41,19 +43,31 @@ def is_quick(path: Path) -> bool:
     return packages(path) <= INSIDE | sys.stdlib_module_names - OUTSIDE
 
 
+def does_more_in_soak(path: Path) -> bool:
+    """Return whether `make soak` runs a file of tests: it has properties, or it asks for the variable."""
+    return any(
+        re.search(r"FOVEAL_SOAK|@given\(|RuleBasedStateMachine", text)
+        for text in (file.read_text("utf-8") for file in _reached(frozenset({path})))
+    )
+
+
 @cache
 def packages(path: Path) -> frozenset[str]:
     """Return the packages that a file uses."""
-    found: set[str] = set()
+    files = _reached(frozenset({path, *_conftests(path), *_fixture_modules(path)}))
+    names = {name for file in files for name in _imported(file.read_text("utf-8"))}
+    return frozenset(name.partition(".")[0] for name in names)
+
+
+def _reached(files: frozenset[Path]) -> set[Path]:
+    """Return files and the modules of `support` that they import, directly or not."""
     seen: set[Path] = set()
-    waiting = {path, *_conftests(path), *_fixture_modules(path)}
+    waiting = set(files)
     while waiting:
         file = waiting.pop()
         seen.add(file)
-        names = _imported(file.read_text("utf-8"))
-        found |= {name.partition(".")[0] for name in names}
-        waiting |= _support_files(names) - seen
-    return frozenset(found)
+        waiting |= _support_files(_imported(file.read_text("utf-8"))) - seen
+    return seen
 
 
 def _imported(text: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""`make test-quick` runs what is quick, and each package that tests use is on one side."""
+"""`make test-quick` runs what is quick, `make soak` what is longer in it; each package is on one side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.quick import INSIDE, OUTSIDE, TESTS, is_quick, packages
+from support.chosen_files import INSIDE, OUTSIDE, TESTS, does_more_in_soak, is_quick, packages
 
 
 @cache
@@ -41,6 +41,20 @@ def test_a_file_that_uses_other_programs_is_not_quick(file: str, reason: str) ->
 def test_the_core_the_laws_and_the_rules_of_the_code_are_quick() -> None:
     names = {str(file.relative_to(TESTS)) for file in files() if is_quick(file)}
     assert {"test_laws.py", "test_context.py", "test_architecture.py", "core/view/test_fold.py"} <= names
+
+
+@pytest.mark.parametrize(
+    ("file", "is_longer"),
+    [
+        ("core/view/test_fold.py", True),  # examples
+        ("adapters/test_langchain.py", True),  # turns of a module of `support`
+        ("server/gateways/test_gateway_soak.py", True),
+        ("test_architecture.py", False),
+        ("docs/test_pages.py", False),
+    ],
+)
+def test_soak_runs_what_is_longer_in_it(file: str, is_longer: bool) -> None:
+    assert does_more_in_soak(TESTS / file) is is_longer
 
 
 def test_nothing_but_the_quick_command_leaves_tests_out() -> None:
