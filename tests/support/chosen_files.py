@@ -2,9 +2,10 @@
 
 `make soak` runs those that do more in it: more examples of a property, more crashes, all frameworks and clients.
 
-`make test-quick` runs those that start no server, browser, database or framework. A file is quick if all that it imports is in `INSIDE`: itself, through modules of `support`, through the
-`conftest.py` of its folder, and through the shared fixtures that its tests take. So nothing has to be marked, and a
-file that begins to use a browser is no longer quick.
+`make test-quick` runs those that start no server, browser, database or framework. A file is quick if all that
+it imports is in `INSIDE`: itself, through modules of `support`, through the `conftest.py` of its folder, and
+through the shared fixtures that its tests take. So nothing has to be marked, and a file that begins to use a
+browser is no longer quick.
 """
 
 from __future__ import annotations
