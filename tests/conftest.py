@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help = "only the quick files of support/chosen_files.py, without long tests and recorded conversations, with few examples"
+    help = "only quick files (support/chosen_files.py), without long tests and recordings, with few examples"
     parser.addoption("--quick", action="store_true", help=help)
 
 
