@@ -415,8 +415,8 @@ def test_a_command_cannot_type_into_the_terminal(machine: Machine) -> None:
 
 def test_a_blocked_command_says_that_the_sandbox_blocked_it(machine: Machine) -> None:
     note = (
-        f"[foveal: the sandbox blocks the network and writes outside of {machine.workspace} and /tmp, and in .git; "
-        "if the command needs that, outside_sandbox asks the user]\n"
+        f"[foveal: the sandbox blocks the network and writes outside of {machine.workspace} and /tmp, and in .git, "
+        "except by a line that only stages and commits; if the command needs that, outside_sandbox asks the user]\n"
     )
     assert note in machine.run(f"echo x > {machine.outside}/theirs")
     assert note in machine.run("python3 -c \"import socket; socket.create_connection(('example.org', 80))\"")
