@@ -299,10 +299,8 @@ _GIT_LOSING: Final[dict[str, frozenset[str]]] = {
 
 def commits(words: tuple[str, ...]) -> bool:
     """Return whether a command of git stages or commits, and loses no commit by that."""
-    if words[0] != "git" or len(words) < 2:
-        return False
-    rest = words[3:] if words[1] == "-C" else words[2:] if words[1] == "--no-pager" else words[1:]
-    if not rest or rest[0] not in _GIT_WRITING:
+    rest = _git_words(words)
+    if words[0] != "git" or not rest or rest[0] not in _GIT_WRITING:
         return False
     losing = _GIT_LOSING.get(rest[0], frozenset())
     short = {f"-{letter}" for word in rest if re.fullmatch(r"-[A-Za-z]+", word) for letter in word[1:]}
@@ -311,10 +309,15 @@ def commits(words: tuple[str, ...]) -> bool:
     )
 
 
+def _git_words(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command of git from its subcommand on, if only a folder is named before that."""
+    return words[3:] if words[1:2] == ("-C",) else words[1:]
+
+
 def accompanies_commit(words: tuple[str, ...]) -> bool:
     """Return whether a command in the same line as a commit leaves the repository alone."""
     if words[0] == "git":
-        return commits(words) or _is_harmless_git(words[1:])
+        return commits(words) or _is_harmless_git(_git_words(words))
     return words[0] in _READERS or words[0] in ("cd", "printf", "pwd", "true", "test", "sort", "date")
 
 
