@@ -116,7 +116,10 @@ def test_the_doctor_names_the_sandbox_or_says_why_there_is_none(project: ChatPro
     assert sandbox_line() == "switched off by FOVEAL_TOOLS_SANDBOX: commands run without one"
     missing = "bubblewrap is not installed; install the package bubblewrap of your distribution"
     nowhere = str(project.home / "nothing")
-    assert sandbox_line(**WITH_SANDBOX, PATH=nowhere) == f"none, so every command is asked about: {missing}"
+    assert (
+        sandbox_line(**WITH_SANDBOX, PATH=nowhere)
+        == f"none, so commands ask unless they only read: {missing}"
+    )
     if not WHY_NO_SANDBOX:
         assert sandbox_line(**WITH_SANDBOX) == "bubblewrap, without network"
         assert sandbox_line(**WITH_SANDBOX, FOVEAL_TOOLS_NETWORK="1") == "bubblewrap, with network"

@@ -248,6 +248,10 @@ _SHELL_STATE: Final = names(
     """
 )
 """Commands of bash that change only the shell, which ends with the line, or run a script."""
+_POWERLESS: Final = names("chmod kill killall pkill skill")
+"""Programs that delete nothing, and reach no process outside of the sandbox."""
+_GIT_REMOTE: Final = {("clone",), ("fetch",), ("ls-remote",), ("pull",), ("push",)}
+"""Commands of git that fail without a network, before they change a file."""
 _EXPANDED: Final = re.compile(r"[$`\\*?{~]")
 _DELETING_CODE: Final = re.compile(
     r"rmtree|unlink|rmdir|truncate|\bremove\(|rename\(|replace\(|shutil\.move|rmSync|\brm\b|FileUtils|File\.delete"
@@ -261,8 +265,11 @@ def may_delete(words: tuple[str, ...], text: str, program: str = "") -> bool:
     if words[0] in _SHELL_STATE or "=" in words[0]:
         # `test -v` and others evaluate their words, also those in single quotes.
         return any("$(" in word or "`" in word for word in words)
-    if program_names(words[0]) & (INTERPRETERS | COMMAND_SHELLS) and _DELETING_CODE.search(text):
+    known = program_names(words[0], program)
+    if known & (INTERPRETERS | COMMAND_SHELLS) and _DELETING_CODE.search(text):
         return True
+    if known & _POWERLESS or ("git" in known and (_git_only_reads(words[1:]) or words[1:2] in _GIT_REMOTE)):
+        return False
     return not is_harmless(words, program)
 
 
@@ -328,7 +335,7 @@ _READING_PROGRAMS: Final = _READERS | names(
 )
 _NOT_READING: Final[dict[str, re.Pattern[str]]] = {
     "grep": re.compile(r"-[^-]*[Rf]|--(deref|file)"),
-    "rg": re.compile(r"--pre(?!tty)|--host|-[^-]*[Lzf]|--follow|--search-zip|--file"),
+    "rg": re.compile(r"--pre(?!tty)|--host|-[^-]*[Lzf]|--follow|--search-zip|--file(=|$)"),
     "tail": re.compile(r"-[^-]*[fF]|--(follow|retry)"),
     "find": re.compile("|".join((*_FIND_ACTIONS, "-[LH]$", "-follow", "-files0"))),
     "sort": re.compile(r"-[^-]*[oTS]|--(o|co|temp|files0)"),

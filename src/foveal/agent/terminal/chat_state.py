@@ -120,8 +120,19 @@ class ChatState:
         stack.push_async_callback(state.close)
         if origin:
             await state._append_record(origin, options.carry)
+        state._tell(state._sandbox_notes())
         state._tell((*config.notes, *state.approval.notes, *state.instruction_files.notes))
         return state
+
+    def _sandbox_notes(self) -> list[str]:
+        """Return what to say about a sandbox that is wanted and missing."""
+        if (
+            self.sandbox is not None
+            or not self.offers_tools
+            or self.config.loaded.get("tools.sandbox") == "off"
+        ):
+            return []
+        return [f"no sandbox, so commands ask unless they only read: {self.why_no_sandbox}"]
 
     async def close(self) -> None:
         if self._warm_up_task is not None:
