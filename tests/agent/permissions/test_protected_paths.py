@@ -12,7 +12,7 @@ from foveal.agent.permissions.protected_paths import (
     protected_in,
     protected_part,
 )
-from foveal.agent.tools import Workspace
+from foveal.agent.tools import Workspace, call_facts
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_links_are_resolved_before_the_folder_above(tmp_path: Path) -> None:
     (root / "lnk").symlink_to(".git/objects")
     assert protected_part("lnk/../hooks/pre-commit", root) == ".git/hooks"
     assert protected_part("lnk/../../a", root) == ""
-    assert protected_in("tee lnk/../config", root) == ".git/config"
+    assert protected_in(["tee lnk/../config"], root) == ".git/config"
     assert Workspace(root).resolve("lnk/../hooks/pre-commit") == root / ".git/hooks/pre-commit"
 
 
@@ -115,13 +115,18 @@ def test_a_project_below_a_protected_name_is_not_protected_as_a_whole(tmp_path: 
         ("node -e \"require('fs').writeFileSync(`.vscode/tasks.json`, '')\"", ".vscode/tasks.json"),
         ("python3 - <<'E'\nPath('CLAUDE.md').touch()\nE", "CLAUDE.md"),
         ("jq '.[\".claude/settings.json\"]' x", ".claude/settings.json"),
+        ("tee .en''vrc", ".envrc"),
+        ('tee ".en"vrc', ".envrc"),
+        ("tee .en\\vrc", ".envrc"),
+        ("echo evil >> AGENTS''.md", "AGENTS.md"),
+        ('for x in a; do echo evil > ".zsh"rc; done', ".zshrc"),
         ("ls src", ""),
     ],
 )
 def test_a_command_names_protected_paths_in_words_quotes_and_code(
     text: str, part: str, tmp_path: Path
 ) -> None:
-    assert protected_in(text, tmp_path) == part
+    assert call_facts("run", {"command": text}, Workspace(tmp_path)).protected == part
 
 
 def test_files_are_found_at_any_depth_and_not_in_what_tools_fill(tmp_path: Path) -> None:

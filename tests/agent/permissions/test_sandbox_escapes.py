@@ -447,9 +447,9 @@ def test_a_program_that_runs_while_committing_cannot_change_settings(repository:
     answer = repository.run("git add b.txt")
     assert ".git/commondir is protected, so it was renamed to .git/commondir.set-aside" in answer
     assert (repository.workspace / ".git/config").read_text() == before
-    assert [path.name for path in (repository.workspace / ".git/hooks").iterdir() if ".sample" not in path.name] == [
-        "pre-commit"
-    ]
+    assert [
+        path.name for path in (repository.workspace / ".git/hooks").iterdir() if ".sample" not in path.name
+    ] == ["pre-commit"]
     assert not (repository.workspace / ".git/info/attributes").exists()
     assert (repository.outside / "theirs").read_text() == "untouched"
 
@@ -472,7 +472,9 @@ def test_programs_that_the_repository_configures_stay_in_the_sandbox(
     repository: Machine, key: str, command: str
 ) -> None:
     evil = repository.workspace / "evil.sh"
-    evil.write_text(f"#!/bin/sh\necho x > ran\necho broken > {repository.outside}/theirs\ncat ~/.ssh/*\nexit 1\n")
+    evil.write_text(
+        f"#!/bin/sh\necho x > ran\necho broken > {repository.outside}/theirs\ncat ~/.ssh/*\nexit 1\n"
+    )
     evil.chmod(0o755)
     path = f"!{evil}" if key.startswith("alias") else str(evil)
     configure(repository, key, path)

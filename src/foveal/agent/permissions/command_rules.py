@@ -213,6 +213,8 @@ class ScannedLine(msgspec.Struct, frozen=True, kw_only=True):
     """Words without their quotes; what bash expands is as written. An assignment is a command of one word."""
     writes: tuple[str, ...] = ()
     """Files that redirections write from their beginning."""
+    appends: tuple[str, ...] = ()
+    """Files that redirections write at their end."""
     is_clear: bool = False
     """Whether the line could be parsed."""
 
@@ -225,7 +227,7 @@ def scan_command_line(text: str) -> ScannedLine:
     except _NotPlain:
         return ScannedLine()
     commands: list[tuple[str, ...]] = []
-    writes: list[str] = []
+    targets: dict[str, list[str]] = {operator: [] for operator in (*_OVERWRITING, *_APPENDING)}
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -235,16 +237,22 @@ def scan_command_line(text: str) -> ScannedLine:
             commands += [tuple(words)] if words else []
         elif node.type in ("variable_assignment", "declaration_command", "unset_command"):
             commands.append(tuple(_unquoted(node).split(maxsplit=1)))
-        elif node.type == "file_redirect" and any(each.type in _OVERWRITING for each in node.children):
-            target = node.child_by_field_name("destination")
-            writes += [_unquoted(target)] if target is not None else []
-    return ScannedLine(commands=tuple(commands), writes=tuple(writes), is_clear=not root.has_error)
+        elif node.type == "file_redirect" and (target := node.child_by_field_name("destination")) is not None:
+            for operator in (each.type for each in node.children if each.type in targets):
+                targets[operator].append(_unquoted(target))
+    return ScannedLine(
+        commands=tuple(commands),
+        writes=tuple(target for operator in _OVERWRITING for target in targets[operator]),
+        appends=tuple(target for operator in _APPENDING for target in targets[operator]),
+        is_clear=not root.has_error,
+    )
 
 
 _NOT_WORDS: Final = frozenset(
     {"variable_assignment", "file_redirect", "heredoc_redirect", "herestring_redirect"}
 )
-_OVERWRITING: Final = frozenset({">", ">|", "&>"})
+_OVERWRITING: Final = (">", ">|", "&>")
+_APPENDING: Final = (">>", "&>>")
 
 
 def _unquoted(node: Node) -> str:

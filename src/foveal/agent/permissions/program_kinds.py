@@ -113,7 +113,7 @@ RUNNER_OPTIONS: Final[dict[tuple[str, ...], frozenset[str]]] = {
     **{("npm", "run", each): frozenset[str]() for each in ("test", "build", "lint", "check", "typecheck")},
     **{("ruff", each): _CHECK_OPTIONS for each in ("check", "format")},
     **{(each,): _CHECK_OPTIONS for each in ("mypy", "eslint", "tsc")},
-    ("git", "add"): names("-A -u -v -N --all --update --verbose --intent-to-add -- ."),
+    ("git", "add"): names("-A -u -v -N --all --update --verbose --intent-to-add --"),
     ("git", "commit"): names(
         "-m -a -am -s -q -v --message --all --amend --no-edit --signoff --quiet --allow-empty"
     ),
@@ -254,7 +254,7 @@ _GIT_REMOTE: Final = {("clone",), ("fetch",), ("ls-remote",), ("pull",), ("push"
 """Commands of git that fail without a network, before they change a file."""
 _EXPANDED: Final = re.compile(r"[$`\\*?{~]")
 _DELETING_CODE: Final = re.compile(
-    r"rmtree|unlink|rmdir|truncate|\bremove\(|rename\(|replace\(|shutil\.move|rmSync|\brm\b|FileUtils|File\.delete"
+    r"rmtree|unlink|rmdir|truncate|\bremove\(|rename\(|os\.replace|shutil\.move|rmSync|\brm\b|FileUtils|File\.delete"
 )
 
 

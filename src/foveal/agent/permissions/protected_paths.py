@@ -170,9 +170,11 @@ def _rename_aside(path: str) -> str:
     while os.path.lexists(aside):
         aside = f"{path}{ASIDE_SUFFIX}-{next(names)}"
     mode = stat.S_IMODE(os.stat(folder).st_mode)
-    os.chmod(folder, mode | stat.S_IRWXU)  # a command can make its folder read-only
+    with suppress(PermissionError):  # it belongs to another user
+        os.chmod(folder, mode | stat.S_IRWXU)  # a command can make its folder read-only
     os.rename(path, aside)
-    os.chmod(folder, mode)
+    with suppress(PermissionError):
+        os.chmod(folder, mode)
     return aside
 
 
@@ -218,17 +220,17 @@ def repository_folders(root: Path) -> list[str]:
     return _git_leads(next((place for place in places if os.path.lexists(place)), ""))
 
 
-def protected_in(text: str, root: Path) -> str:
-    """Return the first protected path that a command line names, also inside of quotes, code and options."""
+def protected_in(texts: Iterable[str], root: Path) -> str:
+    """Return the first protected path in texts: a command line, and the words that bash makes of it."""
     led_to = _led_to(root)
-    for part in dict.fromkeys(paths_in(text)):
+    for part in dict.fromkeys(part for text in texts for part in paths_in(text)):
         if found := _protected_part(part, root, led_to):
             return found
     return ""
 
 
 def paths_in(text: str) -> Iterator[str]:
-    """Yield everything in a command line that can be a path, whatever its syntax; `-opath` is `path` too."""
+    """Yield everything in a text that can be a path, also in quotes, code and options; `-opath` is `path` too."""
     for part in filter(None, _PATH_ENDS.split(text)):
         yield part
         if part.startswith("-") and len(part) > 2:

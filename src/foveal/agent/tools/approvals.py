@@ -58,7 +58,12 @@ def _command_facts(
     arguments: Arguments, workspace: Workspace, outside_of: Iterable[Path], search_path: str | None
 ) -> CallFacts:
     text, root = str(arguments.get("command", "")), workspace.root
-    line = parse_command_line(text)
+    line, scanned = parse_command_line(text), scan_command_line(text)
+    words = (
+        word.replace("\\", "")
+        for words in (*scanned.commands, scanned.writes, scanned.appends)
+        for word in words
+    )
     folders = tuple(Path(os.path.realpath(folder)) for folder in outside_of)
     commands = tuple(
         SimpleCommand(
@@ -73,16 +78,16 @@ def _command_facts(
         line=line,
         commands=commands,
         leaves_sandbox=bool(arguments.get("outside_sandbox")),
-        protected=protected_in(text, root),
-        overwrites=_overwritten(text, workspace),
+        protected=protected_in((text, *words), root),
+        overwrites=_overwritten(scanned.writes, workspace),
         only_reads=_only_reads(commands, workspace),
         runs_hooks=any(command.words[:1] == ("git",) for command in commands) and bool(hook_names(root)),
     )
 
 
-def _overwritten(text: str, workspace: Workspace) -> str:
-    """Return the first file with content that a redirection of a command line overwrites, or may."""
-    for target in scan_command_line(text).writes:
+def _overwritten(targets: Iterable[str], workspace: Workspace) -> str:
+    """Return the first target of a redirection that is a file with content, or may be."""
+    for target in targets:
         if target.startswith(("/dev/", "/tmp/")):
             continue
         with suppress(InvalidArguments, OSError):
