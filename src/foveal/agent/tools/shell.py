@@ -107,9 +107,8 @@ def _description(sandbox: Sandbox | None, *, network: bool) -> str:
         return text
     reach = "" if network else "has no network and "
     return (
-        f"{text} It runs in a sandbox: it {reach}can write only in the working folder and in /tmp, and does not "
-        "see the hidden folders of the home. It can write in .git only if the line does nothing but stage and "
-        "commit."
+        f"{text} It runs in a sandbox: it {reach}can write only in the working folder, in .git to commit, and in "
+        "/tmp, and sees no hidden folders of the home."
     )
 
 
