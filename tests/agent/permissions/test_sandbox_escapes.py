@@ -422,6 +422,9 @@ def test_a_line_that_stages_and_commits_works_without_hooks(repository: Machine)
         "python3 evil.py; git commit --allow-empty -m x",
         "git() { rm -rf .git/objects; }; git add .",
         "git add . && rm -rf .git/refs",
+        "git add a.txt && echo evil > .git/refs/heads/old",
+        "ln -s .git/refs r; echo evil >> r/heads/old; git add a.txt",
+        "test -v 'x[$(rm -rf .git/refs)]'; git add a.txt",
         "rm -rf .git/objects",
     ],
 )
@@ -431,6 +434,44 @@ def test_nothing_else_writes_in_a_repository(repository: Machine, command: str) 
     before = {path: path.stat().st_mtime_ns for path in files if path.name != "index"}
     assert "exit status 0" not in repository.run(command)
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_folder_that_looks_like_a_repository_is_not_taken_for_one(repository: Machine) -> None:
+    root = repository.workspace
+    (root / "evil.sh").write_text(f"#!/bin/sh\nrm -rf {root}/.git/refs\ntouch {root}/ran\n")
+    (root / "evil.sh").chmod(0o755)
+    repository.run(
+        "git init -q --bare x && cd x && git config core.bare false && git config core.worktree .. && "
+        f"git config filter.odd.clean {root}/evil.sh"
+    )
+    assert (root / "x/config").exists()
+    (root / "b.txt").write_text("b")
+    assert "exit status 0" not in repository.run("cd x && git add ../b.txt")
+    assert not (root / "ran").exists()
+    assert (root / ".git/refs/heads/old").exists()
+
+
+def test_a_program_of_the_project_that_is_called_git_does_not_get_the_repository(
+    repository: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = repository.workspace / "bin/git"
+    planted.parent.mkdir()
+    planted.write_text("#!/bin/sh\nrm -rf .git/refs && echo removed\n")
+    planted.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{planted.parent}:{os.environ['PATH']}")
+    box = Toolbox([shell_tool(Workspace(repository.workspace), sandbox=repository.sandbox)])
+    answer = asyncio.run(box.call("run", json.dumps({"command": "git add a.txt"})))
+    assert "Read-only file system" in text_of(answer.content)
+    assert (repository.workspace / ".git/refs/heads/old").exists()
+
+
+def test_hooks_of_another_folder_are_named_too(repository: Machine) -> None:
+    (repository.workspace / "githooks").mkdir()
+    (repository.workspace / "githooks/commit-msg").write_text("#!/bin/sh\nexit 1\n")
+    (repository.workspace / "githooks/commit-msg").chmod(0o755)
+    configure(repository, "core.hooksPath", "githooks")
+    answer = repository.run("git commit -q --allow-empty -m x")
+    assert answer == "[foveal: hooks do not run in the sandbox: commit-msg]\nexit status 0"
 
 
 def test_a_program_that_runs_while_committing_cannot_change_settings(repository: Machine) -> None:

@@ -325,7 +325,11 @@ def accompanies_commit(words: tuple[str, ...]) -> bool:
     """Return whether a command in the same line as a commit leaves the repository alone."""
     if words[0] == "git":
         return commits(words) or _is_harmless_git(_git_words(words))
-    return words[0] in _READERS or words[0] in ("cd", "printf", "pwd", "true", "test", "sort", "date")
+    return words[0] in _READERS or words[0] in (
+        "cd",
+        "pwd",
+        "true",
+    )  # `test` and `printf` evaluate their words
 
 
 # ── Only reading, without a sandbox ──────────────────────────────────────────────────────────────────────
@@ -342,7 +346,7 @@ _NOT_READING: Final[dict[str, re.Pattern[str]]] = {
     "tree": re.compile(r"-[^-]*[ol]|--(o|fromfile)"),
     "date": re.compile(r"-[^-]*[sfr]|--(set|file|ref)|[^+-]"),
     "file": re.compile(r"-[^-]*[Cmfz]|--(compile|magic|files|uncompress)"),
-    "diff": re.compile(r"--(to|from)-file"),
+    "diff": re.compile(r"-[^-]*r|--(to|from|rec)"),
     "du": re.compile(r"-[^-]*[LX]|--(files0|deref|exclude-from)"),
     "wc": re.compile(r"--files0"),
 }

@@ -190,28 +190,35 @@ _STARTING_SETTING: Final = re.compile(
     r"^\s*(\[(include|filter|pager)|(fsmonitor|pager|external|textconv|command|program|process|clean|hookspath)\b)",
     re.I | re.M,
 )
+_HOOK_FOLDER: Final = re.compile(r"^\s*hookspath\s*=\s*\"?([^\"\n]+)", re.I | re.M)
 _MAX_GIT_CONFIG_BYTES: Final = 1_000_000
 
 
 def configures_programs(root: Path) -> bool:
     """Return whether the repository of a folder, or a submodule of it, may start a program when git only reads."""
-    for folder in repository_folders(root):
-        if os.path.isdir(os.path.join(folder, "modules")):
-            return True
-        for name in ("config", "config.worktree"):
-            with suppress(FileNotFoundError):
-                text = Path(folder, name).read_bytes()[:_MAX_GIT_CONFIG_BYTES].decode("utf-8", "replace")
-                if _STARTING_SETTING.search(text):
-                    return True
-    return False
+    folders = repository_folders(root)
+    has_submodules = any(os.path.isdir(os.path.join(folder, "modules")) for folder in folders)
+    return has_submodules or any(map(_STARTING_SETTING.search, _git_settings(folders)))
 
 
 def hook_names(root: Path) -> list[str]:
     """Return the hooks of the repository of a folder that a commit would run."""
-    found = [
-        entry.name for folder in repository_folders(root) for entry in _entries(os.path.join(folder, "hooks"))
-    ]
-    return sorted({name for name in found if not name.endswith(".sample")})
+    folders = repository_folders(root)
+    named = [found for text in _git_settings(folders) for found in _HOOK_FOLDER.findall(text)]
+    places = [os.path.join(root, os.path.expanduser(each.strip())) for each in named]
+    places = places or [os.path.join(folder, "hooks") for folder in folders]
+    found = {
+        entry.name for place in places for entry in _entries(place) if not entry.name.endswith(".sample")
+    }
+    return sorted(found)
+
+
+def _git_settings(folders: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of the settings in folders of a repository."""
+    for folder in folders:
+        for name in ("config", "config.worktree"):
+            with suppress(OSError):
+                yield Path(folder, name).read_bytes()[:_MAX_GIT_CONFIG_BYTES].decode("utf-8", "replace")
 
 
 def repository_folders(root: Path) -> list[str]:

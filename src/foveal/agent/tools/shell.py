@@ -39,14 +39,19 @@ _SANDBOX_SYMPTOMS: Final = re.compile(
     r"|EXDEV",
     re.I,
 )
-_NO_HOOKS: Final = {
-    "GIT_CONFIG_COUNT": "2",
-    "GIT_CONFIG_KEY_0": "core.hooksPath",
-    "GIT_CONFIG_VALUE_0": os.devnull,
-    "GIT_CONFIG_KEY_1": "gc.auto",
-    "GIT_CONFIG_VALUE_1": "0",
+_COMMIT_SETTINGS: Final = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "safe.bareRepository": "explicit",
+    "gc.auto": "0",
 }
-"""While a command can write in the repository, no program of the project runs."""
+"""Settings of git while a command can write in the repository: no program of the project runs, and no other folder
+is taken for a repository."""
+_COMMIT_ENVIRONMENT: Final = {
+    "GIT_CONFIG_COUNT": str(len(_COMMIT_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(_COMMIT_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_COMMIT_SETTINGS.values())},
+}
 _NO_RETRIES: Final = {"PIP_RETRIES": "0", "npm_config_fetch_retries": "0", "CARGO_NET_RETRY": "0"}
 """Without a network, package managers fail at once instead of after minutes."""
 _MAX_SYMPTOM_CHARS: Final = 4_000
@@ -195,10 +200,17 @@ def _confined(where: _CommandSettings, sandbox: Sandbox | None, command: str) ->
     argv = _shell_argv(command, where.workspace.root)
     if sandbox is None:
         return _Confined(argv, where.environment, [])
-    is_commit = commits_only(command)
-    hooks = hook_names(where.workspace.root) if is_commit else []
+    root, path = where.workspace.root, where.environment.get("PATH")
+    # A program of the project that is called git must not get the repository.
+    git = find_program("git", folder=root, outside_of=[root], search_path=path)
+    is_commit = bool(git) and commits_only(command)
+    hooks = hook_names(root) if is_commit else []
     named = f"[foveal: hooks do not run in the sandbox: {visible(', '.join(hooks))}]\n"
-    env = {**where.environment, **(_NO_HOOKS if is_commit else {}), **({} if where.network else _NO_RETRIES)}
+    env = {
+        **where.environment,
+        **(_COMMIT_ENVIRONMENT if is_commit else {}),
+        **({} if where.network else _NO_RETRIES),
+    }
     return _Confined(
         sandbox.wrap(argv, network=where.network, commits=is_commit), env, [named] if hooks else []
     )
@@ -209,6 +221,7 @@ def commits_only(command: str) -> bool:
     scanned = scan_command_line(command)
     return (
         scanned.is_clear
+        and all(target == os.devnull for target in (*scanned.writes, *scanned.appends))
         and any(map(commits, scanned.commands))
         and all(map(accompanies_commit, scanned.commands))
     )
