@@ -156,13 +156,15 @@ def run_chat(
     project: ChatProject,
     monkeypatch: pytest.MonkeyPatch,
     steps: Callable[[InProcessChat], Any],
+    *,
+    sandbox: str = "off",
     **options: Any,
 ) -> None:
     """Open a chat in this process and run steps on it."""
     for name in [name for name in os.environ if name.startswith("FOVEAL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("FOVEAL_PROVIDER", "script:make")
-    monkeypatch.setenv("FOVEAL_TOOLS_SANDBOX", "off")
+    monkeypatch.setenv("FOVEAL_TOOLS_SANDBOX", sandbox)
     monkeypatch.setenv("HOME", str(project.home))
     monkeypatch.syspath_prepend(str(project.home))
     monkeypatch.delitem(sys.modules, "script", raising=False)

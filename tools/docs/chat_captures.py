@@ -100,6 +100,7 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
         (project.folder / "server.py").write_text(SERVER)
         project.script(*ANSWERS, window=32_000)
         env = {"FOVEAL_THEME": "dark", "LC_ALL": "C.UTF-8", "FOVEAL_TOOLS_SANDBOX": "auto"}
+        env["FOVEAL_TOOLS_APPROVAL"] = "ask"  # the other mode asks about no command in the sandbox
         with project.terminal("--session", "port", env=env, columns=COLUMNS, rows=ROWS) as terminal:
             terminal.see("ctx ")
             terminal.enter("make the port 8080")

@@ -232,7 +232,7 @@ def _sandbox_state(config: Config | None) -> str:
     except OSError as problem:  # such as no usable temporary folder
         return f"not known: {problem.strerror or problem}"
     if found.sandbox is None:
-        return f"none, so every command is asked about: {found.why_not}"
+        return f"none, so commands ask unless they only read: {found.why_not}"
     network = config is not None and config.get("tools.network")
     return f"{found.sandbox.name}, {'with' if network else 'without'} network"
 

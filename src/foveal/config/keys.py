@@ -431,7 +431,7 @@ _AGENT_KEYS: Final = (
     config_key(
         "tools.approval",
         one_of(("ask", "auto")),
-        "ask: every call that changes something asks; auto: harmless commands in the sandbox do not",
+        "ask: every call that changes something asks; auto: commands that stay in the sandbox do not",
         project=False,
         default="auto",
     ),

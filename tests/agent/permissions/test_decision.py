@@ -132,9 +132,9 @@ def test_a_question_offers_only_rules_that_can_be_kept() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "bash -c", "sh x", "python3.12 -m", "env X", "git push", "git -C", "git commit", "rm -f", "sudo ls",
+        "bash -c", "sh x", "python3.12 -m", "env X", "git push", "git -C", "git reset", "rm -f", "sudo ls",
         "find .", "xargs ls", "sed -n", "gawk x", "tar xf", "rsync a", "ssh host", "make test", "docker run",
-        "kubectl get", "pytest -x", "npm test", "pip install", "uv run", "cargo test", "curl x", "mv a", "cp a",
+        "kubectl get", "pytest -x", "npm install", "pip install", "uv run", "cargo run", "curl x", "mv a", "cp a",
         "tee a", "busybox ls", "timeout 5", "cd x", "eval x", "source x", ". x", "printf -v", "RM -f",
         "git-push x", "ls",
     ],
@@ -170,17 +170,12 @@ def test_a_link_to_an_interpreter_is_one() -> None:
         ("timeout 5 rm x", False),
         ("xargs rm", False),
         ("bash -c 'rm x'", False),
-        ("git push", False),
         ("git -c a=b log", False),
         ("git diff --output=x", False),
         ("find . -delete", False),
         ("sed -i s/a/b/ x", False),
         ("sudo ls", False),
         ("curl x", False),
-        ("cd x", False),
-        ("printf -v x y", False),
-        ("'[' -v x ']'", False),
-        ("kill 1", False),
         ("env", True),
         ("env ls", True),
         ("env -S 'rm c.txt'", False),
@@ -244,12 +239,104 @@ def test_a_link_to_an_interpreter_is_one() -> None:
         ("git diff --ext-d", False),
     ],
 )
-def test_harmless_commands(text: str, harmless: bool) -> None:
+def test_what_deletes_asks_where_nothing_can_be_restored(text: str, harmless: bool) -> None:
     (words,) = parse_command_line(text).commands
     assert is_harmless(words) is harmless
     assert is_allowed(text, is_sandboxed=True) is harmless
     assert not is_allowed(text, is_sandboxed=False)
     assert not is_allowed(text, is_sandboxed=True, mode="ask")
+    restorable = call(text, is_restorable=True)
+    assert isinstance(decide(restorable, Permissions(), is_sandboxed=True), Allowed)
+    assert isinstance(decide(restorable, Permissions()), Ask)
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("cd src && ls *.py | head > out.txt 2>&1", True),
+        ("for x in a b; do cat $x; done", True),
+        ("export A=1; echo $A", True),
+        ("FOO=1 pytest -x", True),
+        ("cat <<EOF\nhello $(date)\nEOF", True),
+        ("[ -f a ] && echo there", True),
+        ("git diff HEAD~1", True),
+        ("find . -not -path './.git/*'", True),
+        ("python3 - <<'E'\nprint(1)\nE", True),
+        ("for x in a b; do rm $x; done", False),
+        ("echo $(rm x)", False),
+        ("cat <<EOF\n$(rm x)\nEOF", False),
+        ("f() { rm x; }; f", False),
+        ("x=rm; $x y", False),
+        ('"r"m x', False),
+        ("r\\m x", False),
+        ("python3 - <<'E'\nimport shutil; shutil.rmtree('src')\nE", False),
+        ("python3 -c \"import os; os.remove('x')\"", False),
+        ("test -v 'x[$(rm y)]'", False),
+        ("eval 'rm x'", False),
+        ("git checkout .", False),
+        ("if true; then", False),
+    ],
+)
+def test_the_same_counts_in_lines_of_any_syntax(text: str, harmless: bool) -> None:
+    assert is_allowed(text, is_sandboxed=True) is harmless
+    assert isinstance(decide(call(text, is_restorable=True), Permissions(), is_sandboxed=True), Allowed)
+
+
+def test_a_file_that_cannot_be_restored_is_not_overwritten_without_a_question() -> None:
+    facts = call("ls > a.txt", overwrites="a.txt")
+    assert isinstance(decide(facts, Permissions(), is_sandboxed=True), Ask)
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("curl https://example.org", True),
+        ("git push", True),
+        ("git -C . push", True),
+        ("for x in a; do npm publish; done", True),
+        ("timeout 5 curl x", True),
+        ("$x y", True),
+        ("npm test", False),
+        ("git commit -m x", False),
+        ("rm -rf src", False),
+    ],
+)
+def test_where_the_sandbox_has_a_network_what_fetches_or_publishes_asks(text: str, asks: bool) -> None:
+    facts = call(text, is_restorable=True)
+    assert isinstance(decide(facts, Permissions(), is_sandboxed=True, has_network=True), Ask) is asks
+    assert isinstance(decide(facts, Permissions(), is_sandboxed=True), Allowed)
+
+
+def test_without_a_sandbox_reading_needs_no_question() -> None:
+    reading = call("cat AGENTS.md", only_reads=True, protected="AGENTS.md")
+    assert decide(reading, Permissions()) == Allowed("it only reads")
+    assert isinstance(decide(reading, Permissions(), mode="ask"), Ask)
+
+
+def test_runners_and_commits_are_allowed_by_their_first_words_with_and_without_a_sandbox() -> None:
+    for sandboxed in (True, False):
+        how = {"is_sandboxed": sandboxed, "mode": "ask"}
+        assert decided("pytest -x tests/a.py", **how) == Ask(
+            session_rules=(exact("pytest", "-x", "tests/a.py"),), project_rules=(prefix("pytest"),)
+        )
+        covered = [
+            "pytest",
+            "pytest -q --tb=short tests",
+            "python3 -m pytest -k 'a or b'",
+            "git commit -m 'a b'",
+        ]
+        rules = (prefix("pytest"), prefix("python3", "-m", "pytest"), prefix("git", "commit"))
+        assert [is_allowed(text, *rules, **how) for text in covered] == [True] * 4
+        not_covered = [
+            "pytest --junitxml=x", "pytest --basetemp=.", "pytest ../other", "pytest /etc", "pytest -p evil",
+            "pytest $x", "pytest; rm x", "git commit -F x", "git push", "python3 -m pip", "python3 -c x",
+        ]  # fmt: skip
+        assert [is_allowed(text, *rules, **how) for text in not_covered] == [False] * 11
+    # A commit without a sandbox runs the hooks of the repository.
+    hooked = call("git commit -m x", runs_hooks=True)
+    permissions = Permissions(allow=(prefix("git", "commit"),))
+    assert decide(hooked, permissions) == Ask(session_rules=(exact("git", "commit", "-m", "x"),))
+    assert isinstance(decide(hooked, permissions, is_sandboxed=True, mode="ask"), Allowed)
 
 
 def test_every_builtin_and_keyword_of_bash_is_known() -> None:
@@ -259,7 +346,7 @@ def test_every_builtin_and_keyword_of_bash_is_known() -> None:
 
 
 def test_brackets_cannot_run_what_stands_in_them() -> None:
-    text = "'[' -v 'x[$(rm b.txt; git push)]' ']'"
+    text = "'[' -v 'x[$(rm b.txt; git push)]' ']'"  # bash evaluates it
     assert decided(text, exact("[", "-v", "x[$(rm b.txt; git push)]", "]"), is_sandboxed=True) == Ask(
         why="`[` changes the shell"
     )
@@ -268,10 +355,12 @@ def test_brackets_cannot_run_what_stands_in_them() -> None:
 def test_leaving_the_sandbox_and_protected_paths_always_ask() -> None:
     permissions = Permissions(allow=(exact("ls"), ToolRule("run"), ToolRule("write")))
     assert isinstance(decide(call("ls"), permissions), Allowed)
-    leaving, protected = call("ls", leaves_sandbox=True), call("ls", protected=".git")
+    leaving, protected = call("ls", leaves_sandbox=True), call("touch .git", protected=".git")
     assert decide(leaving, permissions) == Ask(why="it leaves the sandbox")
     assert decide(protected, permissions) == Ask(why=".git is protected")
     assert isinstance(decide(protected, permissions, allows_everything=True), Ask)
+    # In the sandbox no command can change them.
+    assert isinstance(decide(protected, permissions, is_sandboxed=True), Allowed)
     assert isinstance(decide(leaving, permissions, allows_everything=True, is_sandboxed=True), Ask)
     assert isinstance(decide(leaving, permissions, allows_everything=True), Allowed)
     write = CallFacts(tool="write", protected="AGENTS.md")

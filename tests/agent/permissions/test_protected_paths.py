@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from foveal.agent.permissions.protected_paths import protected_part, protected_text, protected_word
-from foveal.agent.tools import Workspace
+from foveal.agent.permissions.protected_paths import (
+    ProtectedFiles,
+    protected_files,
+    protected_in,
+    protected_part,
+)
+from foveal.agent.tools import Workspace, call_facts
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_links_are_resolved_before_the_folder_above(tmp_path: Path) -> None:
     (root / "lnk").symlink_to(".git/objects")
     assert protected_part("lnk/../hooks/pre-commit", root) == ".git/hooks"
     assert protected_part("lnk/../../a", root) == ""
-    assert protected_word(["tee", "lnk/../config"], root) == ".git/config"
+    assert protected_in(["tee lnk/../config"], root) == ".git/config"
     assert Workspace(root).resolve("lnk/../hooks/pre-commit") == root / ".git/hooks/pre-commit"
 
 
@@ -97,16 +102,63 @@ def test_a_project_below_a_protected_name_is_not_protected_as_a_whole(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("text", "part"),
     [
-        (["cp", "x", ".git/hooks/x"], ".git/hooks"),
-        (["git", "log", "--output=.git/config"], ".git/config"),
-        (["sort", "-o.git/config"], ".git/config"),
-        (["scp", "a:.git/config"], ".git/config"),
-        (["dd", "of=.bashrc"], ".bashrc"),
-        (["ls", "src"], ""),
+        ("cp x .git/hooks/x", ".git/hooks"),
+        ("git log --output=.git/config", ".git/config"),
+        ("sort -o.git/config", ".git/config"),
+        ("scp a:.git/config b", ".git/config"),
+        ("dd of=.bashrc", ".bashrc"),
+        ("x=1; echo evil > .envrc; y", ".envrc"),
+        ("python3 -c \"open('.envrc','w').write('x')\"", ".envrc"),
+        ("python3 -c 'open(\"a/b/.git/config\")'", "a/b/.git/config"),
+        ("node -e \"require('fs').writeFileSync(`.vscode/tasks.json`, '')\"", ".vscode/tasks.json"),
+        ("python3 - <<'E'\nPath('CLAUDE.md').touch()\nE", "CLAUDE.md"),
+        ("jq '.[\".claude/settings.json\"]' x", ".claude/settings.json"),
+        ("tee .en''vrc", ".envrc"),
+        ('tee ".en"vrc', ".envrc"),
+        ("tee .en\\vrc", ".envrc"),
+        ("echo evil >> AGENTS''.md", "AGENTS.md"),
+        ('for x in a; do echo evil > ".zsh"rc; done', ".zshrc"),
+        ("ls src", ""),
     ],
 )
-def test_words_of_a_command_name_protected_paths(words: list[str], part: str, tmp_path: Path) -> None:
-    assert protected_word(words, tmp_path) == part
-    assert protected_text(f"x=1; {' '.join(words)} > $y", tmp_path) == part
+def test_a_command_names_protected_paths_in_words_quotes_and_code(
+    text: str, part: str, tmp_path: Path
+) -> None:
+    assert call_facts("run", {"command": text}, Workspace(tmp_path)).protected == part
+
+
+def test_files_are_found_at_any_depth_and_not_in_what_tools_fill(tmp_path: Path) -> None:
+    names = ["a/b/c/.git/config", "a/GEMINI.md", "a/b/AGENTS.override.md", ".config/fish/x", "a/.idea/x"]
+    for name in (*names, "node_modules/pkg/.vscode/x", "a/.venv/lib/.npmrc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = sorted(path.removeprefix(f"{tmp_path}/") for path in protected_files(tmp_path))
+    assert found == [".config/fish", "a/.idea", "a/GEMINI.md", "a/b/AGENTS.override.md", "a/b/c/.git"]
+
+
+def test_new_protected_files_are_renamed_and_links_are_made_again(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".vscode").symlink_to("shared")
+    (tmp_path / "AGENTS.md").write_text("mine")
+    before = ProtectedFiles(tmp_path)
+    (tmp_path / ".vscode").unlink()
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".git/commondir").write_text("/elsewhere")
+    (tmp_path / ".git/COMMIT_EDITMSG").write_text("fine")
+    (tmp_path / "a/b/.git/hooks").mkdir(parents=True)
+    (tmp_path / "a/b").chmod(0o555)
+    (tmp_path / ".envrc.set-aside").write_text("older")
+    (tmp_path / ".envrc").write_text("evil")
+    assert sorted(before.set_new_aside()) == [
+        (".envrc", ".envrc.set-aside-2"),
+        (".git/commondir", ".git/commondir.set-aside"),
+        (".vscode", ".vscode.set-aside"),
+        ("a/b/.git", "a/b/.git.set-aside"),
+    ]
+    assert (tmp_path / ".vscode").readlink() == Path("shared")
+    assert (tmp_path / "AGENTS.md").read_text() == "mine"
+    assert (tmp_path / "a/b").stat().st_mode & 0o777 == 0o555
+    assert before.set_new_aside() == []
+    (tmp_path / "a/b").chmod(0o755)

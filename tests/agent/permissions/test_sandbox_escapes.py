@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from uuid import uuid4
 
 import pytest
 
+from foveal.agent.permissions.protected_paths import protected_files
 from foveal.agent.permissions.sandbox import Sandbox, find_sandbox
 from foveal.agent.tool import ToolInterrupted
 from foveal.agent.tools import Toolbox, Workspace, shell_tool
@@ -292,6 +294,251 @@ def test_root_cannot_change_the_kernel_through_proc(machine: Machine) -> None:
     assert "exit status 0" not in machine.run(": >> /proc/sys/kernel/core_pattern")
 
 
+# ── Protected names ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo evil > .envrc",
+        "python3 -c \"open('.en' + 'vrc', 'w')\"",
+        "echo evil > x && mv x .envrc",
+        "echo evil > x && ln x CLAUDE.md",
+        "ln -s x .vscode",
+        "ln -s . loop && echo evil > loop/GEMINI.md",
+        "mkdir -p a/b/.git && echo evil > a/b/.git/config",
+        "mkdir -p d/e && echo evil > d/e/AGENTS.override.md && mv d f",
+        "mkdir -p node_modules/p && echo evil > node_modules/p/.envrc && mv node_modules/p q",
+        "mkdir .CLAUDE .Idea",
+        "git init -q",
+        "git init -q a/b/c",
+        "mkdir -p a && touch a/.mcp.json && chmod 500 a",
+        "(sleep 1; echo evil > .envrc) & echo evil > .profile; exit 3",
+    ],
+)
+def test_a_protected_file_that_a_command_creates_does_not_stay(machine: Machine, command: str) -> None:
+    answer = machine.run(command)
+    assert "is protected, so it was renamed to" in answer
+    assert protected_files(machine.workspace) == []
+    # What the next command sees is the same.
+    assert machine.run("ls -d .envrc .vscode CLAUDE.md .git 2>/dev/null | wc -l") == "0\nexit status 0"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo broken > a/b/.git/config",
+        "echo broken > a/b/.git/hooks/pre-commit",
+        "sed -i s/untouched/broken/ a/b/CLAUDE.md",
+        "cp /dev/null a/b/CLAUDE.md",
+        "ln a/b/CLAUDE.md x && echo broken > x",
+        "ln -s a/b l && echo broken > l/CLAUDE.md",
+        "mv a c && echo broken > c/b/CLAUDE.md && mv c a",
+        "cp -r a c && echo broken > c/b/CLAUDE.md && rm -r a && mv c a",
+        "rm -rf a",
+        "echo broken > /proc/self/cwd/a/b/CLAUDE.md",
+        "echo broken > x && mv -f x a/b/CLAUDE.md",
+        "python3 -c \"import os; os.replace('other', 'a/b/.git/config')\"",
+        "truncate -s 0 a/b/.git/config",
+        "umount a/b/.git && echo broken > a/b/.git/config",
+        "git -C a/b config core.fsmonitor ./broken",
+        "GIT_DIR=a/b/.git git config core.pager ./broken",
+    ],
+)
+def test_protected_files_further_down_do_not_change(machine: Machine, command: str) -> None:
+    for name in ("a/b/.git/config", "a/b/CLAUDE.md", "other"):
+        (machine.workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (machine.workspace / name).write_text("untouched")
+    (machine.workspace / "a/b/.git/hooks").mkdir()
+    machine.run(command)
+    assert (machine.workspace / "a/b/.git/config").read_text() == "untouched"
+    assert (machine.workspace / "a/b/CLAUDE.md").read_text() == "untouched"
+    assert list((machine.workspace / "a/b/.git/hooks").iterdir()) == []
+
+
+def test_a_protected_link_that_a_command_replaces_is_made_again(machine: Machine) -> None:
+    (machine.workspace / "shared").mkdir()
+    (machine.workspace / ".vscode").symlink_to("shared")
+    answer = machine.run("rm .vscode && mkdir .vscode && echo evil > .vscode/tasks.json")
+    assert ".vscode is protected, so it was renamed to .vscode.set-aside" in answer
+    assert (machine.workspace / ".vscode").readlink() == Path("shared")
+
+
+# ── Repositories ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def repository(machine: Machine) -> Machine:
+    """The workspace as a repository with one commit, a hook, and a `.gitattributes` that names a filter."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(machine.workspace)]
+    subprocess.run(["git", "init", "-q", "-b", "main", str(machine.workspace)], check=True)
+    (machine.workspace / "a.txt").write_text("one\n")
+    (machine.workspace / ".gitattributes").write_text("*.txt filter=odd diff=odd\n")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "first"], check=True)
+    subprocess.run([*git, "branch", "old"], check=True)
+    hook = machine.workspace / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch hook-ran\nexit 1\n")
+    hook.chmod(0o755)
+    return machine
+
+
+def configure(machine: Machine, key: str, value: str) -> None:
+    subprocess.run(["git", "-C", str(machine.workspace), "config", key, value], check=True)
+
+
+def test_a_line_that_stages_and_commits_works_without_hooks(repository: Machine) -> None:
+    (repository.workspace / "b.txt").write_text("two\n")
+    lines = (
+        "git add -A && git commit -q -m 'second' && git log --format=%s",
+        "git commit -q --allow-empty -m \"$(cat <<'E'\nthird: it's\n\nbody\nE\n)\"",
+        "git checkout -q -b topic && git branch --show-current",
+        "git stash list; git tag v1; git -C . status --short",
+    )
+    answers = [repository.run(line) for line in lines]
+    note = "[foveal: hooks do not run in the sandbox: pre-commit]\n"
+    assert answers == [
+        f"second\nfirst\n{note}exit status 0",
+        f"{note}exit status 0",
+        f"topic\n{note}exit status 0",
+        f"{note}exit status 0",
+    ]
+    log = ["git", "-C", str(repository.workspace), "log", "--format=%s", "topic"]
+    assert subprocess.check_output(log, text=True) == "third: it's\nsecond\nfirst\n"
+    assert not (repository.workspace / "hook-ran").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git reset --hard HEAD",
+        "git branch -D old",
+        "git gc --prune=now",
+        "git update-ref -d refs/heads/main",
+        "git config user.name x && git commit -m x",
+        "git -c core.hooksPath=.git/hooks commit --allow-empty -m x",
+        "GIT_DIR=.git git commit --allow-empty -m x",
+        "python3 evil.py; git commit --allow-empty -m x",
+        "git() { rm -rf .git/objects; }; git add .",
+        "git add . && rm -rf .git/refs",
+        "git add a.txt && echo evil > .git/refs/heads/old",
+        "ln -s .git/refs r; echo evil >> r/heads/old; git add a.txt",
+        "test -v 'x[$(rm -rf .git/refs)]'; git add a.txt",
+        "rm -rf .git/objects",
+    ],
+)
+def test_nothing_else_writes_in_a_repository(repository: Machine, command: str) -> None:
+    (repository.workspace / "evil.py").write_text("import shutil; shutil.rmtree('.git/refs')")
+    files = (repository.workspace / ".git").rglob("*")
+    before = {path: path.stat().st_mtime_ns for path in files if path.name != "index"}
+    assert "exit status 0" not in repository.run(command)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_folder_that_looks_like_a_repository_is_not_taken_for_one(repository: Machine) -> None:
+    root = repository.workspace
+    (root / "evil.sh").write_text(f"#!/bin/sh\nrm -rf {root}/.git/refs\ntouch {root}/ran\n")
+    (root / "evil.sh").chmod(0o755)
+    repository.run(
+        "git init -q --bare x && cd x && git config core.bare false && git config core.worktree .. && "
+        f"git config filter.odd.clean {root}/evil.sh"
+    )
+    assert (root / "x/config").exists()
+    (root / "b.txt").write_text("b")
+    assert "exit status 0" not in repository.run("cd x && git add ../b.txt")
+    assert not (root / "ran").exists()
+    assert (root / ".git/refs/heads/old").exists()
+
+
+def test_a_program_of_the_project_that_is_called_git_does_not_get_the_repository(
+    repository: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = repository.workspace / "bin/git"
+    planted.parent.mkdir()
+    planted.write_text("#!/bin/sh\nrm -rf .git/refs && echo removed\n")
+    planted.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{planted.parent}:{os.environ['PATH']}")
+    box = Toolbox([shell_tool(Workspace(repository.workspace), sandbox=repository.sandbox)])
+    answer = asyncio.run(box.call("run", json.dumps({"command": "git add a.txt"})))
+    assert "Read-only file system" in text_of(answer.content)
+    assert (repository.workspace / ".git/refs/heads/old").exists()
+
+
+def test_hooks_of_another_folder_are_named_too(repository: Machine) -> None:
+    (repository.workspace / "githooks").mkdir()
+    (repository.workspace / "githooks/commit-msg").write_text("#!/bin/sh\nexit 1\n")
+    (repository.workspace / "githooks/commit-msg").chmod(0o755)
+    configure(repository, "core.hooksPath", "githooks")
+    answer = repository.run("git commit -q --allow-empty -m x")
+    assert answer == "[foveal: hooks do not run in the sandbox: commit-msg]\nexit status 0"
+
+
+def test_a_program_that_runs_while_committing_cannot_change_settings(repository: Machine) -> None:
+    evil = repository.workspace / "evil.sh"
+    evil.write_text(
+        "#!/bin/sh\necho evil > .git/hooks/post-commit\necho evil >> .git/config\nmv .git/config .git/x\n"
+        "mv .git/hooks .git/y\necho /elsewhere > .git/commondir\necho evil > .git/info/attributes\n"
+        f"echo evil > {repository.outside}/theirs\ncat\n"
+    )
+    evil.chmod(0o755)
+    configure(repository, "filter.odd.clean", "./evil.sh")
+    before = (repository.workspace / ".git/config").read_text()
+    (repository.workspace / "b.txt").write_text("two\n")
+    answer = repository.run("git add b.txt")
+    assert ".git/commondir is protected, so it was renamed to .git/commondir.set-aside" in answer
+    assert (repository.workspace / ".git/config").read_text() == before
+    assert [
+        path.name for path in (repository.workspace / ".git/hooks").iterdir() if ".sample" not in path.name
+    ] == ["pre-commit"]
+    assert not (repository.workspace / ".git/info/attributes").exists()
+    assert (repository.outside / "theirs").read_text() == "untouched"
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("core.fsmonitor", "git status"),
+        ("core.pager", "git -p log"),
+        ("alias.st", "git st"),
+        ("diff.external", "git diff HEAD --ext-diff"),
+        ("diff.odd.textconv", "git log -p"),
+        ("diff.odd.command", "git diff HEAD"),
+        ("filter.odd.smudge", "git checkout -f a.txt"),
+        ("core.sshCommand", "git ls-remote ssh://example.org/x"),
+        ("core.editor", "git commit --allow-empty"),
+    ],
+)
+def test_programs_that_the_repository_configures_stay_in_the_sandbox(
+    repository: Machine, key: str, command: str
+) -> None:
+    evil = repository.workspace / "evil.sh"
+    evil.write_text(
+        f"#!/bin/sh\necho x > ran\necho broken > {repository.outside}/theirs\ncat ~/.ssh/*\nexit 1\n"
+    )
+    evil.chmod(0o755)
+    path = f"!{evil}" if key.startswith("alias") else str(evil)
+    configure(repository, key, path)
+    (repository.workspace / "a.txt").write_text("changed\n")
+    assert "PRIVATE" not in repository.run(command)
+    assert (repository.outside / "theirs").read_text() == "untouched"
+    if key != "core.pager":  # git starts no pager without a terminal
+        assert (repository.workspace / "ran").exists(), "the test starts no program"
+
+
+def test_scripts_of_a_project_stay_in_the_sandbox(machine: Machine) -> None:
+    scripts = {"test": f"echo broken > {machine.outside}/theirs; cat ~/.ssh/*; touch ran; echo evil > .envrc"}
+    (machine.workspace / "package.json").write_text(json.dumps({"name": "x", "scripts": scripts}))
+    (machine.workspace / "Makefile").write_text(f"test:\n\t{scripts['test']}\n")
+    for program in ("npm", "make"):
+        if shutil.which(program):
+            answer = machine.run(f"{program} test")
+            assert "PRIVATE" not in answer
+            assert ".envrc is protected" in answer
+            (machine.workspace / "ran").unlink()
+    assert (machine.outside / "theirs").read_text() == "untouched"
+
+
 # ── Network and sockets ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -415,8 +662,8 @@ def test_a_command_cannot_type_into_the_terminal(machine: Machine) -> None:
 
 def test_a_blocked_command_says_that_the_sandbox_blocked_it(machine: Machine) -> None:
     note = (
-        f"[foveal: the sandbox blocks the network and writes outside of {machine.workspace} and /tmp, and in .git; "
-        "if the command needs that, outside_sandbox asks the user]\n"
+        f"[foveal: the sandbox blocks the network and writes outside of {machine.workspace} and /tmp, and in .git, "
+        "except by a line that only stages and commits; if the command needs that, outside_sandbox asks the user]\n"
     )
     assert note in machine.run(f"echo x > {machine.outside}/theirs")
     assert note in machine.run("python3 -c \"import socket; socket.create_connection(('example.org', 80))\"")

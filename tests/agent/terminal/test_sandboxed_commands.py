@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,6 +83,31 @@ def test_without_a_sandbox_the_status_line_says_so_and_commands_ask(project: Cha
         assert not (project.folder / "made").exists()
 
 
+def test_without_bubblewrap_the_start_says_how_to_install_it_and_run_can_read(project: ChatProject) -> None:
+    programs = project.home / "programs"
+    programs.mkdir()
+    for name in ("ls", "cat", "git", "touch", "apt-get"):
+        (programs / name).symlink_to(shutil.which(name) or shutil.which("true") or "")
+    subprocess.run(["git", "init", "-q", str(project.folder)], check=True)
+    commands = ("ls -A", "cat a.txt", "git status --short", "touch made", "cat ../chats.db", "cat $HOME/x")
+    project.script([("run", {"command": command}) for command in commands], "Done.")
+    done = project.run_piped("run", "--session", "s", "look", env=WITH_SANDBOX | {"PATH": str(programs)})
+    notice = "no sandbox, so commands ask unless they only read: bubblewrap is not installed; "
+    assert done.stderr.count(f"{notice}`sudo apt-get install bubblewrap` installs it") == 1
+    answers = results(project)
+    assert answers[:3] == [
+        ".git\na.txt\nexit status 0",
+        "one\ntwo\nexit status 0",
+        "?? a.txt\nexit status 0",
+    ]
+    assert not any("exit status" in answer for answer in answers[3:])
+    # A program that the repository configures could run.
+    subprocess.run(["git", "-C", str(project.folder), "config", "core.fsmonitor", "./x"], check=True)
+    project.script([("run", {"command": "git status"})], "Done.")
+    done = project.run_piped("run", "--session", "s", "again", env=WITH_SANDBOX | {"PATH": str(programs)})
+    assert "? Allow run: git status?" in done.stderr
+
+
 def test_a_project_cannot_switch_the_sandbox_off(project: ChatProject) -> None:
     (project.folder / "foveal.toml").write_text('[tools]\nsandbox = "off"\nnetwork = true\n')
     shown = project.run_piped("config", env=WITH_SANDBOX)
@@ -116,7 +143,10 @@ def test_the_doctor_names_the_sandbox_or_says_why_there_is_none(project: ChatPro
     assert sandbox_line() == "switched off by FOVEAL_TOOLS_SANDBOX: commands run without one"
     missing = "bubblewrap is not installed; install the package bubblewrap of your distribution"
     nowhere = str(project.home / "nothing")
-    assert sandbox_line(**WITH_SANDBOX, PATH=nowhere) == f"none, so every command is asked about: {missing}"
+    assert (
+        sandbox_line(**WITH_SANDBOX, PATH=nowhere)
+        == f"none, so commands ask unless they only read: {missing}"
+    )
     if not WHY_NO_SANDBOX:
         assert sandbox_line(**WITH_SANDBOX) == "bubblewrap, without network"
         assert sandbox_line(**WITH_SANDBOX, FOVEAL_TOOLS_NETWORK="1") == "bubblewrap, with network"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -48,8 +49,8 @@ class AgentFiles:
     def files(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in self.root.iterdir()}
 
-    async def _record(self, change: FileChange) -> None:
-        self.add(FileChanges(changes=(change,)).to_fact())
+    async def _record(self, changes: Sequence[FileChange]) -> None:
+        self.add(FileChanges(changes=tuple(changes)).to_fact())
 
     async def call(self, name: str, **arguments: Any) -> str:
         call = Call(id=f"call_{len(self.log) % 3}", name=name, arguments=json.dumps(arguments))

@@ -2,8 +2,9 @@
 
 1. A command rule is literal words, the project's real path, and the real path of the program, which lies outside of
    the workspace. It covers exactly these words, or commands that begin with them.
-2. A rule by first words has at least two and a program that neither deletes, publishes, fetches nor interprets; it
-   covers further arguments, not further options (see program_kinds.py).
+2. A rule by first words has those of a known test runner, check, build or commit, or at least two of a program that
+   neither deletes, publishes, fetches nor interprets; it covers further arguments, and few further options (see
+   program_kinds.py).
 3. An entry of the settings (`tools.allow`, `--allow`, `tools.deny`) is one of
 
     write               every call of this tool
@@ -26,6 +27,8 @@
    backquote and a backslash.
 3. Everything else has no commands and a `problem`: such a line can be allowed once only.
 4. A second, independent parser (`shlex`) must find the same words, so that an error in one of them allows nothing.
+
+`scan_command_line` returns the commands of a line of any syntax, for checks that must see all of them.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ from foveal.agent.permissions.program_kinds import (
     defines_git_alias,
     is_always_asked,
     may_follow_prefix,
+    runner_prefix,
     starts_programs,
     subcommand_places,
 )
@@ -66,9 +70,9 @@ MAX_PARSED_CHARS: Final = 10_000
 """A longer line cannot be covered by rules."""
 _OPERATORS: Final = frozenset({"&&", "||", ";", "|"})
 _STRUCTURE: Final = frozenset({"program", "list", "pipeline", "command", "command_name"})
-_PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_./:@%+,=^-]+")
-"""Characters that bash takes literally wherever they stand. Letters outside of ASCII need quotes: bash on macOS
-takes some of their bytes for blanks."""
+_PLAIN_WORD: Final = re.compile(r"(?:[A-Za-z0-9_./:@%+,=^-]|(?<=[A-Za-z0-9^])~)+")
+"""Characters that bash takes literally wherever they stand, and `~` after a letter, as in `HEAD~1`. Letters
+outside of ASCII need quotes: bash on macOS takes some of their bytes for blanks."""
 _SYNTAX: Final = re.compile(r"[$`*?\[\]{}()~<>&!#\\]")
 _QUOTED_SYNTAX: Final = re.compile(r"[$`\\]")
 """Characters that are not literal in double quotes."""
@@ -202,6 +206,62 @@ def _check_program(word: str) -> None:
         raise _NotPlain(f"`{word}` is a word of the shell")
 
 
+class ScannedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """All commands of a line, also those in loops, functions and substitutions."""
+
+    commands: tuple[tuple[str, ...], ...] = ()
+    """Words without their quotes; what bash expands is as written. An assignment is a command of one word."""
+    writes: tuple[str, ...] = ()
+    """Files that redirections write from their beginning."""
+    appends: tuple[str, ...] = ()
+    """Files that redirections write at their end."""
+    is_clear: bool = False
+    """Whether the line could be parsed."""
+
+
+def scan_command_line(text: str) -> ScannedLine:
+    """Return all commands of a line of any syntax. Bash may run fewer of them, but no others, unless a word that it
+    expands is the name of a program."""
+    try:
+        root = _parse(text.encode("utf-8", "surrogatepass"))
+    except _NotPlain:
+        return ScannedLine()
+    commands: list[tuple[str, ...]] = []
+    targets: dict[str, list[str]] = {operator: [] for operator in (*_OVERWRITING, *_APPENDING)}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        waiting += reversed(node.children)
+        if node.type == "command":
+            words = [_unquoted(each) for each in node.children if each.type not in _NOT_WORDS]
+            commands += [tuple(words)] if words else []
+        elif node.type in ("variable_assignment", "declaration_command", "unset_command"):
+            commands.append(tuple(_unquoted(node).split(maxsplit=1)))
+        elif node.type == "file_redirect" and (target := node.child_by_field_name("destination")) is not None:
+            for operator in (each.type for each in node.children if each.type in targets):
+                targets[operator].append(_unquoted(target))
+    return ScannedLine(
+        commands=tuple(commands),
+        writes=tuple(target for operator in _OVERWRITING for target in targets[operator]),
+        appends=tuple(target for operator in _APPENDING for target in targets[operator]),
+        is_clear=not root.has_error,
+    )
+
+
+_NOT_WORDS: Final = frozenset(
+    {"variable_assignment", "file_redirect", "heredoc_redirect", "herestring_redirect"}
+)
+_OVERWRITING: Final = (">", ">|", "&>")
+_APPENDING: Final = (">>", "&>>")
+
+
+def _unquoted(node: Node) -> str:
+    if node.type in ("command_name", "concatenation"):
+        return "".join(map(_unquoted, node.children))
+    text = (node.text or b"").decode("utf-8", "replace")
+    return text[1:-1] if node.type in ("string", "raw_string") else text
+
+
 SHELL_TOOL: Final = "run"
 """Name of the tool whose calls are command lines."""
 RULE_LIFETIME_S: Final = 30 * 24 * 3600
@@ -291,8 +351,9 @@ def exact_rule(command: SimpleCommand, project: str) -> CommandRule | None:
 
 
 def prefix_rule(command: SimpleCommand, project: str) -> CommandRule | None:
-    """Return the rule for commands that begin with the first two words, None if there can be none."""
-    words = command.words[:2]
+    """Return the rule for commands that begin with the words of a runner, or with the first two, None if there can
+    be none."""
+    words = runner_prefix(command.words) or command.words[:2]
     if not command.program or not can_be_prefix(words, command.program):
         return None
     rule = CommandRule(words=words, is_prefix=True, project=project, program=command.program)

@@ -1,4 +1,4 @@
-"""Kinds of programs: always asked, never allowed by first words, not harmless in a sandbox.
+"""Kinds of commands: those that only read, that commit, that may be allowed by first words, that may delete.
 
 A program is known by the first word of a command and by the file that it stands for; see
 `foveal.config.project.code_runners`.
@@ -91,6 +91,36 @@ NEVER_BY_PREFIX: Final = (
 )
 """Programs that delete, overwrite, publish, fetch, interpret or start other programs."""
 
+_TEST_OPTIONS: Final = names(
+    """
+    -q -qq -v -vv -x -s -l -k -m -n -ra -rA -rf -rs -rx --lf --ff --sw --co --collect-only --no-header --exitfirst
+    --maxfail --tb --durations --verbose --quiet
+    """
+)
+_GO_OPTIONS: Final = names("-v -run -race -count -short -timeout")
+_CARGO_OPTIONS: Final = names(
+    "--release --all --workspace --lib --bins --tests --all-targets --all-features -p -q -v"
+)
+_CHECK_OPTIONS: Final = names("--fix --diff --check --quiet --strict -q -v --select --statistics --noEmit")
+RUNNER_OPTIONS: Final[dict[tuple[str, ...], frozenset[str]]] = {
+    ("pytest",): _TEST_OPTIONS,
+    **{(python, "-m", "pytest"): _TEST_OPTIONS for python in ("python", "python3")},
+    ("uv", "run", "pytest"): _TEST_OPTIONS,
+    ("go", "test"): _GO_OPTIONS,
+    **{("go", each): _GO_OPTIONS for each in ("build", "vet")},
+    **{("cargo", each): _CARGO_OPTIONS for each in ("test", "build", "check", "clippy", "fmt")},
+    **{("npm", each): frozenset[str]() for each in ("test", "t")},
+    **{("npm", "run", each): frozenset[str]() for each in ("test", "build", "lint", "check", "typecheck")},
+    **{("ruff", each): _CHECK_OPTIONS for each in ("check", "format")},
+    **{(each,): _CHECK_OPTIONS for each in ("mypy", "eslint", "tsc")},
+    ("git", "add"): names("-A -u -v -N --all --update --verbose --intent-to-add --"),
+    ("git", "commit"): names(
+        "-m -a -am -s -q -v --message --all --amend --no-edit --signoff --quiet --allow-empty"
+    ),
+}
+"""First words of test runners, checks, builds and commits that a rule can name also without a sandbox, with the
+options that a rule covers. Such a rule allows the code of the project to run, whatever it has become."""
+
 _PROGRAM_STARTERS: Final = (
     STARTERS
     | COMMAND_SHELLS
@@ -177,6 +207,8 @@ def starts_programs(words: tuple[str, ...]) -> bool:
 
 def can_be_prefix(words: tuple[str, ...], program: str = "") -> bool:
     """Return whether commands that begin with these words can be allowed."""
+    if words and runner_prefix(words) == words:
+        return True
     known = program_names(words[0], program)
     if len(words) < MIN_PREFIX_WORDS or is_always_asked(words) or known & NEVER_BY_PREFIX:
         return False
@@ -185,9 +217,21 @@ def can_be_prefix(words: tuple[str, ...], program: str = "") -> bool:
     return "git" not in known or words[1] in _GIT_READING
 
 
+def runner_prefix(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first words of a test runner, a build or a commit, by which it can be allowed also without a
+    sandbox; () if the command is another one."""
+    return next((first for first in RUNNER_OPTIONS if words[: len(first)] == first), ())
+
+
 def may_follow_prefix(prefix: tuple[str, ...], word: str) -> bool:
     """Return whether a word after a prefix is covered: arguments are, options are not (`--output=FILE`), except
-    options of git that only change what is printed."""
+    options that are known to change only what runs or is printed. Arguments of a runner stay in the project."""
+    if prefix in RUNNER_OPTIONS:
+        if word.startswith("-"):
+            return (
+                word.partition("=")[0] in RUNNER_OPTIONS[prefix] or re.fullmatch(r"-n?\d+", word) is not None
+            )
+        return not word.startswith("/") and ".." not in word.split("/")
     if not word.startswith("-"):
         return True
     if "git" not in program_names(prefix[0]):
@@ -195,7 +239,163 @@ def may_follow_prefix(prefix: tuple[str, ...], word: str) -> bool:
     return word in _GIT_SHOWN_OPTIONS or re.fullmatch(r"-\d+", word) is not None
 
 
-# ── Harmless in a sandbox ────────────────────────────────────────────────────────────────────────────────
+# ── What a command of a sandbox may do ───────────────────────────────────────────────────────────────────
+
+_SHELL_STATE: Final = names(
+    """
+    : [ [[ break cd continue declare dirs exit export getopts hash help let local mapfile popd printf pushd read
+    readarray readonly return set shift shopt source test time times type typeset ulimit umask unset wait .
+    """
+)
+"""Commands of bash that change only the shell, which ends with the line, or run a script."""
+_POWERLESS: Final = names("chmod kill killall pkill skill")
+"""Programs that delete nothing, and reach no process outside of the sandbox."""
+_GIT_REMOTE: Final = {("clone",), ("fetch",), ("ls-remote",), ("pull",), ("push",)}
+"""Commands of git that fail without a network, before they change a file."""
+_EXPANDED: Final = re.compile(r"[$`\\*?{~]")
+_DELETING_CODE: Final = re.compile(
+    r"rmtree|unlink|rmdir|truncate|\bremove\(|rename\(|os\.replace|shutil\.move|rmSync|\brm\b|FileUtils|File\.delete"
+)
+
+
+def may_delete(words: tuple[str, ...], text: str, program: str = "") -> bool:
+    """Return whether a command of the line `text`, of any syntax, may delete or overwrite files."""
+    if _EXPANDED.search(words[0]):
+        return True
+    if words[0] in _SHELL_STATE or "=" in words[0]:
+        # `test -v` and others evaluate their words, also those in single quotes.
+        return any("$(" in word or "`" in word for word in words)
+    known = program_names(words[0], program)
+    if known & (INTERPRETERS | COMMAND_SHELLS) and _DELETING_CODE.search(text):
+        return True
+    if known & _POWERLESS or ("git" in known and (_git_only_reads(words[1:]) or words[1:2] in _GIT_REMOTE)):
+        return False
+    return not is_harmless(words, program)
+
+
+def reaches_out(words: tuple[str, ...]) -> bool:
+    """Return whether a command fetches or publishes, if it has a network."""
+    known = program_names(words[0])
+    if _EXPANDED.search(words[0]) or known & _NETWORK_PROGRAMS:
+        return True
+    if "git" in known:
+        places = subcommand_places(words)
+        return not any(words[at] in _GIT_READING | _GIT_WRITING for at in places if at < len(words))
+    if known & PACKAGE_MANAGERS:
+        return not _builds_only(known, words[1:])
+    if starts_programs(words):
+        return any(program_names(word) & (_NETWORK_PROGRAMS | {"git"}) for word in words[1:] if word)
+    return False
+
+
+# ── Committing in a sandbox ──────────────────────────────────────────────────────────────────────────────
+
+_GIT_WRITING: Final = names(
+    "add branch checkout cherry-pick commit merge mv reset restore revert rm stash switch tag"
+)
+_GIT_LOSING: Final[dict[str, frozenset[str]]] = {
+    "branch": names("-d -D -f -m -M -c -C --delete --force --move --copy"),
+    "tag": names("-d -f --delete --force"),
+    "checkout": names("-B"),
+    "switch": names("-C --force-create"),
+    "reset": names("--hard --keep --merge"),
+    "stash": names("drop clear"),
+}
+"""Words with which these commands lose commits that no file of the workspace holds."""
+
+
+def commits(words: tuple[str, ...]) -> bool:
+    """Return whether a command of git stages or commits, and loses no commit by that."""
+    rest = _git_words(words)
+    if words[0] != "git" or not rest or rest[0] not in _GIT_WRITING:
+        return False
+    losing = _GIT_LOSING.get(rest[0], frozenset())
+    short = {f"-{letter}" for word in rest if re.fullmatch(r"-[A-Za-z]+", word) for letter in word[1:]}
+    return not losing & {*rest[1:], *short} and not any(
+        word.startswith(_GIT_STARTING_OPTIONS) for word in rest
+    )
+
+
+def _git_words(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command of git from its subcommand on, if only a folder is named before that."""
+    return words[3:] if words[1:2] == ("-C",) else words[1:]
+
+
+def accompanies_commit(words: tuple[str, ...]) -> bool:
+    """Return whether a command in the same line as a commit leaves the repository alone."""
+    if words[0] == "git":
+        return commits(words) or _is_harmless_git(_git_words(words))
+    return words[0] in _READERS or words[0] in (
+        "cd",
+        "pwd",
+        "true",
+    )  # `test` and `printf` evaluate their words
+
+
+# ── Only reading, without a sandbox ──────────────────────────────────────────────────────────────────────
+
+_READING_PROGRAMS: Final = _READERS | names(
+    "cmp date diff false find md5sum pwd rg sed sha256sum sort tree true uname uniq which whoami"
+)
+_NOT_READING: Final[dict[str, re.Pattern[str]]] = {
+    "grep": re.compile(r"-[^-]*[Rf]|--(deref|file)"),
+    "rg": re.compile(r"--pre(?!tty)|--host|-[^-]*[Lzf]|--follow|--search-zip|--file(=|$)"),
+    "tail": re.compile(r"-[^-]*[fF]|--(follow|retry)"),
+    "find": re.compile("|".join((*_FIND_ACTIONS, "-[LH]$", "-follow", "-files0"))),
+    "sort": re.compile(r"-[^-]*[oTS]|--(o|co|temp|files0)"),
+    "tree": re.compile(r"-[^-]*[ol]|--(o|fromfile)"),
+    "date": re.compile(r"-[^-]*[sfr]|--(set|file|ref)|[^+-]"),
+    "file": re.compile(r"-[^-]*[Cmfz]|--(compile|magic|files|uncompress)"),
+    "diff": re.compile(r"-[^-]*r|--(to|from|rec)"),
+    "du": re.compile(r"-[^-]*[LX]|--(files0|deref|exclude-from)"),
+    "wc": re.compile(r"--files0"),
+}
+"""Words with which these programs write, start programs, follow links or never end."""
+_PRINTED_LINES: Final = re.compile(r"\d+(,(\d+|\$))?p")
+_GIT_PRINTING: Final = re.compile(
+    r"--(author|since|until|after|before|grep|format|pretty|max-count|abbrev|date|diff-filter|unified|stat"
+    r"|color|decorate|word-diff|find-renames|ignore-all-space|ignore-space-change|no-renames|name-only|follow"
+    r"|show-current|list|merged|no-merged|contains|sort|exclude-standard|others|modified|deleted|cached)(=.*)?"
+    r"|-(\d+|n\d*|U\d+|[SGL].*|[MCwabv]|vv|sb|i|o|r|e|E|F)"
+)
+_GIT_LISTING: Final = {"branch": 1, "remote": 1, "tag": 1, "stash": 2}
+"""Commands of git that only list, with this many words besides options."""
+
+
+def only_reads(words: tuple[str, ...], program: str) -> bool:
+    """Return whether a command with plain words only prints, so that it needs no question without a sandbox. The
+    files that it names are checked elsewhere."""
+    if not program or words[0] not in _READING_PROGRAMS | {"git"} or "/" in words[0]:
+        return False
+    options = [word for word in words[1:] if word.startswith("-")]
+    if words[0] == "git":
+        return _git_only_reads(words[1:])
+    if words[0] == "sed":
+        arguments = [word for word in words[1:] if not word.startswith("-")]
+        return options == ["-n"] and bool(arguments) and _PRINTED_LINES.fullmatch(arguments[0]) is not None
+    if words[0] == "uniq" and len(words) - len(options) > 2:
+        return False
+    pattern = _NOT_READING.get("grep" if words[0] in ("egrep", "fgrep") else words[0])
+    looked_at = words[1:] if words[0] == "date" else options
+    is_known = pattern is None or not any(pattern.match(word) for word in looked_at)
+    return is_known and not any("/" in option for option in options)
+
+
+def _git_only_reads(words: tuple[str, ...]) -> bool:
+    words = words[1:] if words[:1] == ("--no-pager",) else words
+    if not words:
+        return False
+    arguments = [word for word in words[1:] if not word.startswith("-")]
+    is_listing = words[0] in _GIT_LISTING and len(arguments) < _GIT_LISTING[words[0]]
+    if is_listing and words[0] == "stash":
+        is_listing = arguments == ["list"]
+    options = [word for word in words[1:] if word.startswith("-") and word != "--"]
+    return (is_listing or words[0] in _GIT_READING) and all(
+        option in _GIT_SHOWN_OPTIONS or _GIT_PRINTING.fullmatch(option) for option in options
+    )
+
+
+# ── Harmless where nothing can be restored ───────────────────────────────────────────────────────────────
 
 
 def is_harmless(words: tuple[str, ...], program: str = "") -> bool:

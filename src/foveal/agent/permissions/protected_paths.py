@@ -1,20 +1,26 @@
 """Protected paths: files that start programs, or that change what an agent may do.
 
-1. Writing them, and commands that name them, always ask, whatever rules there are.
-2. A path is protected by its name at any depth, whether it exists or not, and whatever the case of its letters.
-3. It is checked as written and with all its links resolved, in the order in which the kernel resolves them.
-4. What a protected link, or the file `.git` of a worktree, leads to inside the workspace is protected too.
+1. Writing them always asks, whatever rules there are. So does a command that names them without a sandbox.
+2. In a sandbox no command changes them: those that exist are read-only (see `sandbox.file_access`), and those that
+   a command creates are renamed when it ends, before anything else happens (`ProtectedFiles`).
+3. A path is protected by its name at any depth, whether it exists or not, and whatever the case of its letters.
+4. It is checked as written and with all its links resolved, in the order in which the kernel resolves them.
+5. What a protected link, or the file `.git` of a worktree, leads to inside the workspace is protected too.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import stat
+import time
 import unicodedata
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from foveal.config.project import resolve_links
 from foveal.core.wire.safe_print import visible
@@ -22,7 +28,8 @@ from foveal.user_paths import config_folder, state_folder
 
 _PROTECTED_NAMES: Final = frozenset(
     {
-        *(".git", ".gitconfig", ".foveal", "foveal.toml", "agents.md", ".mcp.json", ".envrc", ".husky"),
+        *(".git", ".gitconfig", ".foveal", "foveal.toml", ".mcp.json", ".envrc", ".husky"),
+        *("agents.md", "agents.override.md", "claude.md", "claude.local.md", "gemini.md"),
         *(".vscode", ".idea", ".zed", ".cursor", ".fleet", ".devcontainer", ".claude", ".codex", ".gemini"),
         *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".inputrc"),
         *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc", ".login"),
@@ -35,8 +42,39 @@ _PROTECTED_NAMES: Final = frozenset(
 _PROTECTED_PAIRS: Final = frozenset({(".config", "fish"), (".config", "git"), (".config", "autostart")})
 _MAX_GIT_FILE_BYTES: Final = 8_192
 """Most bytes that are read of a `.git` or `commondir` file, which hold one path."""
-_WORD_PARTS: Final = re.compile(r"[=:,@;]")
-_TEXT_PARTS: Final = re.compile(r"[\s;&|()<>`$\"'{}\\=:,@]+")
+REBUILT_FOLDERS: Final = frozenset(
+    {
+        *(
+            "node_modules",
+            ".venv",
+            "venv",
+            "site-packages",
+            "__pycache__",
+            ".tox",
+            ".nox",
+            ".gradle",
+            ".next",
+        ),
+        *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".turbo", ".parcel-cache"),
+    }
+)
+"""Folders that a tool fills and can fill again. Files in them are neither looked for nor backed up: packages bring
+files with protected names, and nothing reads them there."""
+MAX_WALKED_ENTRIES: Final = 100_000
+"""Most files and folders of a workspace that are looked at, those nearest to its root first."""
+ASIDE_SUFFIX: Final = ".set-aside"
+"""Added to the name of a protected file that a command has created; nothing reads it under this name."""
+_GIT_STATE: Final = re.compile(
+    r"[A-Z_]+(\.lock)?|index(\.lock)?|next-index-\d+(\.lock)?|sharedindex\..*|packed-refs(\.lock|\.new)?"
+    r"|objects|refs|logs|sequencer|rebase-(merge|apply)|gc\.(log|pid)(\.lock)?|.*"
+    + re.escape(ASIDE_SUFFIX)
+    + r"(-\d+)?"
+)
+"""Names in `.git` that hold commits and what is staged. All others choose programs, or another repository."""
+_CLOCK_GRAIN_NS: Final = 50_000_000
+"""File systems take the time of a change from a clock that is a little behind."""
+_PATH_ENDS: Final = re.compile(r"[\s;&|()<>`$\"'{}\[\]\\=:,@]+")
+"""Characters that end a path, in a command line and in code."""
 
 
 def protected_part(path: str, root: Path) -> str:
@@ -45,20 +83,99 @@ def protected_part(path: str, root: Path) -> str:
 
 
 def protected_files(root: Path) -> list[str]:
-    """Return the protected files that exist in a folder and in the folders directly in it.
-
-    What links and `.git` files among them lead to is included if it lies in the folder."""
-    entries = _entries(root)
-    for entry in list(entries):
-        if entry.is_dir(follow_symlinks=False) and not is_protected_name(entry.name):
-            entries += _entries(entry.path)
-    named = [entry.path for entry in entries if is_protected_name(entry.name)]
+    """Return the protected files that exist below a folder, and what links and `.git` files among them lead to, if
+    it lies in the folder too."""
+    named = [path for path in _walk(root) if path]
     return [*named, *(target for path in named for target in _targets(path, root))]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Yield the paths with a protected name, the outermost first, and "" if there were too many files."""
+    waiting, walked = deque([str(root)]), 0
+    while waiting:
+        folder = waiting.popleft()
+        holds_settings = _fold(os.path.basename(folder)) == ".config"
+        for entry in _entries(folder):
+            walked += 1
+            pair = (".config", _fold(entry.name))
+            if is_protected_name(entry.name) or (holds_settings and pair in _PROTECTED_PAIRS):
+                yield entry.path
+            elif entry.name not in REBUILT_FOLDERS and entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+        if walked > MAX_WALKED_ENTRIES:
+            yield ""
+            return
+
+
+def repository_settings(folder: str) -> list[str]:
+    """Return what in a `.git` folder stays read-only while a command commits: all but commits and the index."""
+    names = [entry.name for entry in _entries(folder) if not _GIT_STATE.fullmatch(entry.name)]
+    info = os.path.join(folder, "objects", "info")
+    return [*(os.path.join(folder, name) for name in sorted(names)), *([info] if os.path.isdir(info) else [])]
 
 
 def is_protected_name(name: str) -> bool:
     """Return whether files and folders of this name are protected."""
     return _fold(name) in _PROTECTED_NAMES
+
+
+class SetAside(NamedTuple):
+    """A protected file that a command has created, and the name that it has now."""
+
+    path: str
+    now: str
+
+
+class ProtectedFiles:
+    """The protected files of a workspace before a command runs in the sandbox."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._before, self._is_partial = _protected_state(root)
+        self._started_ns = time.time_ns() - _CLOCK_GRAIN_NS
+
+    def set_new_aside(self) -> list[SetAside]:
+        """Rename the protected files that are new since then; make links again that were replaced or removed."""
+        present, is_partial = _protected_state(self._root)
+        new = [path for path, link in present.items() if self._before.get(path) != link]
+        if self._is_partial or is_partial:  # a file may have been there without having been looked at
+            new = [path for path in new if os.lstat(path).st_ctime_ns >= self._started_ns]
+        outermost = [path for path in new if not any(str(above) in new for above in Path(path).parents)]
+        moved = [SetAside(path, _rename_aside(path)) for path in outermost]
+        for path, link in self._before.items():
+            if link and not os.path.lexists(path):
+                with suppress(OSError):  # its folder is gone too
+                    os.symlink(link, path)
+        shown = [SetAside(*(os.path.relpath(name, self._root) for name in one)) for one in moved]
+        return [SetAside(visible(one.path), visible(one.now)) for one in shown]
+
+
+def _protected_state(root: Path) -> tuple[dict[str, str], bool]:
+    """Return the protected files with the targets of those that are links, and whether some files were not looked
+    at."""
+    found = list(_walk(root))
+    named = [path for path in found if path]
+    named += [inner for path in named if is_repository(path) for inner in repository_settings(path)]
+    return {path: os.readlink(path) if os.path.islink(path) else "" for path in named}, "" in found
+
+
+def is_repository(path: str) -> bool:
+    """Return whether a path is a `.git` folder, and not a link to one."""
+    return _fold(os.path.basename(path)) == ".git" and os.path.isdir(path) and not os.path.islink(path)
+
+
+def _rename_aside(path: str) -> str:
+    folder, names = os.path.dirname(path), itertools.count(2)
+    aside = f"{path}{ASIDE_SUFFIX}"
+    while os.path.lexists(aside):
+        aside = f"{path}{ASIDE_SUFFIX}-{next(names)}"
+    mode = stat.S_IMODE(os.stat(folder).st_mode)
+    with suppress(PermissionError):  # it belongs to another user
+        os.chmod(folder, mode | stat.S_IRWXU)  # a command can make its folder read-only
+    os.rename(path, aside)
+    with suppress(PermissionError):
+        os.chmod(folder, mode)
+    return aside
 
 
 def is_git_link(folder: Path) -> bool:
@@ -69,21 +186,62 @@ def is_git_link(folder: Path) -> bool:
     )
 
 
-def protected_word(words: Iterable[str], root: Path) -> str:
-    """Return the first protected path that a word of a command names, also in `--option=path` and `-opath`."""
+_STARTING_SETTING: Final = re.compile(
+    r"^\s*(\[(include|filter|pager)|(fsmonitor|pager|external|textconv|command|program|process|clean|hookspath)\b)",
+    re.I | re.M,
+)
+_HOOK_FOLDER: Final = re.compile(r"^\s*hookspath\s*=\s*\"?([^\"\n]+)", re.I | re.M)
+_MAX_GIT_CONFIG_BYTES: Final = 1_000_000
+
+
+def configures_programs(root: Path) -> bool:
+    """Return whether the repository of a folder, or a submodule of it, may start a program when git only reads."""
+    folders = repository_folders(root)
+    has_submodules = any(os.path.isdir(os.path.join(folder, "modules")) for folder in folders)
+    return has_submodules or any(map(_STARTING_SETTING.search, _git_settings(folders)))
+
+
+def hook_names(root: Path) -> list[str]:
+    """Return the hooks of the repository of a folder that a commit would run."""
+    folders = repository_folders(root)
+    named = [found for text in _git_settings(folders) for found in _HOOK_FOLDER.findall(text)]
+    places = [os.path.join(root, os.path.expanduser(each.strip())) for each in named]
+    places = places or [os.path.join(folder, "hooks") for folder in folders]
+    found = {
+        entry.name for place in places for entry in _entries(place) if not entry.name.endswith(".sample")
+    }
+    return sorted(found)
+
+
+def _git_settings(folders: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of the settings in folders of a repository."""
+    for folder in folders:
+        for name in ("config", "config.worktree"):
+            with suppress(OSError):
+                yield Path(folder, name).read_bytes()[:_MAX_GIT_CONFIG_BYTES].decode("utf-8", "replace")
+
+
+def repository_folders(root: Path) -> list[str]:
+    """Return the folder of the repository of a folder and the one it shares, none if it is in no repository."""
+    places = (os.path.join(folder, ".git") for folder in (root, *root.parents))
+    return _git_leads(next((place for place in places if os.path.lexists(place)), ""))
+
+
+def protected_in(texts: Iterable[str], root: Path) -> str:
+    """Return the first protected path in texts: a command line, and the words that bash makes of it."""
     led_to = _led_to(root)
-    for word in words:
-        parts = {word, *_WORD_PARTS.split(word)}
-        parts |= {word[2:]} if word.startswith("-") else set()
-        for part in sorted(parts):
-            if part and (found := _protected_part(part, root, led_to)):
-                return found
+    for part in dict.fromkeys(part for text in texts for part in paths_in(text)):
+        if found := _protected_part(part, root, led_to):
+            return found
     return ""
 
 
-def protected_text(text: str, root: Path) -> str:
-    """Return the first protected path in a text that is not parsed; it may find too much."""
-    return protected_word(dict.fromkeys(_TEXT_PARTS.split(text)), root)
+def paths_in(text: str) -> Iterator[str]:
+    """Yield everything in a text that can be a path, also in quotes, code and options; `-opath` is `path` too."""
+    for part in filter(None, _PATH_ENDS.split(text)):
+        yield part
+        if part.startswith("-") and len(part) > 2:
+            yield part[2:]
 
 
 def _protected_part(path: str, root: Path, led_to: Iterable[str]) -> str:
@@ -169,6 +327,8 @@ def _own_folder(path: str) -> str:
 
 def _fold(name: str) -> str:
     """Return a name as file systems compare it that ignore case, composition and invisible characters."""
+    if name.isascii() and name.isprintable():
+        return name.lower().rstrip(". ") or name
     text = unicodedata.normalize("NFKC", name).casefold()
     kept = "".join(char for char in text if unicodedata.category(char) != "Cf")
     return kept.rstrip(". ") or kept  # Windows ignores blanks and dots at the end

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from foveal.agent.loop import Agent
+from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.terminal import factory
 from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
 from foveal.agent.terminal.options import ChatOptions
@@ -34,6 +35,7 @@ from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, load_tools_tool
+from foveal.agent.tools.file_backups import FileBackups
 from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
@@ -76,6 +78,8 @@ class ChatState:
         self.approval: ToolApproval = ToolApproval(options, config.loaded, self._warn)
         self.sandbox, self.why_no_sandbox = factory.chat_sandbox(options, config.loaded)
         """The sandbox of commands; None if they run without one, which the second value explains."""
+        self.file_copies: FileBackups | None = None if self.sandbox is None else factory.file_copies(options)
+        """Copies of files that commands in the sandbox may change."""
         self.memories: LocalMemories | None = factory.make_memories(store, config)
         """What is known from earlier sessions; None if the memory is off."""
         self._use = SessionUse(options.store)
@@ -116,8 +120,19 @@ class ChatState:
         stack.push_async_callback(state.close)
         if origin:
             await state._append_record(origin, options.carry)
+        state._tell(state._sandbox_notes())
         state._tell((*config.notes, *state.approval.notes, *state.instruction_files.notes))
         return state
+
+    def _sandbox_notes(self) -> list[str]:
+        """Return what to say about a sandbox that is wanted and missing."""
+        if (
+            self.sandbox is not None
+            or not self.offers_tools
+            or self.config.loaded.get("tools.sandbox") == "off"
+        ):
+            return []
+        return [f"no sandbox, so commands ask unless they only read: {self.why_no_sandbox}"]
 
     async def close(self) -> None:
         if self._warm_up_task is not None:
@@ -194,7 +209,8 @@ class ChatState:
             tools = factory.make_tools(
                 self.options, self.session, self.config.loaded, mcp_tools=self._mcp_tools
             )
-            tools = record_changes(tools, Workspace(self.options.folder), self._record_file_change)
+            folder = Workspace(self.options.folder)
+            tools = record_changes(tools, folder, self._record_file_changes, self.file_copies)
         deferral = factory.make_deferral(self.config.loaded, tools, mcp_tools=self._mcp_tools or ())
         self.toolbox = Toolbox(tools if deferral is None else [*tools, load_tools_tool(deferral)])
         self.instruction_files = self._instruction_files()
@@ -311,9 +327,9 @@ class ChatState:
         """Return the tokens that a request has for messages."""
         return self._instruction_room()
 
-    async def _record_file_change(self, change: FileChange) -> None:
-        """Record the digests of a file before and after a change, for `/rewind` and `/diff`."""
-        await self.session.append(FileChanges(changes=(change,)).to_fact())
+    async def _record_file_changes(self, changes: Sequence[FileChange]) -> None:
+        """Record the digests of files before and after a call, for `/rewind` and `/diff`."""
+        await self.session.append(FileChanges(changes=tuple(changes)).to_fact())
 
     # ── Messages of commands ─────────────────────────────────────────────────────────────────────────
 
@@ -412,9 +428,18 @@ class ChatState:
 
     async def approve(self, call: Call, what: str) -> bool:
         """Return whether a call that changes something may run, asking the user where needed."""
-        is_sandboxed = self.sandbox is not None
+        problem = "there is no sandbox"
+        if call.name == SHELL_TOOL and self.file_copies is not None:
+            problem = (await asyncio.to_thread(self.file_copies.take)).problem
+            self._tell([f"/rewind cannot restore what commands delete: {problem}"] if problem else [])
         return await self.approval.approve(
-            call.name, call.arguments, what, self.toolbox, self.ui, is_sandboxed=is_sandboxed
+            call.name,
+            call.arguments,
+            what,
+            self.toolbox,
+            self.ui,
+            is_sandboxed=self.sandbox is not None,
+            is_restorable=not problem,
         )
 
 

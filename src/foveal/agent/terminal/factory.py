@@ -19,6 +19,7 @@ from foveal.agent import log_recall
 from foveal.agent.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.tools import Tool
+from foveal.agent.tools.file_backups import FileBackups
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.configured_provider import provider_from_config
 from foveal.config.keys import denied_tools
@@ -275,8 +276,16 @@ def chat_sandbox(options: ChatOptions, config: Config) -> SandboxFinding:
     if config.get("tools.sandbox") == "off":
         return SandboxFinding(None, f"switched off by {config.source('tools.sandbox')}")
     # The log is evidence of what commands did, so they can neither read nor change it.
-    store = [options.store.with_name(options.store.name + end) for end in ("", "-wal", "-shm")]
-    return find_sandbox(options.folder, hidden=store)
+    return find_sandbox(options.folder, hidden=_store_files(options))
+
+
+def file_copies(options: ChatOptions) -> FileBackups:
+    """Return the copies of files that commands of a chat may change."""
+    return FileBackups(Path(os.path.realpath(options.folder)), excluded=_store_files(options))
+
+
+def _store_files(options: ChatOptions) -> list[Path]:
+    return [options.store.with_name(options.store.name + end) for end in ("", "-wal", "-shm")]
 
 
 def make_tools(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from foveal.agent.permissions.command_rules import (
     SHELL_TOOL,
     CommandRule,
@@ -44,6 +46,7 @@ class ToolApproval:
         self.allows_everything: bool = options.yes
         self._workspace = Workspace(options.folder)
         self._project_root = config.root
+        self._has_network: bool = config.get("tools.network")
         self._note = note
 
     @property
@@ -57,17 +60,27 @@ class ToolApproval:
         return self.rule_file.rules(project=self.project)
 
     async def approve(
-        self, name: str, arguments: str, what: str, toolbox: Toolbox, ui: UserInterface, *, is_sandboxed: bool
+        self,
+        name: str,
+        arguments: str,
+        what: str,
+        toolbox: Toolbox,
+        ui: UserInterface,
+        *,
+        is_sandboxed: bool,
+        is_restorable: bool = False,
     ) -> bool:
-        """Return whether a call may run; `what` describes it."""
+        """Return whether a call may run; `what` describes it, and `is_restorable` says whether `/rewind` can
+        restore what it deletes."""
         # The preview binds the call to what it shows, so it comes before the decision.
         preview = toolbox.preview(name, arguments)
-        call = self._facts(name, arguments, toolbox)
+        call = replace(self._facts(name, arguments, toolbox), is_restorable=is_restorable)
         decision = decide(
             call,
             self._permissions(),
             mode=self.mode,
             is_sandboxed=is_sandboxed,
+            has_network=self._has_network,
             allows_everything=self.allows_everything,
         )
         if isinstance(decision, Allowed):

@@ -7,15 +7,29 @@ made by `permissions.decision.decide`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from foveal.agent.permissions.command_rules import SHELL_TOOL, SimpleCommand, find_program, parse_command_line
+from foveal.agent.permissions.command_rules import (
+    SHELL_TOOL,
+    SimpleCommand,
+    find_program,
+    parse_command_line,
+    scan_command_line,
+)
 from foveal.agent.permissions.decision import CallFacts
-from foveal.agent.permissions.protected_paths import protected_part, protected_text, protected_word
+from foveal.agent.permissions.program_kinds import only_reads
+from foveal.agent.permissions.protected_paths import (
+    configures_programs,
+    hook_names,
+    protected_in,
+    protected_part,
+)
 from foveal.agent.tool import Arguments, InvalidArguments
 from foveal.agent.tools.workspace import Workspace
+from foveal.core.wire.safe_print import visible
 
 CHANGING_FILE_TOOLS: Final = ("write", "edit")
 
@@ -34,17 +48,22 @@ def call_facts(
     default this process's."""
     if tool == SHELL_TOOL:
         outside_of = (workspace.root, *project_folders)
-        return _command_facts(arguments, workspace.root, outside_of, search_path)
+        return _command_facts(arguments, workspace, outside_of, search_path)
     if tool in CHANGING_FILE_TOOLS:
         return _file_facts(tool, str(arguments.get("path", "")), workspace)
     return CallFacts(tool=tool, project=str(workspace.root))
 
 
 def _command_facts(
-    arguments: Arguments, root: Path, outside_of: Iterable[Path], search_path: str | None
+    arguments: Arguments, workspace: Workspace, outside_of: Iterable[Path], search_path: str | None
 ) -> CallFacts:
-    text = str(arguments.get("command", ""))
-    line = parse_command_line(text)
+    text, root = str(arguments.get("command", "")), workspace.root
+    line, scanned = parse_command_line(text), scan_command_line(text)
+    words = (
+        word.replace("\\", "")
+        for words in (*scanned.commands, scanned.writes, scanned.appends)
+        for word in words
+    )
     folders = tuple(Path(os.path.realpath(folder)) for folder in outside_of)
     commands = tuple(
         SimpleCommand(
@@ -53,15 +72,42 @@ def _command_facts(
         )
         for words in line.commands
     )
-    named = [word for words in line.commands for word in words]
     return CallFacts(
         tool=SHELL_TOOL,
         project=str(root),
         line=line,
         commands=commands,
         leaves_sandbox=bool(arguments.get("outside_sandbox")),
-        protected=protected_text(text, root) if line.problem else protected_word(named, root),
+        protected=protected_in((text, *words), root),
+        overwrites=_overwritten(scanned.writes, workspace),
+        only_reads=_only_reads(commands, workspace),
+        runs_hooks=any(command.words[:1] == ("git",) for command in commands) and bool(hook_names(root)),
     )
+
+
+def _overwritten(targets: Iterable[str], workspace: Workspace) -> str:
+    """Return the first target of a redirection that is a file with content, or may be."""
+    for target in targets:
+        if target.startswith(("/dev/", "/tmp/")):
+            continue
+        with suppress(InvalidArguments, OSError):
+            path = workspace.resolve(target)
+            if "$" in target or "`" in target or (path.exists() and os.path.getsize(path)):
+                return visible(target)
+    return ""
+
+
+def _only_reads(commands: Sequence[SimpleCommand], workspace: Workspace) -> bool:
+    """Return whether commands of plain words only print, and name no file outside of the workspace."""
+    if not commands or not all(only_reads(each.words, each.program) for each in commands):
+        return False
+    try:
+        for word in {word for each in commands for word in each.words[1:] if not word.startswith("-")}:
+            workspace.resolve(word)
+    except InvalidArguments:
+        return False
+    uses_git = any(each.words[0] == "git" for each in commands)
+    return not uses_git or not configures_programs(workspace.root)
 
 
 def _file_facts(tool: str, path: str, workspace: Workspace) -> CallFacts:

@@ -1,9 +1,11 @@
 """File history: earlier bytes of files that the agent changed, derived from the log.
 
-1. The log has a record of each change by a file tool: the path, and the SHA-256 of the file before and after it.
+1. The log has a record of each change by a file tool, and by a command in the sandbox: the path, and the SHA-256 of
+   the file before and after it.
 2. Earlier bytes come from what the log holds: edits are reversed or repeated, and texts that the model wrote, or
-   read whole, are taken as they are. A derived text counts only if its digest is the recorded one, so a file is
-   restored to exactly the bytes of that point or not at all.
+   read whole, are taken as they are. What a command changed comes from the copies of `file_backups`. A derived text
+   counts only if its digest is the recorded one, so a file is restored to exactly the bytes of that point or not at
+   all.
 3. A file that is not as the last recorded change left it is not restored, because another program changed it.
 
 `record_changes` wraps a tool: the digests of its file before and after each call go to a callback, which stores
@@ -16,6 +18,7 @@ import asyncio
 import json
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,8 +30,10 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.tool import Arguments, InvalidArguments, Tool, ToolOutput, describe_error
 from foveal.agent.tools import text_edit
+from foveal.agent.tools.file_backups import ChangedFile, FileBackups, changed_files
 from foveal.agent.tools.files import MAX_READ_BYTES
 from foveal.agent.tools.workspace import FileStamp, Workspace
 from foveal.core.log.events import (
@@ -73,6 +78,8 @@ class FileChange(msgspec.Struct, frozen=True):
     """Absolute, links resolved."""
     before: Digest
     after: Digest
+    mode: int | None = None
+    """Mode of the file before a command changed it."""
 
 
 class FileChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,10 +125,12 @@ class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
     texts: tuple[tuple[str, str], ...] = ()
     """Names of files, and texts that they had as a whole at some time."""
     calls: tuple[tuple[int, str], ...] = ()
-    """Results of other tools: seq, and name of the tool."""
+    """Results of calls without a record: seq, and name of the tool."""
+    copies: FileBackups | None = None
+    """Copies of files that commands changed."""
 
     @classmethod
-    def of(cls, log: Sequence[Event]) -> ChangeHistory:
+    def of(cls, log: Sequence[Event], copies: FileBackups | None = None) -> ChangeHistory:
         """Read a log, with the events that were rewound: they changed files all the same."""
         reader = _LogReader()
         for event in log:
@@ -131,6 +140,7 @@ class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
             unrecorded=tuple(reader.unrecorded),
             texts=tuple(reader.texts),
             calls=tuple(reader.calls),
+            copies=copies,
         )
 
     def paths(self) -> list[str]:
@@ -179,7 +189,7 @@ class _LogReader:
         given = _arguments(call)
         path, text = str(given.get("path", "")), text_of(fact.content)
         if call.name not in FILE_CHANGING_TOOLS:
-            self.calls.append((seq, call.name))
+            self.calls += [] if pending else [(seq, call.name)]
             if call.name == "read" and not fact.error and isinstance(fact.content, str):
                 self.texts += [(PurePath(path).name, whole) for whole in (text, _NOTE.sub("", text, count=1))]
             return
@@ -255,7 +265,7 @@ def _merge(chain: Sequence[FileChange]) -> FileChange | None:
     """Return changes of one file as one change, None if the file was changed by something else between them."""
     if any(one.after != after.before for one, after in pairwise(chain)):
         return None
-    return FileChange(chain[0].path, chain[0].before, chain[-1].after)
+    return FileChange(chain[0].path, chain[0].before, chain[-1].after, chain[0].mode)
 
 
 def _plan(
@@ -271,7 +281,7 @@ def _plan(
         elif change.before != change.after:
             states = derive_states(history, path, present.get(path), target=change.before)
             if change.before in states:
-                back = FileChange(path, change.after, change.before)
+                back = FileChange(path, change.after, change.before, change.mode)
                 data = states[change.before]
                 restorations.append(Restoration(change=back, present=present.get(path), data=data))
             else:
@@ -287,6 +297,9 @@ def derive_states(
 ) -> dict[Digest, bytes | None]:
     """Return the states of a file that can be derived, by digest. Stops at the target."""
     states: dict[Digest, bytes | None] = {None: None, digest_of(present): present}
+    if target is not None and target not in states and history.copies is not None:
+        copy = history.copies.read(target)
+        states |= {} if copy is None else {target: copy}
     if target in states:
         return states
     changes = [recorded for recorded in history.changes if recorded.change.path == path]
@@ -391,30 +404,59 @@ def _line_start(text: str, line: int) -> int:
 _UNREADABLE: Final = "unreadable"
 """In place of the digest of a file that cannot be read."""
 
-Record = Callable[[FileChange], Awaitable[None]]
+Record = Callable[[Sequence[FileChange]], Awaitable[None]]
+_Run = Callable[..., Awaitable[ToolOutput]]
 
 
-def record_changes(tools: Iterable[Tool], workspace: Workspace, record: Record) -> list[Tool]:
-    """Return tools of which those that change files report each change to `record`."""
+def record_changes(
+    tools: Iterable[Tool], workspace: Workspace, record: Record, copies: FileBackups | None = None
+) -> list[Tool]:
+    """Return tools of which those that change files report what each call changed to `record`. Of commands, which
+    run in a sandbox, `copies` says what they changed."""
     return [
-        replace(tool, run=_recording(tool, workspace, record)) if tool.name in FILE_CHANGING_TOOLS else tool
+        replace(tool, run=_recording(tool, workspace, record))
+        if tool.name in FILE_CHANGING_TOOLS
+        else _recording_command(tool, record, copies)
+        if tool.name == SHELL_TOOL and copies is not None
+        else tool
         for tool in tools
     ]
 
 
-def _recording(
-    tool: Tool, workspace: Workspace, record: Record
-) -> Callable[[Arguments], Awaitable[ToolOutput]]:
+def _recording(tool: Tool, workspace: Workspace, record: Record) -> _Run:
     async def run(given: Arguments) -> ToolOutput:
         path = workspace.resolve(str(given["path"]))
         before = await asyncio.to_thread(_digest, workspace, path)
         output = await tool.run(given)
         after = await asyncio.to_thread(_digest, workspace, path)
         if not output.error and _UNREADABLE not in (before, after):
-            await record(FileChange(str(path), before, after))
+            await record([FileChange(str(path), before, after)])
         return output
 
     return run
+
+
+def _recording_command(tool: Tool, record: Record, copies: FileBackups) -> Tool:
+    def recording(run: _Run) -> _Run:
+        async def run_and_record(given: Arguments, *more: Any) -> ToolOutput:
+            if given.get("outside_sandbox"):
+                return await run(given, *more)
+            before = await asyncio.to_thread(copies.take)
+            output = await run(given, *more)
+            after = await asyncio.to_thread(copies.take)
+            if not before.problem and not after.problem and (changed := changed_files(before, after)):
+                await record([_change_by_command(one) for one in changed])
+            return output
+
+        return run_and_record
+
+    live = None if tool.run_live is None else recording(tool.run_live)
+    return replace(tool, run=recording(tool.run), run_live=live)
+
+
+def _change_by_command(one: ChangedFile) -> FileChange:
+    before, after = (None if file is None else file.digest for file in (one.before, one.after))
+    return FileChange(one.path, before, after, None if one.before is None else one.before.mode)
 
 
 def _digest(workspace: Workspace, path: Path) -> Digest:
@@ -459,8 +501,14 @@ def _restore(workspace: Workspace, one: Restoration) -> None:
     data, stamp = _read_with_stamp(workspace, path)
     if digest_of(data) != one.change.before:
         raise InvalidArguments("it has changed in this moment")
-    if one.data is not None:
+    mode = one.change.mode
+    if one.data is not None and mode is not None and stat.S_ISLNK(mode):
+        with workspace.open_folder(path.parent, create=True) as folder:
+            os.symlink(one.data, path.name, dir_fd=folder)
+    elif one.data is not None:
         workspace.write(path, one.data, expected=stamp)
+        if mode is not None:
+            os.chmod(path, stat.S_IMODE(mode), follow_symlinks=False)
     elif data is not None:
         with workspace.open_folder(path.parent) as folder:
             os.unlink(path.name, dir_fd=folder)

@@ -8,17 +8,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from foveal.agent.permissions.command_rules import SHELL_TOOL, find_program
+from foveal.agent.permissions.command_rules import SHELL_TOOL, find_program, scan_command_line
+from foveal.agent.permissions.program_kinds import accompanies_commit, commits
+from foveal.agent.permissions.protected_paths import ProtectedFiles, SetAside, hook_names
 from foveal.agent.permissions.sandbox import Sandbox
 from foveal.agent.tool import Arguments, InvalidArguments, OutputListener, Tool, ToolOutput
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
@@ -32,9 +35,25 @@ _SHELL_OPTIONS: Final = ("--noprofile", "--norc", "-c", "--")
 _SANDBOX_SYMPTOMS: Final = re.compile(
     r"read-only file system|EROFS|operation not permitted|EPERM|name resolution|could not resolve|"
     r"name or service not known|nodename nor servname|getaddrinfo|ENOTFOUND|EAI_AGAIN|network is unreachable|"
-    r"ENETUNREACH|no address associated with hostname|device or resource busy|cross-device link|EXDEV",
+    r"ENETUNREACH|no address associated with hostname|failed to sign|device or resource busy|cross-device link"
+    r"|EXDEV",
     re.I,
 )
+_COMMIT_SETTINGS: Final = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "safe.bareRepository": "explicit",
+    "gc.auto": "0",
+}
+"""Settings of git while a command can write in the repository: no program of the project runs, and no other folder
+is taken for a repository."""
+_COMMIT_ENVIRONMENT: Final = {
+    "GIT_CONFIG_COUNT": str(len(_COMMIT_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(_COMMIT_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_COMMIT_SETTINGS.values())},
+}
+_NO_RETRIES: Final = {"PIP_RETRIES": "0", "npm_config_fetch_retries": "0", "CARGO_NET_RETRY": "0"}
+"""Without a network, package managers fail at once instead of after minutes."""
 _MAX_SYMPTOM_CHARS: Final = 4_000
 _MAX_TOUCHED_PATHS: Final = 50
 _MAX_SHOWN_CHARS: Final = 2_000
@@ -93,8 +112,8 @@ def _description(sandbox: Sandbox | None, *, network: bool) -> str:
         return text
     reach = "" if network else "has no network and "
     return (
-        f"{text} It runs in a sandbox: it {reach}can write only in the working folder, except .git, and in /tmp, "
-        "and does not see the hidden folders of the home."
+        f"{text} It runs in a sandbox: it {reach}can write only in the working folder, in .git to commit, and in "
+        "/tmp, and sees no hidden folders of the home."
     )
 
 
@@ -148,16 +167,17 @@ async def _run_command(
     if "\0" in command:
         raise InvalidArguments("A command cannot have a NUL character in it; it was not run.")
     sandbox = None if given.get("outside_sandbox") else where.sandbox
-    argv = _shell_argv(command, where.workspace.root)
-    result = await run_process(
-        argv if sandbox is None else sandbox.wrap(argv, network=where.network),
-        cwd=where.workspace.root,
-        env=where.environment,
-        timeout_s=timeout_s,
-        on_output=on_output,
-    )
+    run = _confined(where, sandbox, command)
+    protected = None if sandbox is None else await asyncio.to_thread(ProtectedFiles, where.workspace.root)
+    try:
+        result = await run_process(
+            run.argv, cwd=where.workspace.root, env=run.env, timeout_s=timeout_s, on_output=on_output
+        )
+    finally:
+        # No process of the sandbox is left, and nothing else has run yet.
+        aside = [] if protected is None else protected.set_new_aside()
     line_break = "" if result.output.endswith("\n") or not result.output else "\n"
-    notes = _status_lines(result, timeout_s)
+    notes = [*_aside_notes(aside), *run.notes, *_status_lines(result, timeout_s)]
     if sandbox is not None and _looks_blocked(result):
         notes.insert(0, _sandbox_note(sandbox, network=where.network))
     return ToolOutput(
@@ -165,6 +185,54 @@ async def _run_command(
         error=result.status != 0 or result.timed_out,
         touched=mentioned_paths(command, where.workspace),
     )
+
+
+class _Confined(NamedTuple):
+    """How a command is started."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+    notes: list[str]
+
+
+def _confined(where: _CommandSettings, sandbox: Sandbox | None, command: str) -> _Confined:
+    """Return how a command is started in the sandbox; one that commits can write in the repository there."""
+    argv = _shell_argv(command, where.workspace.root)
+    if sandbox is None:
+        return _Confined(argv, where.environment, [])
+    root, path = where.workspace.root, where.environment.get("PATH")
+    # A program of the project that is called git must not get the repository.
+    git = find_program("git", folder=root, outside_of=[root], search_path=path)
+    is_commit = bool(git) and commits_only(command)
+    hooks = hook_names(root) if is_commit else []
+    named = f"[foveal: hooks do not run in the sandbox: {visible(', '.join(hooks))}]\n"
+    env = {
+        **where.environment,
+        **(_COMMIT_ENVIRONMENT if is_commit else {}),
+        **({} if where.network else _NO_RETRIES),
+    }
+    return _Confined(
+        sandbox.wrap(argv, network=where.network, commits=is_commit), env, [named] if hooks else []
+    )
+
+
+def commits_only(command: str) -> bool:
+    """Return whether a command line stages or commits, and runs nothing else that could change the repository."""
+    scanned = scan_command_line(command)
+    return (
+        scanned.is_clear
+        and all(target == os.devnull for target in (*scanned.writes, *scanned.appends))
+        and any(map(commits, scanned.commands))
+        and all(map(accompanies_commit, scanned.commands))
+    )
+
+
+def _aside_notes(aside: Sequence[SetAside]) -> list[str]:
+    return [
+        f"[foveal: {one.path} is protected, so it was renamed to {one.now}; the write tool, or a command with "
+        "outside_sandbox, asks the user for it]\n"
+        for one in aside
+    ]
 
 
 def _shell_argv(command: str, root: Path) -> list[str]:
@@ -185,7 +253,8 @@ def _sandbox_note(sandbox: Sandbox, *, network: bool) -> str:
     blocked = "" if network else "the network and "
     return (
         f"[foveal: the sandbox blocks {blocked}writes outside of {visible(str(sandbox.workspace))} and /tmp, and "
-        "in .git; if the command needs that, outside_sandbox asks the user]\n"
+        "in .git, except by a line that only stages and commits; if the command needs that, outside_sandbox asks "
+        "the user]\n"
     )
 
 

@@ -31,7 +31,14 @@ __all__ = ["Sandbox", "SandboxFinding", "find_sandbox"]
 
 
 _PROBE_TIMEOUT_S: Final = 5.0
-_NOT_INSTALLED: Final = "bubblewrap is not installed; install the package bubblewrap of your distribution"
+_INSTALL_COMMANDS: Final = {
+    "apt-get": "sudo apt-get install bubblewrap",
+    "dnf": "sudo dnf install bubblewrap",
+    "pacman": "sudo pacman -S bubblewrap",
+    "zypper": "sudo zypper install bubblewrap",
+    "apk": "sudo apk add bubblewrap",
+}
+"""How bubblewrap is installed, by the program that installs it."""
 _NAMESPACE_ADVICE: Final = (
     "the kernel or the container does not allow it to create namespaces; "
     "docs/terminal/permissions.md says what helps"
@@ -62,7 +69,7 @@ def _find(
 def _find_bubblewrap(workspace: Path, homes: tuple[Path, ...], hidden: tuple[Path, ...]) -> SandboxFinding:
     program = shutil.which(BUBBLEWRAP_PROGRAM)
     if program is None:
-        return SandboxFinding(None, _NOT_INSTALLED)
+        return SandboxFinding(None, f"bubblewrap is not installed; {_install_advice()}")
     # A link of the project could name any program of the system.
     named = os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
     program = os.path.realpath(program)
@@ -73,6 +80,11 @@ def _find_bubblewrap(workspace: Path, homes: tuple[Path, ...], hidden: tuple[Pat
         older = Bubblewrap(workspace, program=program, homes=homes, hidden=hidden, can_nest=True)
         found = _tried(older)
     return found
+
+
+def _install_advice() -> str:
+    found = next((command for name, command in _INSTALL_COMMANDS.items() if shutil.which(name)), "")
+    return f"`{found}` installs it" if found else "install the package bubblewrap of your distribution"
 
 
 def _tried(sandbox: Sandbox) -> SandboxFinding:

@@ -31,8 +31,9 @@ class Sandbox(Protocol):
         """The folder in which commands can write."""
         ...
 
-    def wrap(self, argv: Sequence[str], *, network: bool = False) -> list[str]:
-        """Return the command line that runs a program inside the sandbox, in the workspace."""
+    def wrap(self, argv: Sequence[str], *, network: bool = False, commits: bool = False) -> list[str]:
+        """Return the command line that runs a program inside the sandbox, in the workspace. A program that
+        `commits` can write in the repositories there."""
         ...
 
 

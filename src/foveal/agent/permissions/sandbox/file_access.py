@@ -15,7 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from foveal.agent.permissions.protected_paths import is_git_link, protected_files
+from foveal.agent.permissions.protected_paths import (
+    is_git_link,
+    is_repository,
+    protected_files,
+    repository_settings,
+)
 from foveal.agent.permissions.sandbox.confinement import PrivateFolder
 from foveal.user_paths import config_folder, state_folder
 
@@ -112,11 +117,17 @@ def workspace_problem(workspace: Path, homes: Iterable[Path]) -> str:
 
 
 def access_rules(
-    workspace: Path, *, homes: Iterable[Path], private: PrivateFolder, hidden: Iterable[Path] = ()
+    workspace: Path,
+    *,
+    homes: Iterable[Path],
+    private: PrivateFolder,
+    hidden: Iterable[Path] = (),
+    commits: bool = False,
 ) -> list[AccessRule]:
     """Return the rules for the next command, those for outer folders first.
 
-    `hidden` are further files that the command must not see, such as the store of sessions."""
+    `hidden` are further files that the command must not see, such as the store of sessions. A command that
+    `commits` can write in the repositories of the workspace, but not in their settings and hooks."""
     rules: dict[str, AccessRule] = {}
     for rule in (
         *_system_rules(private),
@@ -125,7 +136,7 @@ def access_rules(
     ):
         rules[rule.path] = rule
     inside = {path: rule for path, rule in rules.items() if workspace in Path(path).parents}
-    rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside)}
+    rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside, commits=commits)}
     existing = (rule for rule in rules.values() if os.path.lexists(rule.path))
     ordered = sorted(existing, key=lambda rule: (len(Path(rule.path).parts), rule.path))
     return _without_repetitions(ordered)
@@ -172,11 +183,19 @@ def _is_needed(target: Path, home: Path, workspace: Path) -> bool:
     )
 
 
-def _workspace_rules(workspace: Path, outer: Mapping[str, AccessRule]) -> Iterator[AccessRule]:
+def _workspace_rules(
+    workspace: Path, outer: Mapping[str, AccessRule], *, commits: bool
+) -> Iterator[AccessRule]:
     """Yield the rules for the workspace and the files in it that commands must not change.
 
     Inside a folder that has a rule in `outer`, there is no other rule: it could show what is hidden."""
     files = [*protected_files(workspace), *(path for path in _own_code() if workspace in Path(path).parents)]
+    if commits:
+        files = [
+            inner
+            for path in files
+            for inner in (repository_settings(path) if is_repository(path) else [path])
+        ]
     ruled = {Path(path) for path in outer}
     closed = ruled.union(map(Path, files))
     outermost = [path for path in closed if closed.isdisjoint(_between(workspace, path))]

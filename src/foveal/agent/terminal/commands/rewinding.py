@@ -75,7 +75,7 @@ async def rewind(state: ChatState, argument: str) -> list[Row]:
     event = _message_named(name, messages) if name else await _pick_message(state, messages)
     if event is None:
         return [note("nothing was changed")]
-    history = ChangeHistory.of(log)
+    history = ChangeHistory.of(log, state.file_copies)
     workspace = Workspace(state.options.folder)
     present = await asyncio.to_thread(present_states, workspace, history.paths())
     plan = plan_rewind(history, event.seq - 1, present)
@@ -268,7 +268,7 @@ def _files_to_undo(log: Sequence[Event], name: str) -> Event | None:
 async def _undo_files(state: ChatState, log: Sequence[Event], event: Event) -> list[Row]:
     record = read_changes(event)
     assert record is not None
-    history = ChangeHistory.of(log)
+    history = ChangeHistory.of(log, state.file_copies)
     paths = [change.path for change in record.changes]
     present = await asyncio.to_thread(present_states, Workspace(state.options.folder), paths)
     plan = plan_undo(history, record.changes, present)
@@ -299,7 +299,7 @@ async def retry(state: ChatState, argument: str) -> list[Row]:
 async def diff(state: ChatState, argument: str) -> list[Row]:
     """Show what the agent changed in files with its file tools in this session; with a path, in that file."""
     log = await state.session.events()
-    history = ChangeHistory.of(log)
+    history = ChangeHistory.of(log, state.file_copies)
     paths = [_changed_path(state, history, argument)] if argument else history.paths()
     present = await asyncio.to_thread(present_states, Workspace(state.options.folder), paths)
     files = {path: _changes_of(state, history, path, present.get(path)) for path in paths}
