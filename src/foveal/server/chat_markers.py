@@ -6,6 +6,7 @@ So the user's own words can be told apart from quotes of others and from files.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from msgspec.structs import replace
@@ -17,6 +18,15 @@ END_MARKER: Final = f"{MARKER} end of "
 """The end of a quote or a file."""
 _SINGLE_MARKER: Final = f"{MARKER} message from "
 """The author of a message; all other lines begin a quote or a file."""
+
+_AUTHOR: Final = re.compile(re.escape(_SINGLE_MARKER) + r'"[^"\n]*" \(id (\d+)\)\](?:\n|$)')
+
+
+def author_of(content: Content) -> str:
+    """Return the id of the user who wrote a message in a group; "" if the message does not say so."""
+    first = next((part.text for part in parts(content) if isinstance(part, Text)), "")
+    found = _AUTHOR.match(first)
+    return found[1] if found else ""
 
 
 def own_words(content: Content) -> str:

@@ -23,7 +23,7 @@ from foveal.config import Config
 from foveal.config.keys import denied_tools
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
-from foveal.core.log.events import MEMORY_LOG_PREFIX, AnyFact, Event, Instructed, Opened
+from foveal.core.log.events import MEMORY_LOG_PREFIX, AnyFact, Event, Instructed, Opened, UserSaid
 from foveal.core.models.model import Model
 from foveal.errors import (
     AgentRemoved,
@@ -39,7 +39,7 @@ from foveal.memory.memory import Memory
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.summariser import native_summariser_for, summariser_for
-from foveal.server.chat_markers import with_own_words
+from foveal.server.chat_markers import author_of, with_own_words
 from foveal.server.chat_records import Chats, find_place
 from foveal.server.inbox import CONFIGURED_SETUP, InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
@@ -47,7 +47,7 @@ from foveal.server.recently_used import RecentlyUsed
 from foveal.server.runtime import LOG, EventsStored, Runtime, UnavailableProvider
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
-from foveal.sessions.log_reader import last_opened
+from foveal.sessions.log_reader import last_opened, read_slices
 from foveal.sessions.session import Session
 from foveal.stores import check_tenant_name
 
@@ -69,6 +69,15 @@ class _Answering(NamedTuple):
     """The agent of the configuration; "" for the server's own settings."""
     config: Config
     provider: Provider
+
+
+class ErasedUser(NamedTuple):
+    """What was erased of a user beside the memory, and what was not."""
+
+    sessions: list[str]
+    """The ids of the erased sessions."""
+    kept: dict[str, int]
+    """Messages of the user that stay, by the id of the session."""
 
 
 class Tenant:
@@ -105,6 +114,8 @@ class Tenant:
         async with self.runtime.locks.lock(self.name, id):
             if await self._end(id) is not None:
                 raise SessionExists(id)
+            if continue_from:
+                await self.runtime.inbox.copy_memory_sessions(self.name, continue_from, id)
             return await self._create(id, setup, title=title, begin=begin, origin=continue_from)
 
     async def session(self, id: str) -> LiveSession:
@@ -163,6 +174,7 @@ class Tenant:
             await live.session.fork(new, at=at)
             setup = await self.runtime.inbox.session_setup(self.name, id) or CONFIGURED_SETUP
             await self.runtime.inbox.set_session_setup(self.name, new, setup)
+            await self.runtime.inbox.copy_memory_sessions(self.name, id, new)
             return self._keep(await self._open(new))
 
     async def delete(self, id: str) -> None:
@@ -221,15 +233,34 @@ class Tenant:
         events = [with_own_words(event) for event in await live.events() if event.seq not in behind]
         return await self.memory(live.user).propose(events, session=live.id)
 
-    async def erase_user(self, user: str) -> list[str]:
-        """Erase the sessions that were created for a user, and the user's memory; return the ids of these sessions.
-        A group's session has no user, so what the user said there stays."""
-        sessions = await self.runtime.inbox.sessions_of(self.name, user)
-        for id in sessions:
+    async def erase_user(self, user: str) -> ErasedUser:
+        """Erase the user's memory, the sessions that were created for the user, those of drop-in clients that
+        showed the memory, and the chats in which only this user spoke. A log cannot lose single messages, so those
+        in chats with other people stay."""
+        groups = await self._groups_of(user)
+        kept = {id: count for id, (count, is_alone) in groups.items() if not is_alone}
+        sessions = {*await self.runtime.inbox.sessions_of(self.name, user), *groups} - {*kept}
+        for id in sorted(sessions):
             with suppress(UnknownSession):  # another process has erased it
                 await self.delete(id)
         await self.memory(user).erase()
-        return sessions
+        return ErasedUser(sorted(sessions), kept)
+
+    async def _groups_of(self, user: str) -> dict[str, tuple[int, bool]]:
+        """Return the sessions of groups in which a user wrote messages: their number, and whether all messages are
+        the user's. The logs name the authors."""
+        found: dict[str, tuple[int, bool]] = {}
+        for info in await self.sessions():
+            if find_place(self.name, info.id) is None:
+                continue
+            count, is_alone = 0, True
+            async for events in read_slices(self.store, info.id, first=0, end=info.events):
+                written = [author_of(e.fact.content) for e in events if isinstance(e.fact, UserSaid)]
+                count += written.count(user)
+                is_alone &= all(author == user for author in written)
+            if count:
+                found[info.id] = count, is_alone
+        return found
 
     async def _memory_of(self, entry: InboxEntry, *, user: str) -> Memory | None:
         """Return the memory of the user who wrote a message: that of the session's user, or in a chat that of the

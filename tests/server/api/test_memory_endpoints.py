@@ -182,7 +182,7 @@ def test_erasing_a_user_leaves_no_text(tmp_path: Path) -> None:
         client.post("/api/memory/gil", json={"text": "My cat is called Quetzalcoatl too."})
         client.delete("/api/memory/gil/entries/m0")
         assert "Quetzalcoatl" in client.get("/api/memory/gil", params={"all": True}).text
-        assert client.delete("/api/users/gil").json() == {"sessions": ["told"]}
+        assert client.delete("/api/users/gil").json() == {"sessions": ["told"], "kept": []}
         assert client.get("/api/memory/gil", params={"all": True}).json()["entries"] == []
         assert client.get("/api/sessions/told").status_code == 404
         assert client.get("/api/sessions/kept").status_code == 200
