@@ -7,11 +7,13 @@ So the user's own words can be told apart from quotes of others and from files.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from foveal.core.log.events import Content, Event, Text, UserSaid, parts
+from foveal.memory.memory import Memory, QuotedLog
 
 MARKER: Final = "[foveal:"
 END_MARKER: Final = f"{MARKER} end of "
@@ -27,6 +29,31 @@ def author_of(content: Content) -> str:
     first = next((part.text for part in parts(content) if isinstance(part, Text)), "")
     found = _AUTHOR.match(first)
     return found[1] if found else ""
+
+
+class OwnMessages:
+    """A conversation with what one user wrote in it, in which a memory looks up quotes: no quotes of others, no
+    files, and in a group no messages of others."""
+
+    def __init__(self, log: QuotedLog, memories: Sequence[Memory], *, is_group: bool) -> None:
+        """`memories` has the memory of the user at the time of each call."""
+        self.id = log.id
+        self._log, self._memories, self._is_group = log, memories, is_group
+
+    async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
+        """Return the events of a range, without messages of others."""
+        events = await self._log.events(first=first, last=last)
+        return [with_own_words(event) for event in events if self._is_own(event)]
+
+    async def left_behind(self) -> frozenset[int]:
+        """Return the seqs of what was rewound or replaced."""
+        return await self._log.left_behind()
+
+    def _is_own(self, event: Event) -> bool:
+        if not self._is_group or not isinstance(event.fact, UserSaid):
+            return True
+        author = author_of(event.fact.content)
+        return bool(author) and author in {memory.owner for memory in self._memories}
 
 
 def own_words(content: Content) -> str:

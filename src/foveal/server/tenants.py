@@ -16,9 +16,9 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from foveal.agent.log_recall import recall_tools
+from foveal.agent.log_recall import memory_tools, recall_tools
 from foveal.agent.loop import Agent
-from foveal.agent.tool import Toolbox
+from foveal.agent.tool import Tool, Toolbox
 from foveal.config import Config
 from foveal.config.keys import denied_tools
 from foveal.core.compaction.summariser import Summariser
@@ -39,7 +39,7 @@ from foveal.memory.memory import Memory
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.summariser import native_summariser_for, summariser_for
-from foveal.server.chat_markers import author_of, with_own_words
+from foveal.server.chat_markers import OwnMessages, author_of, with_own_words
 from foveal.server.chat_records import Chats, find_place
 from foveal.server.inbox import CONFIGURED_SETUP, InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
@@ -351,13 +351,14 @@ class Tenant:
             begin=begin,
             **config.session(provider.model),
         )
-        tools = recall_tools(session, counting=session.counter, memories=memories)
+        learning = self._learning_tools(session, setup, memories)
+        tools = [*learning, *recall_tools(session, counting=session.counter, memories=memories)]
         denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
         offered = Toolbox([tool for tool in tools if tool.name not in denied])
         agent = Agent(
             session,
             provider,
-            Toolbox(()),
+            offered if learning else Toolbox(()),  # beside other tools, those of recall move no prefix later
             recall_tools=offered,
             max_tool_iterations=config.get("max_tool_iterations"),
         )
@@ -370,6 +371,16 @@ class Tenant:
             memory_of=partial(self._memory_of, user=setup.user),
             pauses_on_disconnect=config.get("on_disconnect") == "pause",
         )
+
+    def _learning_tools(
+        self, session: Session, setup: SessionSetup, memories: Sequence[Memory]
+    ) -> list[Tool]:
+        """Return the tools `remember` and `forget`, if it is known who speaks in the session and they are on."""
+        is_chat = find_place(self.name, session.id) is not None
+        if not self.has_memories or not self.runtime.config.get("server.memory_tools"):
+            return []
+        own = OwnMessages(session, memories, is_group=not setup.user)
+        return memory_tools(memories, own) if setup.user or is_chat else []
 
     async def _answering(self, id: str) -> _Answering:
         """Return what answers in a session. A provider that is unavailable raises its error only when a turn asks
