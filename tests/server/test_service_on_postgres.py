@@ -312,5 +312,5 @@ async def test_an_erased_user_leaves_no_text_in_the_database(service_url: str) -
         live = await tenant.ensure("told", user="gil")
         await (await live.submit("Hello.")).outcome()
         assert "Quetzalcoatl" in asked(provider)
-        assert await tenant.erase_user("gil") == ["told"]
+        assert await tenant.erase_user("gil") == (["told"], {})
     assert tables_with(service_url, "quetzalcoatl") == []
