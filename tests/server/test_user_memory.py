@@ -98,6 +98,20 @@ async def test_requests_of_a_user_without_entries_are_the_same_as_without_a_memo
         assert one.to_openai() == other.to_openai()
 
 
+@run
+async def test_erasing_a_user_finds_the_sessions_that_continue_another(tmp_path: Path) -> None:
+    async with opened(tmp_path, "One.", "Two.") as (service, _):
+        tenant = service.tenant("default")
+        await ask(await tenant.create("told", SessionSetup(user="ada")), "My dog is called Quetzalcoatl.")
+        await tenant.create("next", SessionSetup(user="bob"), continue_from="told")
+        await tenant.create("other", SessionSetup(user="bob"))
+        assert await tenant.erase_user("ada") == (["next", "told"], {})
+        assert [info.id for info in await tenant.sessions()] == ["other"]
+    files = [path for path in (tmp_path / "served").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"Quetzalcoatl" in path.read_bytes()]
+
+
 # ── The tools `remember` and `forget` ─────────────────────────────────────────────────────────────
 
 TOOLS: dict[str, Any] = {"server__memory_tools": True}

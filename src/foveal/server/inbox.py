@@ -244,11 +244,12 @@ class Inbox:
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def copy_memory_sessions(self, tenant: str, session: str, new: str) -> None:
-        """Record for a new session that has the text of another one whose memories are in it."""
-        sql = """INSERT INTO memory_sessions (tenant, person, session)
-            SELECT tenant, person, ? FROM memory_sessions WHERE tenant = ? AND session = ?
-            ON CONFLICT (tenant, person, session) DO NOTHING"""
-        values = new, tenant, session
+        """Record for a new session that has text of another one whose users are in it."""
+        sql = """INSERT INTO memory_sessions (tenant, person, session) SELECT tenant, person, ? FROM (
+            SELECT tenant, person FROM memory_sessions WHERE tenant = ? AND session = ? UNION
+            SELECT tenant, person FROM rooms WHERE tenant = ? AND session = ? AND person <> '') AS users
+            WHERE true ON CONFLICT (tenant, person, session) DO NOTHING"""
+        values = new, *(tenant, session) * 2
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def set_session_setup(self, tenant: str, session: str, setup: SessionSetup) -> None:

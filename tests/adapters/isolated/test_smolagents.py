@@ -99,4 +99,5 @@ def test_an_agent_shows_a_memory_in_one_place(tmp_path: Path) -> None:
         await talk(lambda question: asyncio.to_thread(careful.run, question, reset=False))
 
     with StandIn(window=WINDOW, script=SCRIPT) as provider:
-        asyncio.run(check_memory(provider, tmp_path / "a.db", run))
+        # smolagents writes "New task:" in front of the user's words.
+        asyncio.run(check_memory(provider, tmp_path / "a.db", run, learns=False))
