@@ -15,7 +15,7 @@ import pytest
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
 from support.gated_provider import run
 from support.serve_process import DEADLINE, Server, serving
-from support.service_databases import open_database
+from support.service_databases import open_database, tables_with
 from support.telegram_bot import USER
 from support.telegram_stand_in import NAME, TOKEN, BotApi
 from support.upstream import Piece, RawUpstream, ReceivedRequest, answer
@@ -155,6 +155,26 @@ async def test_the_story_of_a_bot_whose_machine_changes(service_url: str) -> Non
             assert "Ada" not in await tell(f"@{NAME} Hello.", chat=-100, user=77)
             await tell("/forget Ada")
             assert "name is Ada" not in await tell("And now?")
+
+
+def test_a_user_who_is_erased_on_one_server_leaves_nothing_on_the_other(machines: Machines) -> None:
+    token, owner = machines.token("acme", "ada"), machines.token("acme")
+
+    def ask(text: str) -> str:
+        body = {"model": "gpt-4.1", "messages": [{"role": "user", "content": text}]}
+        reply = machines.one.ask("/v1/chat/completions", body=body, token=token)
+        assert reply.status == 200
+        return reply.headers["x-foveal-session"]
+
+    say(machines.one, "monday", "Remember that my dog is called Quetzalcoatl.", token=owner)
+    shown = ask("Is Quetzalcoatl ill?")
+    assert "dog is called Quetzalcoatl" in str(machines.upstream.seen[-1].body)
+    assert tables_with(machines.url, "quetzalcoatl")
+    erased = machines.two.ask("/api/users/ada", method="DELETE", token=owner).json
+    assert erased == {"sessions": sorted([shown, "monday"]), "kept": []}
+    assert ask("Is it ill?") != shown
+    assert "Quetzalcoatl" not in str(machines.upstream.seen[-1].body)
+    assert tables_with(machines.url, "quetzalcoatl") == []
 
 
 # ── Many writers ─────────────────────────────────────────────────────────────────────────────────
