@@ -405,6 +405,7 @@ NEW_KEYS = (
     "server.forward_other_paths",
     "server.memory",
     "server.memory_budget",
+    "server.memory_tools",
     "server.proxy_retention_days",
     "telegram.webhook",
     "tools.approval",

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from foveal import Memory
-from foveal.core.tokens.counter import Estimate
 from foveal.errors import BadSetting
-from foveal.stores import SqliteStore
-from support.adapter_runs import WINDOW, search
+from support.adapter_runs import WINDOW, Talk, check_memory, search
 from support.provider_stand_in import StandIn
 
-QUESTION = "Please remember that I prefer tabs. Why is CI red?"
-Ask = Callable[[str], Awaitable[Any]]
 
-
-async def with_langchain(provider: StandIn, settings: dict[str, Any], talk: Callable[[Ask], Any]) -> None:
+async def with_langchain(provider: StandIn, settings: dict[str, Any], talk: Talk) -> None:
     from langchain.agents import create_agent
     from langchain_core.messages import HumanMessage
     from langchain_openai import ChatOpenAI
@@ -41,7 +36,7 @@ async def with_langchain(provider: StandIn, settings: dict[str, Any], talk: Call
     await talk(lambda question: graph.ainvoke({"messages": [HumanMessage(question)]}, thread))
 
 
-async def with_openai_agents(provider: StandIn, settings: dict[str, Any], talk: Callable[[Ask], Any]) -> None:
+async def with_openai_agents(provider: StandIn, settings: dict[str, Any], talk: Talk) -> None:
     from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession, function_tool
     from openai import AsyncOpenAI
 
@@ -57,7 +52,7 @@ async def with_openai_agents(provider: StandIn, settings: dict[str, Any], talk: 
         await talk(lambda question: Runner.run(agent, question, session=session, run_config=config))
 
 
-async def with_pydantic_ai(provider: StandIn, settings: dict[str, Any], talk: Callable[[Ask], Any]) -> None:
+async def with_pydantic_ai(provider: StandIn, settings: dict[str, Any], talk: Talk) -> None:
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -80,9 +75,7 @@ async def with_pydantic_ai(provider: StandIn, settings: dict[str, Any], talk: Ca
         await talk(ask)
 
 
-async def with_agent_framework(
-    provider: StandIn, settings: dict[str, Any], talk: Callable[[Ask], Any]
-) -> None:
+async def with_agent_framework(provider: StandIn, settings: dict[str, Any], talk: Talk) -> None:
     from agent_framework import Agent, AgentSession
     from agent_framework.openai import OpenAIChatCompletionClient
     from openai import AsyncOpenAI
@@ -113,24 +106,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 def test_an_adapter_shows_a_memory_and_learns(
     provider: StandIn, tmp_path: Path, framework: Callable[..., Any]
 ) -> None:
-    async def run() -> None:
-        async with SqliteStore(str(tmp_path / "a.db")) as store:
-            memory = Memory("ada", store=store, counting=Estimate())
-            rule = await memory.remember("Never push to main.")
-
-            async def talk(ask: Ask) -> None:
-                await ask("Hello.")
-                assert "Never push to main." in str(provider.requests[-1].body)
-                await memory.forget(rule.id)
-                await ask(QUESTION)
-                assert "Never push to main." not in str(provider.requests[-1].body)
-                await ask("And now?")
-                assert "] I prefer tabs." in str(provider.requests[-1].body)
-
-            await framework(provider, {"window": WINDOW, "reserve": 1_000, "memory": memory}, talk)
-            assert [entry.text for entry in await memory.entries()] == ["I prefer tabs."]
-
-    asyncio.run(run())
+    asyncio.run(check_memory(provider, tmp_path / "a.db", partial(framework, provider)))
 
 
 def test_what_is_no_memory_is_refused_at_once() -> None:

@@ -13,6 +13,9 @@ from foveal import Memory, Session
 from foveal.core.log.events import AnyFact, Call, Event, ModelSaid, Text, ToolReturned, UserSaid
 from foveal.core.tokens.counter import Estimate
 from foveal.memory import MemoryTools, memory_tool
+from foveal.memory.compared_entries import ComparedEntries
+from foveal.memory.facts import Remembered, to_event
+from foveal.memory.fold import MemoryEntry, MemoryState
 from foveal.stores import MemoryStore
 
 PLANTED = (
@@ -252,3 +255,21 @@ async def test_ten_thousand_entries_stay_in_the_budget_and_are_all_kept_and_foun
     assert "Never push to main." in memory.text
     assert len(await memory.entries()) == 10_001
     assert [one.text for one in await memory.search("part 63000", limit=1)] == ["Box 9000 holds part 63000."]
+
+
+def test_many_statements_are_compared_with_entries_that_are_read_once() -> None:
+    class CountedState(MemoryState):
+        reads = 0
+
+        def counting(self) -> list[MemoryEntry]:
+            self.reads += 1
+            return super().counting()
+
+    state, compared = CountedState(), ComparedEntries()
+    for seq in range(20):
+        state.advance(to_event(seq, Remembered(text=f"Box {seq} holds part {seq * 7}."), 1.0))
+    for number in range(50):
+        compared.replaced_by(state, 20 + number, f"Shelf {number} is empty.", "fact")
+    assert state.reads == 1
+    state.advance(to_event(20, Remembered(text="The deadline is 14 March."), 1.0))
+    assert compared.replaced_by(state, 21, "The deadline moved to 2 April.", "fact") == [20]

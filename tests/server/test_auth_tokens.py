@@ -96,3 +96,22 @@ def test_a_label_is_shown_as_text(folder: Path, capsys: pytest.CaptureFixture[st
     assert "\x1b" not in printed
     assert "\u202e" not in printed
     assert token(folder, "create", "--label", "x" * 201) == 1
+
+
+@pytest.mark.parametrize("memory", ["ada", "ada; hears", "@request", "@request; hears"])
+def test_a_token_may_name_a_memory(folder: Path, capsys: pytest.CaptureFixture[str], memory: str) -> None:
+    create_token(folder, capsys, "--memory", memory, "--label", "the laptop")
+    assert token(folder, "list") == 0
+    assert f"memory: {memory}  the laptop" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "memory", ["a b", "@ada", "ada; writes", "-", "x" * 201, "ada\n", "аda", "ada\u200b"]
+)
+def test_a_memory_that_no_user_can_have_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], memory: str
+) -> None:
+    assert token(folder, "create", f"--memory={memory}") == 1
+    assert "--memory" in capsys.readouterr().err
+    assert token(folder, "list") == 0
+    assert "no token yet" in capsys.readouterr().out

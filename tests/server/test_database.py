@@ -13,7 +13,8 @@ import apsw
 import pytest
 
 from foveal.errors import StoreError, StoreUnusable
-from foveal.server import ChatMessage, ChatPlace, Chats, SessionLocks, SqliteDatabase
+from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, SessionLocks, SqliteDatabase
+from foveal.server.auth_tokens import AuthToken, MemoryChoice
 from foveal.server.databases import Transaction
 from foveal.server.databases.database import Act
 from foveal.server.databases.sqlite_database import SERVER_APPLICATION_ID, SQLITE_UPGRADES
@@ -115,6 +116,10 @@ FIRST_SCHEMA = """
         prompt TEXT NOT NULL, missed TEXT NOT NULL, enabled INTEGER NOT NULL, source TEXT NOT NULL,
         following REAL NOT NULL, due REAL, result TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (tenant, name)) WITHOUT ROWID;
+    CREATE TABLE tokens (
+        id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
+        revoked REAL) WITHOUT ROWID;
+    INSERT INTO tokens VALUES ('t', x'00', 'a', 'the laptop', 1.0, NULL);
     INSERT INTO rooms VALUES ('a', 's', 'm');
     INSERT INTO chats VALUES ('telegram', 42, 3);
     INSERT INTO chat_messages VALUES ('telegram', 'm', 42, 'telegram-42-3', 'open', 1.5)"""
@@ -198,6 +203,28 @@ async def test_a_file_of_version_3_is_read_as_it_is_and_then_upgraded(tmp_path: 
     upgrading = SqliteDatabase(path)
     await Inbox(upgrading).set_session_setup("a", "s", SessionSetup("m", user="ada"))
     assert await read_chats(upgrading) == (*UPGRADED[:2], SessionSetup("m", user="ada"))
+    await upgrading.close()
+
+
+@run
+async def test_a_file_of_version_4_is_read_as_it_is_and_then_upgraded(tmp_path: Path) -> None:
+    path = file_of_version_1(tmp_path / "c.db")
+    connection = apsw.Connection(str(path))
+    for version in (2, 3, 4):
+        for statement in SQLITE_UPGRADES[version]:
+            connection.execute(statement)
+    connection.pragma("user_version", 4)
+    connection.close()
+    before = path.read_bytes()
+    known = [AuthToken(id="t", tenant="a", label="the laptop", created=1.0)]
+    reading = SqliteDatabase(path, is_read_only=True)
+    assert await AuthTokens(reading).list() == known
+    await reading.close()
+    assert path.read_bytes() == before
+    upgrading = SqliteDatabase(path)
+    assert await AuthTokens(upgrading).list() == known
+    await AuthTokens(upgrading).create("a", memory=MemoryChoice("ada"), now=2.0)
+    assert [token.memory for token in await AuthTokens(upgrading).list()] == [None, MemoryChoice("ada")]
     await upgrading.close()
 
 

@@ -30,7 +30,7 @@ from foveal.core.log.events import MEMORY_LOG_PREFIX
 from foveal.core.tokens.counter import Estimate
 from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
-from foveal.server.auth_tokens import AuthTokens
+from foveal.server.auth_tokens import AuthTokens, MemoryChoice
 from foveal.server.copying import PAGE_BYTES, CopyProgress, copy_database, copy_place
 from foveal.server.copying.progress import PageSize, fitting_items
 from foveal.server.copying.table_copy import OTHER_TABLES, TOKENS_TABLE, TableCopySpec
@@ -153,7 +153,8 @@ async def fill_tables(database: Database) -> None:
             await inbox.finish(entry, why="answered", problem="", code="")
     await inbox.take("default", "many", last=99)
     for tenant in ("default", "other"):
-        await AuthTokens(database).create(tenant, label="l\0", now=1e9)
+        await AuthTokens(database).create(tenant, label="l\0", memory=MemoryChoice("ada"), now=1e9)
+        await inbox.add_memory_session(tenant, "many", "grace")
         await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer", user="ada"))
         await queue.add(Job(tenant=tenant, session="many", key="j", kind="run", at=1e9, prompt="do\0"))
     await queue.mark_taken([job.id for job in await queue.untaken()])
@@ -345,7 +346,8 @@ def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, p
     service.execute("DROP TABLE beside; DROP TABLE chat_places; DROP TABLE chat_messages")
     for table in ("rooms", "errands", "schedules"):
         service.execute(f"ALTER TABLE {table} DROP COLUMN agent")
-    service.execute("ALTER TABLE rooms DROP COLUMN person")
+    service.execute("ALTER TABLE rooms DROP COLUMN person; ALTER TABLE tokens DROP COLUMN memory")
+    service.execute("DROP TABLE memory_sessions")
     service.execute(
         """CREATE TABLE chats (face TEXT, chat INTEGER, number INTEGER);
         CREATE TABLE chat_messages (face TEXT, key TEXT, chat INTEGER, session TEXT, state TEXT, at REAL);

@@ -26,6 +26,7 @@ from support.cutting_proxy import CuttingProxy
 from support.gated_provider import GatedProvider, run
 from support.paths import SUPPORT, TESTS
 from support.provided import provided
+from support.service_databases import tables_with
 from support.service_process import Echo
 from support.waiting import DEADLINE_S
 from support.warm_start import WarmProcess
@@ -292,16 +293,6 @@ async def test_what_one_server_remembers_another_one_uses_and_forgets(service_ur
         assert "Ada" not in asked(providers[0])
 
 
-def tables_with(url: str, word: str) -> list[str]:
-    """Return the tables that have a word in any row."""
-    with psycopg.connect(url) as connection:
-        connection.execute("SET foveal.all_tenants = 'on'")
-        sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'foveal'"
-        tables = [name for (name,) in connection.execute(sql).fetchall()]
-        rows = {table: connection.execute(f"SELECT * FROM foveal.{table}").fetchall() for table in tables}
-        return [table for table in tables if word in str(rows[table]).lower()]
-
-
 @run
 async def test_an_erased_user_leaves_no_text_in_the_database(service_url: str) -> None:
     provider = Scripted(*["Noted."] * 9)
@@ -312,5 +303,5 @@ async def test_an_erased_user_leaves_no_text_in_the_database(service_url: str) -
         live = await tenant.ensure("told", user="gil")
         await (await live.submit("Hello.")).outcome()
         assert "Quetzalcoatl" in asked(provider)
-        assert await tenant.erase_user("gil") == ["told"]
+        assert await tenant.erase_user("gil") == (["told"], {})
     assert tables_with(service_url, "quetzalcoatl") == []

@@ -300,3 +300,21 @@ async def test_a_tenant_sees_no_rows_of_others_even_if_the_sql_forgets_the_tenan
         with psycopg.connect(service_url, autocommit=True) as owner:
             owner.execute("DROP OWNED BY foveal_tables_test")
             owner.execute("DROP ROLE foveal_tables_test")
+
+
+@run
+async def test_sessions_of_a_user_are_those_created_shown_and_continued(place: Path | str) -> None:
+    async with open_database(place) as database:
+        inbox = Inbox(database)
+        await inbox.set_session_setup("t", "own", SessionSetup(user="ada"))
+        for user, session in (("ada", "shown"), ("ada", "shown"), ("bob", "shown"), ("bob", "other")):
+            await inbox.add_memory_session("t", session, user)
+        await inbox.add_memory_session("rival", "theirs", "ada")
+        for origin in ("own", "shown", "other"):
+            await inbox.copy_memory_sessions("t", origin, f"{origin}-next")
+            await inbox.copy_memory_sessions("t", origin, f"{origin}-next")
+        assert await inbox.sessions_of("t", "ada") == ["own", "own-next", "shown", "shown-next"]
+        await inbox.delete_session("t", "shown")
+        assert await inbox.sessions_of("t", "ada") == ["own", "own-next", "shown-next"]
+        assert await inbox.sessions_of("t", "bob") == ["other", "other-next", "shown-next"]
+        assert await inbox.sessions_of("rival", "ada") == ["theirs"]

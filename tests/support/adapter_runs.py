@@ -1,14 +1,19 @@
-"""What every adapter's test shares: the tool, the stand-in's window, and what a run must show."""
+"""What every adapter's test shares: the tool, the stand-in's window, and what a run and a memory must show."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+from foveal import Memory
 from foveal.core.compaction.summary_dialogue import required_sections
+from foveal.core.tokens.counter import Estimate
 from foveal.core.wire import strip_cache_marks
+from foveal.stores import SqliteStore
 from support.provider_stand_in import Answer, Json, Request, StandIn
 
 SOAK = bool(os.environ.get("FOVEAL_SOAK"))
@@ -78,3 +83,52 @@ class SummarisingStandIn(StandIn):
         headings = required_sections(json.dumps(body).replace("\\n", "\n"))
         sections = "\n".join(f"## {heading}\n- Questions were looked up." for heading in headings)
         return Answer(text=f"<summary>\n{sections}\n</summary>")
+
+
+# ── A memory ─────────────────────────────────────────────────────────────────────────────────────────────
+
+Ask = Callable[[str], Awaitable[Any]]
+"""Asks an agent, in one conversation."""
+Talk = Callable[[Ask], Awaitable[None]]
+RunAgent = Callable[[dict[str, Any], Talk], Awaitable[None]]
+"""Makes an agent with these settings of the adapter, and talks to it."""
+
+
+async def check_memory(provider: StandIn, path: Path, run: RunAgent, *, learns: bool = True) -> None:
+    """Assert that requests show a memory in one place until it is forgotten, and that the agent's user can add to
+    it. `learns` is off for a framework that writes more around the user's words."""
+    async with SqliteStore(str(path)) as store:
+        memory = Memory("ada", store=store, counting=Estimate())
+        rule = await memory.remember("Never push to main.")
+
+        async def sent(ask: Ask, question: str) -> list[Request]:
+            first = len(provider.requests)
+            await ask(question)
+            return provider.requests[first:]
+
+        async def talk(ask: Ask) -> None:
+            known = [*await sent(ask, "Hello."), *await sent(ask, "Hello again.")]
+            places = [tuple(places_of(request.body, rule.text)) for request in known]
+            assert len(places[0]) == 1, "the entry is in the request once"
+            assert {*places} == {places[0]}, "the entry stays in its place"
+            await memory.forget(rule.id)
+            later = await sent(ask, "Please remember that I prefer tabs. Why is CI red?")
+            assert not [request for request in later if rule.text in str(request.body)]
+            if learns:
+                assert all("] I prefer tabs." in str(request.body) for request in await sent(ask, "And now?"))
+
+        await run({"window": WINDOW, "reserve": 1_000, "memory": memory}, talk)
+        assert [entry.text for entry in await memory.entries()] == ["I prefer tabs."] * learns
+    assert provider.faults == []
+
+
+def places_of(value: object, text: str, place: str = "") -> Iterator[str]:
+    """Yield where the strings with a text are in a JSON value."""
+    if isinstance(value, str) and text in value:
+        yield place
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from places_of(part, text, f"{place}.{name}")
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from places_of(part, text, f"{place}[{number}]")

@@ -253,3 +253,18 @@ def scripted(
     if name == "broken/model":
         raise RuntimeError(f"{CANARY}: unexpected")
     return Echo(window=window or 0, name=name or "scripted/model", gate=environment.get("GATE", ""))
+
+
+class Telling(Scripted):
+    """Answers with what the request shows of a memory."""
+
+    async def send(self, request: Any, *, max_tokens: int) -> Any:
+        shown = [str(message["content"]) for message in request.to_openai() if message["role"] == "system"]
+        self._answers = ["I know: " + " ".join(shown).partition("Memory of ")[2].replace("\n", " ")]
+        async for piece in super().send(request, max_tokens=max_tokens):
+            yield piece
+
+
+def telling(name: str | None, **_: Any) -> Scripted:
+    """A provider for `FOVEAL_PROVIDER=support.serve_process:telling`."""
+    return Telling(name=name or "scripted/model")

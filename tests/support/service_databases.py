@@ -61,3 +61,15 @@ def _template() -> str:
 
     asyncio.run(migrate())
     return urlsplit(url).path[1:]
+
+
+def tables_with(url: str, word: str) -> list[str]:
+    """Return the tables that have a word in any row."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        connection.execute("SET foveal.all_tenants = 'on'")
+        sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'foveal'"
+        tables = [name for (name,) in connection.execute(sql).fetchall()]
+        rows = {table: connection.execute(f"SELECT * FROM foveal.{table}").fetchall() for table in tables}
+        return [table for table in tables if word in str(rows[table]).lower()]

@@ -25,7 +25,7 @@ class UserMessageStored(AgentEvent, frozen=True, tag="heard"):
 
 
 class MemoryChanged(AgentEvent, frozen=True, tag="remembered"):
-    """The user asked to remember or to forget something, and the memory did."""
+    """The memory has remembered or forgotten something: the user asked for it, or the model called a tool."""
 
     text: str
     """What was remembered or forgotten, as a sentence for the user."""

@@ -10,11 +10,11 @@ from foveal.agent.tool import Arguments, Tool, ToolOutput
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.tokens.counter import Counter
 from foveal.core.wire.safe_print import one_line
-from foveal.memory import Memory, MemoryTools
+from foveal.memory import Memory, MemoryTools, QuotedLog
 from foveal.recall import Library, Recall, tools
-from foveal.sessions.session import Session
 
 MAX_RECALL_TOKENS: Final = 2_000
+NO_MEMORY_HERE: Final = "[memory: nothing can be remembered here: no user wrote this message]"
 
 
 def recall_tools(
@@ -32,10 +32,14 @@ def recall_tools(
     return [_tool(schema, recall.call) for schema in tools("anthropic")]
 
 
-def memory_tools(session: Session) -> list[Tool]:
-    """Return the tools `remember` and `forget` for the memories of a session."""
-    answering = MemoryTools(session.memories, session)
-    return [_tool(schema, answering.call) for schema in memory.tools("anthropic")]
+def memory_tools(memories: Sequence[Memory], log: QuotedLog) -> list[Tool]:
+    """Return the tools `remember` and `forget`, with the conversation in which the user's words are looked up. Of a
+    list of memories that changes, each call uses those that are in it then."""
+
+    async def call(name: str, given: Arguments) -> str:
+        return await MemoryTools(memories, log).call(name, given) if memories else NO_MEMORY_HERE
+
+    return [_tool(schema, call) for schema in memory.tools("anthropic")]
 
 
 def file_tool(owned: Memory) -> Tool:

@@ -1,6 +1,6 @@
 """`foveal token`: create, list and revoke the tokens of a server.
 
-    foveal token create [--tenant NAME] [--label TEXT]     prints the secret, once
+    foveal token create [--tenant NAME] [--label TEXT] [--memory USER]     prints the secret, once
     foveal token list
     foveal token revoke ID
 
@@ -47,6 +47,13 @@ def add_commands(commands: Any) -> None:
         help="the tenant whose sessions it opens; default: default",
     )
     create.add_argument("--label", default="", metavar="TEXT", help="what it is for")
+    create.add_argument(
+        "--memory",
+        default="",
+        metavar="USER",
+        help="the user whose memory drop-in requests show; @request: the user whom each request names; "
+        "'USER; hears' also obeys \"remember that\"",
+    )
     _subcommand(subcommands, "list", "list all tokens, without their secrets")
     revoke = _subcommand(subcommands, "revoke", "revoke a token")
     revoke.add_argument("id", metavar="ID", help="as `foveal token list` shows it")
@@ -74,18 +81,24 @@ async def token(args: Namespace) -> int:
     async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
         tokens = AuthTokens(database)
         if args.act == "create":
-            return await _create(tokens, args.tenant, args.label)
+            return await _create(tokens, args.tenant, args.label, args.memory)
         if args.act == "list":
             return await _list(tokens, args.folder)
         return await _revoke(tokens, args.id, args.folder)
 
 
-async def _create(tokens: AuthTokens, tenant: str, label: str) -> int:
+async def _create(tokens: AuthTokens, tenant: str, label: str, memory: str) -> int:
+    from foveal.server.auth_tokens import MemoryChoice
     from foveal.stores import check_tenant_name
 
+    choice = MemoryChoice.read(memory)
+    if memory and choice is None:
+        allowed = "the id of a user, or @request, and behind it `; hears` to obey what the user says"
+        raise BadSetting("--memory", memory[:100], allowed)
     if len(label) > MAX_LABEL_CHARS:
         raise BadSetting("--label", f"{label[:20]}…", f"at most {MAX_LABEL_CHARS} characters")
-    id, secret = await tokens.create(check_tenant_name(tenant), label=label, now=time.time())
+    tenant = check_tenant_name(tenant)
+    id, secret = await tokens.create(tenant, label=label, memory=choice, now=time.time())
     print(secret)
     print(f"token {id} of tenant {tenant}: keep the line above, it is not shown again", file=sys.stderr)
     return 0
@@ -98,7 +111,8 @@ async def _list(tokens: AuthTokens, folder: Path | None) -> int:
     for token in found:
         state = "valid" if token.revoked is None else f"revoked {_time(token.revoked)}"
         label = one_line(token.label, width=60)
-        print(f"{token.id}  {token.tenant:<20}  {_time(token.created)}  {state}  {label}".rstrip())
+        memory = f"memory: {token.memory}  " if token.memory else ""
+        print(f"{token.id}  {token.tenant:<20}  {_time(token.created)}  {state}  {memory}{label}".rstrip())
     return 0
 
 

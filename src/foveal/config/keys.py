@@ -281,6 +281,12 @@ SERVER_KEYS: Final = (
         default=True,
     ),
     _server_key(
+        "server.memory_tools",
+        BOOLEAN,
+        "offer the model the tools remember and forget in sessions and bots with a memory",
+        default=False,
+    ),
+    _server_key(
         "server.memory_budget",
         whole_number(MIN_MEMORY_TOKENS, MAX_MEMORY_TOKENS),
         "maximum tokens of a user's memory in a request",

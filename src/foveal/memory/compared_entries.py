@@ -25,6 +25,8 @@ class ComparedEntries:
         """The texts of the entries that are among these statements."""
         self._by_subject: defaultdict[str, set[int]] = defaultdict(set)
         """The entries that give one value to a subject."""
+        self._followed = ("", -1)
+        """The beginning and the version of the state that was taken over last."""
 
     def replaced_by(self, state: MemoryState, seq: int, text: str, kind: EntryKind) -> list[int]:
         """Return the entries that a new statement replaces."""
@@ -47,6 +49,9 @@ class ComparedEntries:
 
     def _follow(self, state: MemoryState) -> None:
         """Take over what has changed in the entries since the last call."""
+        if self._followed == (state.begin, state.version):
+            return
+        self._followed = (state.begin, state.version)
         counting = {entry.seq: entry for entry in state.counting()[-MAX_COMPARED_ENTRIES:]}
         for seq, known in [*self._texts.items()]:
             if seq not in counting or counting[seq].text != known:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -143,6 +144,12 @@ class MemoryTools:
         memory = next((one for one in self._memories if id.startswith(one.letter)), self._memories[0])
         entry = await memory.forget(id, quote=quote, log=self._log)
         return f"{_PREFIX}forgot {entry.id}: {inline(entry.text)}]"
+
+
+def changed_text(answer: str) -> str:
+    """Return what a call has changed, as a sentence for the user; "" if it changed nothing."""
+    found = re.fullmatch(r"\[memory: (remembered|proposed|forgot) (.*)\]", answer, re.DOTALL)
+    return f"{found[1].capitalize()} {found[2]}" if found else ""
 
 
 def _words(given: Mapping[str, Any], field: str) -> str:

@@ -14,11 +14,6 @@
 6. Notices that a place gets only once in a while are recorded with their time (`untold_notices`).
 
 The `face` columns hold the platform.
-
-Lines that the gateways write around a user's own words in a message.
-
-A line that begins with `[foveal:` is written by `gateways.model_text` only: no text of a user can begin like one.
-So the user's own words can be told apart from quotes of others and from files.
 """
 
 from __future__ import annotations
@@ -28,9 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
-from foveal.core.log.events import Content, Event, Text, UserSaid, parts
 from foveal.server.databases import Database, Transaction
 
 CHAT_MESSAGE_TTL_S: Final = 48 * 3600.0
@@ -292,34 +285,3 @@ async def _find_number(db: Transaction, platform: str, place: ChatPlace) -> int 
     sql = "SELECT number FROM chat_places WHERE face = ? AND chat = ? AND topic = ?"
     rows = await db.fetch(sql, platform, place.chat, place.topic)
     return int(rows[0][0]) if rows else None
-
-
-MARKER: Final = "[foveal:"
-END_MARKER: Final = f"{MARKER} end of "
-"""The end of a quote or a file."""
-_SINGLE_MARKER: Final = f"{MARKER} message from "
-"""The author of a message; all other lines begin a quote or a file."""
-
-
-def own_words(content: Content) -> str:
-    """Return what the author of a message wrote, without quotes of others and without files."""
-    texts = [part.text for part in parts(content) if isinstance(part, Text)]
-    return "\n".join(words for text in texts if (words := _own_lines(text)))
-
-
-def with_own_words(event: Event) -> Event:
-    """Return an event; a message of a user with the author's own words alone."""
-    if not isinstance(event.fact, UserSaid):
-        return event
-    return replace(event, fact=UserSaid(content=own_words(event.fact.content)))
-
-
-def _own_lines(text: str) -> str:
-    kept: list[str] = []
-    is_quoted = False
-    for line in text.split("\n"):
-        if line.startswith(MARKER):
-            is_quoted = not line.startswith((END_MARKER, _SINGLE_MARKER))
-        elif not is_quoted:
-            kept.append(line)
-    return "\n".join(kept)

@@ -230,10 +230,27 @@ class Inbox:
         return dict(await self._database.read(lambda db: db.fetch(sql, tenant, *sessions), tenant=tenant))
 
     async def sessions_of(self, tenant: str, user: str) -> list[str]:
-        """Return the sessions that were created for a user."""
-        sql = "SELECT session FROM rooms WHERE tenant = ? AND person = ? ORDER BY session"
-        rows = await self._database.read(lambda db: db.fetch(sql, tenant, user), tenant=tenant)
+        """Return the sessions that were created for a user, and those of clients that showed the user's memory."""
+        sql = """SELECT session FROM rooms WHERE tenant = ? AND person = ?
+            UNION SELECT session FROM memory_sessions WHERE tenant = ? AND person = ? ORDER BY session"""
+        rows = await self._database.read(lambda db: db.fetch(sql, *(tenant, user) * 2), tenant=tenant)
         return [session for (session,) in rows]
+
+    async def add_memory_session(self, tenant: str, session: str, user: str) -> None:
+        """Record that a session which was created for no user shows the memory of one."""
+        sql = """INSERT INTO memory_sessions (tenant, person, session) VALUES (?, ?, ?)
+            ON CONFLICT (tenant, person, session) DO NOTHING"""
+        values = tenant, user, session
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
+
+    async def copy_memory_sessions(self, tenant: str, session: str, new: str) -> None:
+        """Record for a new session that has text of another one whose users are in it."""
+        sql = """INSERT INTO memory_sessions (tenant, person, session) SELECT tenant, person, ? FROM (
+            SELECT tenant, person FROM memory_sessions WHERE tenant = ? AND session = ? UNION
+            SELECT tenant, person FROM rooms WHERE tenant = ? AND session = ? AND person <> '') AS users
+            WHERE true ON CONFLICT (tenant, person, session) DO NOTHING"""
+        values = new, *(tenant, session) * 2
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def set_session_setup(self, tenant: str, session: str, setup: SessionSetup) -> None:
         sql = """INSERT INTO rooms (tenant, session, model, agent, person) VALUES (?, ?, ?, ?, ?)
@@ -247,7 +264,7 @@ class Inbox:
 
         async def act(db: Transaction) -> None:
             await db.lock(_DELETING)
-            for table in ("inbox", "rooms"):
+            for table in ("inbox", "rooms", "memory_sessions"):
                 await db.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", tenant, session)
 
         await self._database.write(act, tenant=tenant, repeatable=True)

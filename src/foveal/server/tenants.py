@@ -16,14 +16,14 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from foveal.agent.log_recall import recall_tools
+from foveal.agent.log_recall import memory_tools, recall_tools
 from foveal.agent.loop import Agent
-from foveal.agent.tool import Toolbox
+from foveal.agent.tool import Tool, Toolbox
 from foveal.config import Config
 from foveal.config.keys import denied_tools
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
-from foveal.core.log.events import MEMORY_LOG_PREFIX, AnyFact, Event, Instructed, Opened
+from foveal.core.log.events import MEMORY_LOG_PREFIX, AnyFact, Event, Instructed, Opened, UserSaid
 from foveal.core.models.model import Model
 from foveal.errors import (
     AgentRemoved,
@@ -39,14 +39,15 @@ from foveal.memory.memory import Memory
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.summariser import native_summariser_for, summariser_for
-from foveal.server.chat_records import Chats, find_place, with_own_words
+from foveal.server.chat_markers import OwnMessages, author_of, with_own_words
+from foveal.server.chat_records import Chats, find_place
 from foveal.server.inbox import CONFIGURED_SETUP, InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
 from foveal.server.recently_used import RecentlyUsed
 from foveal.server.runtime import LOG, EventsStored, Runtime, UnavailableProvider
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
-from foveal.sessions.log_reader import last_opened
+from foveal.sessions.log_reader import last_opened, read_slices
 from foveal.sessions.session import Session
 from foveal.stores import check_tenant_name
 
@@ -68,6 +69,15 @@ class _Answering(NamedTuple):
     """The agent of the configuration; "" for the server's own settings."""
     config: Config
     provider: Provider
+
+
+class ErasedUser(NamedTuple):
+    """What was erased of a user beside the memory, and what was not."""
+
+    sessions: list[str]
+    """The ids of the erased sessions."""
+    kept: dict[str, int]
+    """Messages of the user that stay, by the id of the session."""
 
 
 class Tenant:
@@ -104,6 +114,8 @@ class Tenant:
         async with self.runtime.locks.lock(self.name, id):
             if await self._end(id) is not None:
                 raise SessionExists(id)
+            if continue_from:
+                await self.runtime.inbox.copy_memory_sessions(self.name, continue_from, id)
             return await self._create(id, setup, title=title, begin=begin, origin=continue_from)
 
     async def session(self, id: str) -> LiveSession:
@@ -162,6 +174,7 @@ class Tenant:
             await live.session.fork(new, at=at)
             setup = await self.runtime.inbox.session_setup(self.name, id) or CONFIGURED_SETUP
             await self.runtime.inbox.set_session_setup(self.name, new, setup)
+            await self.runtime.inbox.copy_memory_sessions(self.name, id, new)
             return self._keep(await self._open(new))
 
     async def delete(self, id: str) -> None:
@@ -220,15 +233,34 @@ class Tenant:
         events = [with_own_words(event) for event in await live.events() if event.seq not in behind]
         return await self.memory(live.user).propose(events, session=live.id)
 
-    async def erase_user(self, user: str) -> list[str]:
-        """Erase the sessions that were created for a user, and the user's memory; return the ids of these sessions.
-        A group's session has no user, so what the user said there stays."""
-        sessions = await self.runtime.inbox.sessions_of(self.name, user)
-        for id in sessions:
+    async def erase_user(self, user: str) -> ErasedUser:
+        """Erase the user's memory, the sessions that were created for the user, those of drop-in clients that
+        showed the memory, and the chats in which only this user spoke. A log cannot lose single messages, so those
+        in chats with other people stay."""
+        groups = await self._groups_of(user)
+        kept = {id: count for id, (count, is_alone) in groups.items() if not is_alone}
+        sessions = {*await self.runtime.inbox.sessions_of(self.name, user), *groups} - {*kept}
+        for id in sorted(sessions):
             with suppress(UnknownSession):  # another process has erased it
                 await self.delete(id)
         await self.memory(user).erase()
-        return sessions
+        return ErasedUser(sorted(sessions), kept)
+
+    async def _groups_of(self, user: str) -> dict[str, tuple[int, bool]]:
+        """Return the sessions of groups in which a user wrote messages: their number, and whether all messages are
+        the user's. The logs name the authors."""
+        found: dict[str, tuple[int, bool]] = {}
+        for info in await self.sessions():
+            if find_place(self.name, info.id) is None:
+                continue
+            count, is_alone = 0, True
+            async for events in read_slices(self.store, info.id, first=0, end=info.events):
+                written = [author_of(e.fact.content) for e in events if isinstance(e.fact, UserSaid)]
+                count += written.count(user)
+                is_alone &= all(author == user for author in written)
+            if count:
+                found[info.id] = count, is_alone
+        return found
 
     async def _memory_of(self, entry: InboxEntry, *, user: str) -> Memory | None:
         """Return the memory of the user who wrote a message: that of the session's user, or in a chat that of the
@@ -319,13 +351,14 @@ class Tenant:
             begin=begin,
             **config.session(provider.model),
         )
-        tools = recall_tools(session, counting=session.counter, memories=memories)
+        learning = self._learning_tools(session, setup, memories)
+        tools = [*learning, *recall_tools(session, counting=session.counter, memories=memories)]
         denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
         offered = Toolbox([tool for tool in tools if tool.name not in denied])
         agent = Agent(
             session,
             provider,
-            Toolbox(()),
+            offered if learning else Toolbox(()),  # beside other tools, those of recall move no prefix later
             recall_tools=offered,
             max_tool_iterations=config.get("max_tool_iterations"),
         )
@@ -338,6 +371,16 @@ class Tenant:
             memory_of=partial(self._memory_of, user=setup.user),
             pauses_on_disconnect=config.get("on_disconnect") == "pause",
         )
+
+    def _learning_tools(
+        self, session: Session, setup: SessionSetup, memories: Sequence[Memory]
+    ) -> list[Tool]:
+        """Return the tools `remember` and `forget`, if it is known who speaks in the session and they are on."""
+        is_chat = find_place(self.name, session.id) is not None
+        if not self.has_memories or not self.runtime.config.get("server.memory_tools"):
+            return []
+        own = OwnMessages(session, memories, is_group=not setup.user)
+        return memory_tools(memories, own) if setup.user or is_chat else []
 
     async def _answering(self, id: str) -> _Answering:
         """Return what answers in a session. A provider that is unavailable raises its error only when a turn asks

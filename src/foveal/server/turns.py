@@ -24,6 +24,7 @@ from foveal.agent.events import (
     ModelAnswered,
     PromptReading,
     TextStreamed,
+    ToolFinished,
     ToolOutputStreamed,
     TurnFinished,
     UserMessageStored,
@@ -34,8 +35,9 @@ from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, 
 from foveal.core.redaction import StreamRedactor, scrub
 from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
 from foveal.memory.attached import MEMORY_NOTE_TOPIC, obeyed_notes
+from foveal.memory.model_tools import MEMORY_TOOL_NAMES, changed_text
 from foveal.ports import ReplyPiece
-from foveal.server.chat_records import with_own_words
+from foveal.server.chat_markers import with_own_words
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded, UnavailableProvider
 from foveal.sessions.log_reader import read_slices
@@ -363,7 +365,15 @@ class TurnRunner:
                 why, self._problem, self._report = event.why, event.problem, _without_events(event.report)
                 event = TurnFinished(why=why, problem=self._problem, report=self._report)
             self._turn.emit(event)
+            if isinstance(event, ToolFinished) and event.call.name in MEMORY_TOOL_NAMES:
+                await self._note_change(changed_text(event.text))
         return why
+
+    async def _note_change(self, text: str) -> None:
+        """Tell the user what the model has remembered or forgotten, and note it in the log."""
+        if text:
+            await self._session.append(Noted(text=text, topic=MEMORY_NOTE_TOPIC))
+            self._turn.emit(MemoryChanged(text=text))
 
     async def _find_in_log(self) -> tuple[str, ModelAnswered | None]:
         """Return what a process that died has stored of this turn: the message's handle and the answer."""

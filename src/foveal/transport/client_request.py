@@ -196,6 +196,15 @@ class ClientRequest:
     def tools(self) -> bytes:
         return self._raw_field("tools")
 
+    @property
+    def end_user(self) -> str:
+        """The user whom the client names to the provider; "" if it names none."""
+        metadata = self._field("metadata") if self.dialect == "anthropic" else None
+        named = [metadata.get("user_id")] if isinstance(metadata, dict) else []
+        if self.dialect in ("openai_chat", "openai_responses"):
+            named = [self._field("safety_identifier"), self._field("user")]
+        return next((value for value in named if isinstance(value, str) and value), "")
+
     def system_value(self) -> Any:
         """Return the value of the field with the system text; None if there is none."""
         return self._field(_SYSTEM_FIELD.get(self.dialect, "")) if self.system else None

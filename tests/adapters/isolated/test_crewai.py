@@ -14,7 +14,16 @@ from crewai.tools import tool
 from foveal.adapters.crewai import CrewCall, FovealLLM
 from foveal.core.log import Compacted, Used
 from foveal.errors import BadSetting
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, count_breaks, search
+from support.adapter_runs import (
+    TURNS,
+    WINDOW,
+    SummarisingStandIn,
+    Talk,
+    check_memory,
+    check_run,
+    count_breaks,
+    search,
+)
 from support.provider_stand_in import Answer, StandIn, looping
 
 STEPS = 64
@@ -170,3 +179,17 @@ def test_streamed_events_of_a_call() -> None:
 def test_a_misspelt_setting_is_an_error() -> None:
     with pytest.raises(BadSetting):
         FovealLLM(LLM("openai/gpt-4.1", api_key="none"), windw=1)  # type: ignore[call-arg]
+
+
+def test_a_crew_shows_a_memory_in_one_place(tmp_path: Path) -> None:
+    async def run(settings: dict[str, Any], talk: Talk) -> None:
+        agent = searcher(fitted(standin, **settings))
+
+        async def ask(question: str) -> None:
+            task = Task(description=question, expected_output="The answer.", agent=agent)
+            await asyncio.to_thread(Crew(agents=[agent], tasks=[task]).kickoff)
+
+        await talk(ask)
+
+    with provider(steps=3) as standin:
+        asyncio.run(check_memory(standin, tmp_path / "a.db", run, learns=False))

@@ -31,6 +31,8 @@ from support.adapter_runs import (
     TURNS,
     WINDOW,
     SummarisingStandIn,
+    Talk,
+    check_memory,
     check_run,
     search,
 )
@@ -412,3 +414,13 @@ def test_a_history_that_the_provider_keeps_is_sent_as_it_is() -> None:
     context: Any = None  # not read for such a request
     asyncio.run(plugin().before_model_callback(callback_context=context, llm_request=request))
     assert request.contents == contents
+
+
+# ── A memory ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_agent_shows_a_memory_in_one_place_and_learns(provider: GeminiStandIn, tmp_path: Path) -> None:
+    async def run(settings: dict[str, Any], talk: Talk) -> None:
+        await talk(Chat(finder(provider), FovealAdkPlugin(**settings)).ask)
+
+    asyncio.run(check_memory(provider, tmp_path / "a.db", run))

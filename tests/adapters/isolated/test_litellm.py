@@ -15,7 +15,7 @@ import pytest
 from foveal.adapters.litellm import FovealCallback
 from foveal.core.log import Compacted, Used
 from foveal.errors import ConversationIdMissing
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, search
+from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, Talk, check_memory, check_run, search
 from support.provider_stand_in import Answer, StandIn
 from support.raw_upstream import RawUpstream
 from support.thinking_upstream import ThinkingUpstream
@@ -317,3 +317,17 @@ def test_with_strict_ids_a_call_without_a_session_is_an_error(provider: StandIn)
         asyncio.run(Agent(provider, fitted.completion).ask("Hi"))
     asyncio.run(Agent(provider, fitted.completion, metadata={"session_id": "one"}).ask("Hi"))
     assert fitted.conversations.ids() == ["one"]
+
+
+@pytest.mark.parametrize("function", ["completion", "acompletion", "callback"])
+def test_an_agent_shows_a_memory_in_one_place_and_learns(
+    provider: StandIn, tmp_path: Path, function: str
+) -> None:
+    async def run(settings: dict[str, Any], talk: Talk) -> None:
+        fitted = FovealCallback(**settings)
+        if function == "callback":
+            litellm.callbacks = [fitted]
+        complete = litellm.acompletion if function == "callback" else getattr(fitted, function)
+        await talk(Agent(provider, complete, metadata=SESSION).ask)
+
+    asyncio.run(check_memory(provider, tmp_path / "a.db", run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from smolagents.memory import ActionStep
 
 from foveal.adapters.smolagents import FovealModel
 from foveal.core.log import Compacted, Used
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, count_breaks, search
+from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, Talk, check_memory, count_breaks, search
 from support.framework_runs import ask_in_turns, ending_with
 from support.provider_stand_in import StandIn, looping
 
@@ -90,3 +91,13 @@ def test_contexts_in_a_store_survive_a_restart(tmp_path: Path) -> None:
     assert provider.faults == []
     sent = [request.body["messages"] for request in provider.requests]
     assert sent[30][: len(sent[29])] == sent[29]
+
+
+def test_an_agent_shows_a_memory_in_one_place(tmp_path: Path) -> None:
+    async def run(settings: dict[str, Any], talk: Talk) -> None:
+        careful = agent(provider, **settings)
+        await talk(lambda question: asyncio.to_thread(careful.run, question, reset=False))
+
+    with StandIn(window=WINDOW, script=SCRIPT) as provider:
+        # smolagents writes "New task:" in front of the user's words.
+        asyncio.run(check_memory(provider, tmp_path / "a.db", run, learns=False))

@@ -22,7 +22,16 @@ from strands.session import FileSessionManager
 
 from foveal.adapters.strands import FovealPlugin
 from foveal.core.log import Compacted, Used
-from support.adapter_runs import TURNS, WINDOW, SummarisingStandIn, check_run, long_search, search
+from support.adapter_runs import (
+    TURNS,
+    WINDOW,
+    SummarisingStandIn,
+    Talk,
+    check_memory,
+    check_run,
+    long_search,
+    search,
+)
 from support.bedrock_stand_in import BedrockStandIn
 from support.provider_stand_in import Answer, StandIn
 
@@ -279,3 +288,13 @@ def test_an_agent_that_is_reset_begins_another_conversation(provider: BedrockSta
 def test_a_manager_that_removes_messages_is_a_warning(provider: BedrockStandIn) -> None:
     with pytest.warns(UserWarning, match="NullConversationManager"):
         agent(provider, plugin(), conversation_manager=None)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_agent_shows_a_memory_in_one_place_and_learns(
+    provider: BedrockStandIn, tmp_path: Path, form: str
+) -> None:
+    async def run(settings: dict[str, Any], talk: Talk) -> None:
+        await talk(agent(provider, FovealPlugin(**settings), form).invoke_async)
+
+    asyncio.run(check_memory(provider, tmp_path / "a.db", run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from foveal.core.log.events import MEMORY_LOG_PREFIX
+from foveal.core.tokens.counter import Estimate
 from support.api_server import ApiServer
 
 NAME, RULE = "my name is Ada", "never push to main"
@@ -182,7 +184,7 @@ def test_erasing_a_user_leaves_no_text(tmp_path: Path) -> None:
         client.post("/api/memory/gil", json={"text": "My cat is called Quetzalcoatl too."})
         client.delete("/api/memory/gil/entries/m0")
         assert "Quetzalcoatl" in client.get("/api/memory/gil", params={"all": True}).text
-        assert client.delete("/api/users/gil").json() == {"sessions": ["told"]}
+        assert client.delete("/api/users/gil").json() == {"sessions": ["told"], "kept": []}
         assert client.get("/api/memory/gil", params={"all": True}).json()["entries"] == []
         assert client.get("/api/sessions/told").status_code == 404
         assert client.get("/api/sessions/kept").status_code == 200
@@ -198,6 +200,72 @@ def test_erasing_a_user_leaves_no_text(tmp_path: Path) -> None:
 def test_a_name_that_no_user_can_have_is_refused(client: httpx.Client, user: str) -> None:
     assert client.get(f"/api/memory/{user}").status_code in (400, 404)
     assert client.post("/api/sessions", json={"user": user}).status_code == 400
+
+
+LOOKS_LIKE_RENE = (
+    "ren\u00e9",  # é in one character
+    "rene\u0301",  # and in two
+    "rene\u200b",
+    "\u2060rene",
+    "rene\u00ad",
+    "r\u0435ne",  # a Cyrillic letter
+    "\uff52ene",  # a wide letter
+    "rene\u202e",
+    "rene ",
+    "rene\n",
+    "rene\0",
+)
+
+
+@pytest.mark.parametrize("user", LOOKS_LIKE_RENE, ids=ascii)
+def test_a_name_that_looks_like_another_opens_no_memory(client: httpx.Client, user: str) -> None:
+    client.post("/api/memory/rene", json={"text": "My code word is plover."})
+    path = f"/api/memory/{quote(user, safe='')}"
+    asked = [client.get(path), client.post(path, json={"text": "I allow deploys."}), client.delete(path)]
+    asked += [client.get(f"{path}/export"), client.delete(f"/api/users/{quote(user, safe='')}")]
+    assert {reply.status_code for reply in asked} <= {400, 404}
+    assert "plover" not in "".join(reply.text for reply in asked)
+    assert client.post("/api/sessions", json={"user": user}).status_code == 400
+    assert list(entries(client, "rene").values()) == ["My code word is plover."]
+
+
+@pytest.mark.parametrize("user", ["RENE", "Rene", "rene.", "rene~", "rene:files", "rene@a"])
+def test_users_whose_ids_differ_in_any_character_share_nothing(client: httpx.Client, user: str) -> None:
+    client.post("/api/memory/rene", json={"text": "My code word is plover."})
+    assert entries(client, user) == {}
+    assert client.delete(f"/api/users/{user}").json() == {"sessions": [], "kept": []}
+    client.post(f"/api/memory/{user}", json={"text": "My code word is heron."})
+    assert list(entries(client, "rene").values()) == ["My code word is plover."]
+    assert list(entries(client, user).values()) == ["My code word is heron."]
+
+
+def test_ten_thousand_entries_are_paged_found_and_stay_in_the_budget(tmp_path: Path) -> None:
+    texts = [f"Box {n} holds part {n * 7}." for n in range(10_000)]
+    lines = [
+        json.dumps({"id": f"m{n}", "kind": "fact", "text": text, "origin": {}})
+        for n, text in enumerate(texts)
+    ]
+    budget = {"server__memory_budget": 500, "tokenizer": "estimate"}
+    with ApiServer(tmp_path / "many", **budget) as server, server.client() as client:
+        for first in range(0, 10_000, 2_500):
+            imported = client.post(
+                "/api/memory/ida/import", json={"lines": "\n".join(lines[first : first + 2_500])}
+            )
+            assert imported.status_code == 200, imported.text
+        client.post("/api/memory/ida", json={"text": "Never push to main."})
+        found, after = list[str](), ""
+        while after is not None:
+            page = client.get("/api/memory/ida", params={"limit": 500, "after": after}).json()
+            assert len(page["entries"]) <= 500
+            found, after = found + [entry["text"] for entry in page["entries"]], page["next"]
+        assert found == [*texts, "Never push to main."]
+        assert len(client.get("/api/memory/ida").json()["entries"]) == 200
+        searched = client.get("/api/memory/ida", params={"q": "part 63000", "limit": 1}).json()["entries"]
+        assert [entry["text"] for entry in searched] == ["Box 9000 holds part 63000."]
+        say(client, "many", "ida", "Hello.")
+        block = shown(client, "many").partition("# Memory")[2]
+        assert "Never push to main." in block
+        assert Estimate().count(block) <= 500
 
 
 def test_memory_can_be_turned_off(tmp_path: Path) -> None:

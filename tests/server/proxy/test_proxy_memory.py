@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ import httpx
 import pytest
 
 from foveal.memory import Memory
-from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer
+from foveal.server.auth_tokens import AuthTokens, MemoryChoice
+from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, Script, answer
 
 Json = dict[str, Any]
 DIALECTS = ("openai_chat", "openai_responses", "anthropic")
@@ -33,11 +37,11 @@ def speak(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
 
 
 class Scene:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, script: Script = speak) -> None:
+        self._folder, self._script = folder, script
 
     def __enter__(self) -> Scene:
-        self.upstream = RawUpstream(speak).__enter__()
+        self.upstream = RawUpstream(self._script).__enter__()
         urls = {"openai": self.upstream.openai, "anthropic": self.upstream.anthropic}
         self.proxy = ProxyServer(self._folder, **urls).__enter__()
         return self
@@ -52,8 +56,18 @@ class Scene:
     def remember(self, user: str, text: str) -> None:
         self.proxy.do(self.memory(user).remember(text))
 
+    def token(self, memory: str, tenant: str = "default") -> str:
+        tokens = AuthTokens(self.proxy.service.runtime.database)
+        return self.proxy.do(tokens.create(tenant, memory=MemoryChoice.read(memory), now=0.0))[1]
+
     def ask(
-        self, dialect: str, *texts: str, memory: str = "", token: str = "", status: int = 200
+        self,
+        dialect: str,
+        *texts: str,
+        memory: str = "",
+        token: str = "",
+        status: int = 200,
+        **fields: Any,
     ) -> list[Json]:
         """Send a conversation, and return the messages that went upstream."""
         history: list[Json] = [
@@ -72,11 +86,14 @@ class Scene:
                 "messages": history,
                 "system": "Be brief.",
             }
+        body |= fields
         headers = {"authorization": f"Bearer {token or 'sk-client'}", "x-api-key": token or "sk-client"}
         headers |= {"x-foveal-memory": memory} if memory else {}
         with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
             reply = http.post(f"{self.proxy.openai}{path}", json=body, headers=headers)
         assert reply.status_code == status, reply.text
+        if status != 200:
+            return []
         assert b"x-foveal-memory" not in b"".join(name.encode() for name in self.upstream.seen[-1].headers)
         sent = json.loads(self.upstream.seen[-1].body)
         found: list[Json] = sent.get("messages") or sent["input"]
@@ -148,3 +165,161 @@ def test_a_header_that_names_no_user_is_refused(scene: Scene, value: str) -> Non
     scene.ask("openai_chat", "Hello.")
     scene.ask("openai_chat", "Hello.", memory=value, status=400)
     assert len(scene.upstream.seen) == 1
+
+
+# ── A token that names the memory ─────────────────────────────────────────────────────────────────
+
+NAMES_USER: dict[str, Callable[[str], Json]] = {
+    "openai_chat": lambda user: {"user": user},
+    "openai_responses": lambda user: {"safety_identifier": user},
+    "anthropic": lambda user: {"metadata": {"user_id": user}},
+}
+
+
+def other_fields(body: bytes) -> Json:
+    return {name: value for name, value in json.loads(body).items() if name not in ("messages", "input")}
+
+
+def common(one: bytes, other: bytes) -> bytes:
+    """Return the bytes with which two requests begin."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return one[: sum(1 for _ in same)]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_token_gives_its_memory_to_a_client_that_sends_no_header(scene: Scene, dialect: str) -> None:
+    scene.remember("ada", "Answer in French.")
+    scene.remember("bob", "Answer in Danish.")
+    token = scene.token("ada")
+    assert "French" in str(scene.ask(dialect, "Hello.", token=token))
+    named = NAMES_USER[dialect]("bob")
+    assert "Danish" not in str(scene.ask(dialect, "Hello.", token=token, **named))
+    assert "French" not in str(scene.ask(dialect, "Hello.", token=scene.token("")))
+    assert "French" not in str(scene.ask(dialect, "Hello.", token=scene.token("ada", tenant="other")))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_token_may_take_the_user_from_each_request(scene: Scene, dialect: str) -> None:
+    scene.remember("ada", "Answer in French.")
+    scene.remember("bob", "Answer in Danish.")
+    token = scene.token("@request")
+    for user, seen in (("ada", (True, False)), ("bob", (False, True)), ("Ada", (False, False))):
+        sent = str(scene.ask(dialect, "Hello.", token=token, **NAMES_USER[dialect](user)))
+        assert ("French" in sent, "Danish" in sent) == seen
+    for nobody in ("", "ada\u200b", "аda", "ada; hears", "@request", "a" * 201, "ada\n", "ａda"):
+        sent = str(scene.ask(dialect, "Hello.", token=token, **NAMES_USER[dialect](nobody)))
+        assert "Answer in" not in sent
+    assert "Answer in" not in str(scene.ask(dialect, "Hello.", token=token, metadata={"user_id": 7}))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_memory_stands_in_a_fixed_place_and_moves_the_prefix_once_per_change(
+    scene: Scene, dialect: str
+) -> None:
+    history = ["Hello."]
+    token = scene.token("ada")
+
+    def sent() -> bytes:
+        scene.ask(dialect, *history, token=token)
+        history.extend([f"Answer {len(scene.upstream.seen)}.", f"Question {len(history)}?"])
+        return scene.upstream.seen[-1].body
+
+    empty, still_empty = sent(), sent()
+    own = empty.index(b"Hello.")
+    assert still_empty.startswith(empty[: own + len(b"Hello.")])
+    scene.remember("ada", "Answer in French.")
+    known = sent()
+    place = known.index(b"# ")
+    assert len(common(known, empty)) >= empty.rindex(b"{", 0, own), (
+        "what stands before the first message is the same"
+    )
+    assert place < known.index(b"Hello.")
+    assert other_fields(known) == other_fields(empty)
+    grown = [sent() for _ in range(3)]
+    for before, after in pairwise([known, *grown]):
+        assert len(common(before, after)) >= before.rindex(
+            b"Question" if b"Question" in before else b"Hello."
+        )
+    scene.remember("ada", "Never push to main.")
+    changed, later = sent(), sent()
+    assert changed.index(b"# ") == place
+    assert changed[:place] == known[:place]
+    assert len(common(grown[-1], changed)) < known.index(b"French.") + 60
+    assert len(common(changed, later)) >= changed.rindex(b"Question")
+
+
+def test_the_header_only_narrows_what_a_token_allows(scene: Scene) -> None:
+    scene.remember("ada", "Answer in French.")
+    scene.remember("bob", "Answer in Danish.")
+    fixed, named = scene.token("ada"), scene.token("@request; hears")
+
+    def ask(text: str, memory: str, token: str, status: int = 200) -> str:
+        return str(scene.ask("openai_chat", text, memory=memory, token=token, status=status))
+
+    assert "French" in ask("Hello.", "ada", fixed)
+    assert "Answer in" not in ask("Hello.", "-", fixed)
+    ask("Hello.", "bob", fixed, status=403)
+    ask("Hello.", "@request", named, status=400)
+    assert "Danish" in ask("Hello.", "bob", named)
+    ask("Remember that I like tea.", "ada; hears", fixed)
+    ask("Remember that I like cocoa.", "bob", named)
+    assert [len(scene.proxy.do(scene.memory(user).entries())) for user in ("ada", "bob")] == [1, 1]
+    ask("Remember that I like juice.", "bob; hears", named)
+    ask("Remember that I like milk.", "", scene.token("ada; hears"))
+    assert [len(scene.proxy.do(scene.memory(user).entries())) for user in ("ada", "bob")] == [2, 2]
+
+
+def test_a_retry_with_another_token_is_no_retry_of_the_same_request(tmp_path: Path) -> None:
+    waiting, asked = threading.Event(), threading.Semaphore(0)
+
+    def held(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
+        asked.release()
+        assert waiting.wait(DEADLINE)
+        yield from speak(seen, number)
+
+    with Scene(tmp_path, held) as scene:
+        scene.remember("ada", "My code word is plover.")
+        tokens = [scene.token("ada"), scene.token("bob")]
+        body = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Hello."}]}
+
+        def post(token: str) -> int:
+            headers = {
+                "x-foveal-token": token,
+                "authorization": "Bearer sk-shared",
+                "idempotency-key": "same",
+            }
+            with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+                url = f"{scene.proxy.openai}/chat/completions"
+                return http.post(url, json=body, headers=headers).status_code
+
+        with ThreadPoolExecutor(2) as pool:
+            replies = [pool.submit(post, token) for token in tokens]
+            arrived = [asked.acquire(timeout=DEADLINE / 4) for _ in tokens]
+            waiting.set()
+            assert [reply.result() for reply in replies] == [200, 200]
+        assert arrived == [True, True]
+        assert sorted("plover" in str(seen.body) for seen in scene.upstream.seen) == [False, True]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_erasing_a_user_erases_the_conversations_that_showed_the_memory(tmp_path: Path, dialect: str) -> None:
+    with Scene(tmp_path) as scene:
+        scene.remember("ada", "My dog is called Quetzalcoatl.")
+        owner = scene.token("")
+        scene.ask(dialect, "Is Quetzalcoatl ill?", token=scene.token("ada"))
+        scene.ask(dialect, "Who is ill?", memory="bob", token=owner)
+        scene.ask(dialect, "Hello.", token=owner)
+        before = scene.proxy.sessions()
+        assert len(before) == 3
+        forked = scene.proxy.do(scene.proxy.service.tenant("default").fork(before[0])).id
+        with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+            url = f"{scene.proxy.url}/api/users/ada"
+            erased = http.delete(url, headers={"authorization": f"Bearer {owner}"}).json()
+        assert erased == {"sessions": sorted([before[0], forked]), "kept": []}
+        sent = scene.ask(dialect, "Is it ill?", token=scene.token("ada"))
+        assert "Quetzalcoatl" not in str(sent)
+        kept = scene.proxy.do(scene.proxy.service.tenant("default").sessions())
+        assert {*before[1:]} < {info.id for info in kept}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"Quetzalcoatl" in path.read_bytes()]

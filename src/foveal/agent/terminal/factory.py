@@ -297,15 +297,15 @@ def make_tools(
     from foveal.agent.tools.shell import shell_tool
     from foveal.agent.tools.workspace import Workspace
 
-    workspace = Workspace(options.folder)
+    workspace, memories = Workspace(options.folder), session.memories
     sandbox = chat_sandbox(options, config).sandbox
     every = [
         *file_tools(workspace),
         search_tool(workspace),
         shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
-        *log_recall.recall_tools(session, memories=session.memories),
-        *(log_recall.memory_tools(session) if session.memories and config.memory.learn_tools else ()),
-        *([log_recall.file_tool(session.memories[0])] if session.memories and config.memory.tool else ()),
+        *log_recall.recall_tools(session, memories=memories),
+        *(log_recall.memory_tools(memories, session) if memories and config.memory.learn_tools else ()),
+        *([log_recall.file_tool(memories[0])] if memories and config.memory.tool else ()),
         *mcp_tools,
     ]
     denied = denied_tools([tool.name for tool in every], config.get("tools.deny"))

@@ -26,6 +26,7 @@ from foveal.server.api.schemas import (
     ProposeBody,
 )
 from foveal.server.api.session_endpoints import NDJSON_TYPE
+from foveal.server.auth_tokens import is_user_id
 from foveal.web.http_errors import HttpError
 from foveal.web.request_body import json_response
 
@@ -112,7 +113,9 @@ async def erase_memory(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 
 async def erase_user(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return json_response(schemas.ApiErased(sessions=await call.tenant.erase_user(_user(call))))
+    erased = await call.tenant.erase_user(_user(call))
+    kept = [schemas.ApiKeptMessages(session=id, messages=count) for id, count in erased.kept.items()]
+    return json_response(schemas.ApiErased(sessions=erased.sessions, kept=kept))
 
 
 # ── Requests and responses ───────────────────────────────────────────────────────────────────────────────
@@ -120,7 +123,7 @@ async def erase_user(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 def _user(call: ApiCall[Any, Any]) -> str:
     user = call.path_params["user"]
-    if len(user) > schemas.MAX_API_ID_CHARS or not re.search(schemas.ID_PATTERN, user):
+    if not is_user_id(user):
         raise HttpError(404, f"{user[:100]!r} cannot be the id of a user", code="unknown_user")
     return user
 
@@ -279,7 +282,7 @@ MEMORY_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
         id="erase_user",
         method="DELETE",
         path=USER_PATH,
-        summary="Erase a user's memory and the sessions that were created for the user, permanently.",
+        summary="Erase a user's memory and sessions permanently; messages in chats with others are listed.",
         handler=erase_user,
         results=(ApiResult("What was erased.", schemas.ApiErased),),
     ),

@@ -306,10 +306,19 @@ class ApiUndoneEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The entry as it is now; null if the change was that it was remembered."""
 
 
+class ApiKeptMessages(msgspec.Struct, frozen=True, kw_only=True):
+    session: str
+    messages: int
+    """How many messages of the user it has."""
+
+
 class ApiErased(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased of a user, together with the memory."""
+    """What was erased of a user, together with the memory, and what was not."""
 
     sessions: list[str]
+    """The erased sessions."""
+    kept: list[ApiKeptMessages]
+    """Sessions in which other people spoke too: the user's messages stay in them until the session is deleted."""
 
 
 class ApiSessions(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,9 +32,10 @@ def _table(name: str, key: str, others: str, *, has_counter: bool = False) -> Ta
     return TableCopySpec(name, key.split(), others.split(), has_counter)
 
 
-TOKENS_TABLE: Final = _table("tokens", "id", "hash tenant label created revoked")
+TOKENS_TABLE: Final = _table("tokens", "id", "hash tenant label created revoked memory")
 OTHER_TABLES: Final = (
     _table("rooms", "tenant session", "model agent person"),
+    _table("memory_sessions", "tenant person session", ""),
     _table(
         "inbox",
         "id",

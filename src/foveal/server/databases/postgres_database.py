@@ -88,6 +88,9 @@ _CHAT_PLACES: Final = """
 _CHAT_NOTICES: Final = """
     face text COLLATE "C" NOT NULL, chat bigint NOT NULL, topic bigint NOT NULL,
     notice text COLLATE "C" NOT NULL, at double precision NOT NULL, PRIMARY KEY (face, chat, topic, notice)"""
+_MEMORY_SESSIONS: Final = """
+    tenant text COLLATE "C" NOT NULL, person text COLLATE "C" NOT NULL, session text COLLATE "C" NOT NULL,
+    PRIMARY KEY (tenant, person, session)"""
 _INDEXES: Final = (
     "inbox_open ON foveal.inbox (tenant, session, id) WHERE state <> 'done'",
     "inbox_done ON foveal.inbox (tenant, at) WHERE state = 'done'",
@@ -146,6 +149,15 @@ SERVICE_MIGRATIONS: Final = (
     Migration(
         4, ("ALTER TABLE foveal.rooms ADD COLUMN person text NOT NULL DEFAULT ''",)
     ),  # users of sessions
+    Migration(  # memories of drop-in clients, and the sessions that showed them
+        5,
+        (
+            "ALTER TABLE foveal.tokens ADD COLUMN memory text NOT NULL DEFAULT ''",
+            f"CREATE TABLE foveal.memory_sessions ({_MEMORY_SESSIONS})",
+            "CREATE INDEX memory_sessions_by_session ON foveal.memory_sessions (tenant, session)",
+            *isolated("foveal.memory_sessions"),
+        ),
+    ),
 )
 
 

@@ -35,10 +35,14 @@ SQLITE_TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS rooms (
         tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL, agent TEXT NOT NULL DEFAULT '',
         person TEXT NOT NULL DEFAULT '', PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS memory_sessions (
+        tenant TEXT NOT NULL, person TEXT NOT NULL, session TEXT NOT NULL,
+        PRIMARY KEY (tenant, person, session)) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS memory_sessions_by_session ON memory_sessions(tenant, session)",
     # auth_tokens
     """CREATE TABLE IF NOT EXISTS tokens (
         id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
-        revoked REAL) WITHOUT ROWID""",
+        revoked REAL, memory TEXT NOT NULL DEFAULT '') WITHOUT ROWID""",
     # chats
     """CREATE TABLE IF NOT EXISTS chat_places (
         face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL,
@@ -104,6 +108,7 @@ SQLITE_UPGRADES: Final = {
     # agents of sessions and schedules
     3: tuple(f"ALTER TABLE {table} ADD COLUMN agent TEXT NOT NULL DEFAULT ''" for table in _AGENT_TABLES),
     4: ("ALTER TABLE rooms ADD COLUMN person TEXT NOT NULL DEFAULT ''",),  # users of sessions
+    5: ("ALTER TABLE tokens ADD COLUMN memory TEXT NOT NULL DEFAULT ''",),  # memories of drop-in clients
 }
 """For each version of the schema, the statements that lead to it from the version before."""
 SERVER_SCHEMA_VERSION: Final = max(SQLITE_UPGRADES)
@@ -117,10 +122,12 @@ _VIEWS_OF_AGENTS: Final = (
     "CREATE TEMP VIEW errands AS SELECT *, '' AS agent FROM main.errands",
     "CREATE TEMP VIEW schedules AS SELECT *, '' AS agent FROM main.schedules",
 )
+_VIEW_OF_TOKENS: Final = "CREATE TEMP VIEW tokens AS SELECT *, '' AS memory FROM main.tokens"
 VIEWS_OF_OLD_VERSIONS: Final = {
-    1: (*_VIEWS_OF_CHATS, *_VIEWS_OF_AGENTS),
-    2: _VIEWS_OF_AGENTS,
-    3: ("CREATE TEMP VIEW rooms AS SELECT *, '' AS person FROM main.rooms",),
+    1: (*_VIEWS_OF_CHATS, *_VIEWS_OF_AGENTS, _VIEW_OF_TOKENS),
+    2: (*_VIEWS_OF_AGENTS, _VIEW_OF_TOKENS),
+    3: ("CREATE TEMP VIEW rooms AS SELECT *, '' AS person FROM main.rooms", _VIEW_OF_TOKENS),
+    4: (_VIEW_OF_TOKENS,),
 }
 """Views that show a file of an earlier version as the tables of this one, for a reader that changes nothing."""
 
@@ -324,6 +331,8 @@ def _schema_version(connection: apsw.Connection) -> int:
     if version != 1:
         return version
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('rooms')")}
+    if connection.execute("SELECT 1 FROM pragma_table_info('tokens') WHERE name = 'memory'").get:
+        return 5
     if "agent" in columns:
         return 4 if "person" in columns else 3
     return 2 if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'chat_places'").get else 1

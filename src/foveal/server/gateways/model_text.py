@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from foveal.agent.tool import document_part, image_part
 from foveal.core.log.events import AnyPart, Content, Text
 from foveal.core.wire.safe_print import readable
-from foveal.server.chat_records import END_MARKER, MARKER
+from foveal.server.chat_markers import END_MARKER, MARKER
 from foveal.server.gateways import texts
 from foveal.server.gateways.chat_files import NOT_FETCHED, file_noun
 from foveal.server.gateways.incoming import EDITS, ChatAuthor, IncomingFile, IncomingMessage, QuotedText

@@ -85,6 +85,8 @@ class ProxiedConversation(RecognisedMessages):
         """The newest request without its messages."""
         self.thinking_check: ThinkingCheck = ThinkingCheck()
         """What the thinking of this conversation is bound to."""
+        self.memory_users: set[str] = set()
+        """Users for whom it is recorded that the session shows their memory."""
         self.last_sent_messages: Sequence[dict[str, Any]] = ()
         """The unmarked messages of the previous reduced request: cache marks depend on them."""
 

@@ -29,9 +29,9 @@ from foveal.core.models.model import Model
 from foveal.core.wire.bound_thinking import BINDING_BETA
 from foveal.core.wire.overflow_errors import refuses_controls
 from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
+from foveal.server.auth_tokens import REQUEST_USER, MemoryChoice, is_user_id
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange
-from foveal.server.proxy.find_conversation import AskedMemory
 from foveal.server.proxy.response_stream import (
     IDEMPOTENCY_HEADER,
     JoinedResponse,
@@ -80,7 +80,8 @@ async def read_first_event(response: aiohttp.ClientResponse) -> FirstEvent:
 
 MEMORY_HEADER: Final = "x-foveal-memory"
 """Header with which a client asks for the memory of a user; behind `; hears`, "remember that …" is obeyed."""
-_MEMORY_VALUE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._~:@-]{0,199})(\s*;\s*hears)?")
+NO_MEMORY: Final = "-"
+"""Value of this header with which a client asks for none, although its token names one."""
 SUMMARY_TIMEOUT_S: Final = 120.0
 
 
@@ -115,13 +116,14 @@ class ProxyEndpoints:
         query = request.scope["query_string"].decode("latin-1")
         headers = request.scope["headers"]
         target = await self._upstreams.target(dialect, headers, path=path, query=query)
-        key = _retry_key(request, target, body)
+        memory = asked_memory(request, client_request)
+        key = _retry_key(request, target, body, memory)
         earlier = await self._upstreams.in_flight.find(key, request)
         if earlier is not None:
             return await _join(earlier)
         shared = self._upstreams.in_flight.begin(key, request)
         try:
-            return await self._answer(request, client_request, target, shared, began=began)
+            return await self._answer(request, client_request, target, shared, memory=memory, began=began)
         except BaseException as error:
             shared.end(error=error)
             raise
@@ -133,6 +135,7 @@ class ProxyEndpoints:
         target: UpstreamTarget,
         shared: SharedResponse,
         *,
+        memory: MemoryChoice | None,
         began: float,
     ) -> Response:
         """Record a request that is no retry, send it upstream, and return the response."""
@@ -141,7 +144,7 @@ class ProxyEndpoints:
         if not self._upstreams.allows_binding_controls(target):
             client_request.refuse_binding_controls()
         model = target.model or self._upstreams.model(client_request.model or "unknown")
-        exchange, problem = await self._start_exchange(request, client_request, model, target)
+        exchange, problem = await self._start_exchange(request, client_request, model, target, memory)
         proxy_request = ProxyRequest(
             runtime=self._runtime,
             tenant=request.state.caller.tenant,
@@ -160,7 +163,12 @@ class ProxyEndpoints:
             raise
 
     async def _start_exchange(
-        self, request: Request, client_request: ClientRequest, model: Model, target: UpstreamTarget
+        self,
+        request: Request,
+        client_request: ClientRequest,
+        model: Model,
+        target: UpstreamTarget,
+        memory: MemoryChoice | None,
     ) -> tuple[Exchange | None, str]:
         """Record and fit the request; return None and the reason if it cannot be recorded."""
         if client_request.problem:
@@ -172,7 +180,6 @@ class ProxyEndpoints:
 
         tenant = request.state.caller.tenant
         session_id = request.headers.get("x-foveal-session", "").strip()
-        memory = asked_memory(request)
         try:
             conversations = self._upstreams.conversations.tenant(tenant)
             exchange = await conversations.start_exchange(
@@ -270,11 +277,13 @@ class _ProxyCall:
         self.response.close()
 
 
-def _retry_key(request: Request, target: UpstreamTarget, body: bytes) -> Hashable:
+def _retry_key(
+    request: Request, target: UpstreamTarget, body: bytes, memory: MemoryChoice | None
+) -> Hashable:
     """Return what a request has in common with its retries."""
     headers = request.headers
-    names = ("authorization", "x-api-key", "x-foveal-session", MEMORY_HEADER, IDEMPOTENCY_HEADER)
-    return request.state.caller.tenant, target.url, *(headers.get(name) for name in names), body
+    names = ("authorization", "x-api-key", "x-foveal-session", IDEMPOTENCY_HEADER)
+    return request.state.caller.tenant, target.url, memory, *(headers.get(name) for name in names), body
 
 
 async def _join(shared: SharedResponse) -> Response:
@@ -282,16 +291,32 @@ async def _join(shared: SharedResponse) -> Response:
         return JoinedResponse(shared, await shared.head())
 
 
-def asked_memory(request: Request) -> AskedMemory | None:
-    """Return the memory that the client asks for; raises `HttpError` if the header names no user."""
-    given = request.headers.get(MEMORY_HEADER, "").strip()
-    if not given:
+def asked_memory(request: Request, client_request: ClientRequest) -> MemoryChoice | None:
+    """Return the memory that a request shows: that of its header, or else that of its token. The header of a token
+    with a memory can only narrow it. Raises `HttpError` if the header names no user, or another one."""
+    given, of_token = request.headers.get(MEMORY_HEADER, "").strip(), request.state.caller.memory
+    if given == NO_MEMORY:
         return None
-    found = _MEMORY_VALUE.fullmatch(given)
-    if found is None:
-        detail = f"{MEMORY_HEADER} must be the id of a user, or this id and `; hears`"
+    if not given:
+        return None if of_token is None else _with_user(of_token, client_request)
+    asked = MemoryChoice.read(given)
+    if asked is None or asked.user == REQUEST_USER:
+        detail = f"{MEMORY_HEADER} must be the id of a user, this id and `; hears`, or `{NO_MEMORY}` for none"
         raise HttpError(400, detail, code="invalid_header")
-    return AskedMemory(found[1], hears=found[2] is not None)
+    if of_token is None:
+        return asked
+    if of_token.user not in (REQUEST_USER, asked.user):
+        detail = f"this token shows the memory of one user, and {MEMORY_HEADER} names another"
+        raise HttpError(403, detail, code="other_user")
+    return asked._replace(hears=asked.hears and of_token.hears)
+
+
+def _with_user(choice: MemoryChoice, client_request: ClientRequest) -> MemoryChoice | None:
+    """Return the memory of a token; None if its user is that of the request, and the request names none."""
+    if choice.user != REQUEST_USER:
+        return choice
+    user = client_request.end_user
+    return choice._replace(user=user) if is_user_id(user) else None
 
 
 class RequestLimits(NamedTuple):

@@ -25,7 +25,11 @@ from foveal.core.view.fold import reductions_for_fork
 from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
 from foveal.memory.attached import obeyed_notes
-from foveal.server.proxy.conversation import ProxiedConversation, instruction_versions_until
+from foveal.server.auth_tokens import MemoryChoice
+from foveal.server.proxy.conversation import (
+    ProxiedConversation,
+    instruction_versions_until,
+)
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession, ProxyRetention
 from foveal.server.proxy.exchange import Exchange, ExchangeServices, RequestCheck
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
@@ -154,21 +158,13 @@ class SessionGone(Exception):
     """The session was erased, or its file was replaced by another one."""
 
 
-class AskedMemory(NamedTuple):
-    """The memory that a client asks for with its request."""
-
-    user: str
-    hears: bool = False
-    """Whether "remember that …" in the newest message is obeyed: clients put other texts into messages too."""
-
-
 class _Incoming(NamedTuple):
     """A request, the model it asks for, how to send requests upstream with its key, and its memory."""
 
     request: ClientRequest
     model: Model
     send: SendUpstream
-    memory: AskedMemory | None = None
+    memory: MemoryChoice | None = None
 
 
 class TenantConversations:
@@ -203,7 +199,7 @@ class TenantConversations:
         send: SendUpstream,
         *,
         session_id: str = "",
-        memory: AskedMemory | None = None,
+        memory: MemoryChoice | None = None,
     ) -> Exchange:
         """Record a request and return its exchange, which shows the memory if one is asked for. Raises
         `MalformedMessage`, `BadSetting` for an invalid session id, `SessionExists` for a session that the proxy did
@@ -448,7 +444,7 @@ class TenantConversations:
         return exchange
 
     async def _use_memory(
-        self, conversation: ProxiedConversation, asked: AskedMemory | None, *, has_news: bool
+        self, conversation: ProxiedConversation, asked: MemoryChoice | None, *, has_news: bool
     ) -> None:
         """Show the memory of this request, and obey what its newest message says about remembering. Older messages
         are not heard: a client resends them all, also after an entry was forgotten."""
@@ -456,6 +452,9 @@ class TenantConversations:
         if asked is None or not self._tenant.has_memories:
             session.memories = ()
             return
+        if asked.user not in conversation.memory_users:  # so that erasing the user finds the session
+            await self._runtime.inbox.add_memory_session(self._tenant.name, session.id, asked.user)
+            conversation.memory_users.add(asked.user)
         memory = self._tenant.memory(asked.user)
         session.memories = (memory,)
         if asked.hears and has_news and last is not None:
