@@ -489,7 +489,8 @@ def test_reductions_are_shown_with_their_undo_commands(project: ChatProject) -> 
     first, second = ([("read", {"path": f"{name}.txt"})] for name in ("first", "second"))
     # The model is asked for a summary in advance as well, and its drafts are refused.
     project.script(first, "One.", second, second, second, *["Two."] * 12)
-    with project.terminal("--session", "s", "--window", 8000, rows=40) as terminal:
+    unlimited = ("--set", "context.max_tool_result_tokens=0")
+    with project.terminal("--session", "s", "--window", 8000, *unlimited, rows=40) as terminal:
         terminal.see("ctx ")
         for words, answer in (("read it", "One."), ("and then?", "Two.")):
             terminal.enter(words)
@@ -840,7 +841,7 @@ def test_why_finds_a_text_in_the_last_request_or_the_rule_that_hid_it(
         assert "in the last request: message " in await chat.send("/why LINE 1 of")
         hidden = await chat.send("/why line 1500 of")
         assert hidden.startswith("not in the last request")
-        assert re.search(r"e\d+ tool_returned: clipped by e\d+, rule: squeeze, .*/expand e\d+", hidden)
+        assert re.search(r"e\d+ tool_returned: clipped by e\d+, rule: economy: clip, .*/expand e\d+", hidden)
         assert "no event of this session contains it" in await chat.send("/why something else")
         assert (await chat.send("/why")).startswith("✗ /why needs a text")
 

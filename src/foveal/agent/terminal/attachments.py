@@ -178,10 +178,11 @@ def reads_images(state: ChatState) -> bool:
 
 
 def _clip(contents: dict[str, Content], state: ChatState) -> dict[str, Attachment]:
-    """Return the attachments, their texts together within the limits of one result of the tool `read`."""
+    """Return the attachments, their texts together within the configured limits of a result of the tool `read`.
+    The agent's own limit does not count: the user has asked for these texts."""
     settings = state.config.engine_settings(state.provider.model)
     room = state.message_room()
-    limits = result_limits(settings.policy, "read", None, hard_limit=room)
+    limits = result_limits(state.config.loaded.policy(), "read", None, hard_limit=room)
     most = int(room * MAX_ATTACHED_SHARE)
     limits = replace(limits, tokens=most if limits.tokens is None else min(most, limits.tokens))
     texts = {path: content for path, content in contents.items() if isinstance(content, str)}

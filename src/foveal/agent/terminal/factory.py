@@ -26,12 +26,13 @@ from foveal.config.local_memories import LocalMemories
 from foveal.config.project import ItemTrust
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
+from foveal.core.engine.engine import Engine
 from foveal.core.engine.settings import EngineSettings, resolve_settings
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.policies.presets import Policy
-from foveal.core.reduction.truncation import UNLIMITED
+from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
 from foveal.ports import Provider, ReplyItem, Store
@@ -141,6 +142,12 @@ class SummaryWriters:
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────
 
 
+MAX_RESULT_TOKENS: Final = 16_000
+"""Tokens of a tool result that the model is shown, unless the user has set a number."""
+MAX_RESULT_SHARE: Final = 0.1
+"""The same as a share of the room; the smaller limit applies."""
+
+
 class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a chat, and the flags with which it is loaded again."""
 
@@ -206,7 +213,22 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         chosen: Policy = settings["policy"]
         # Recall tools bound their own output, so it is not clipped again.
         unclipped = {tool["name"]: UNLIMITED for tool in recall_tools("anthropic")}
-        return settings | {"policy": replace(chosen, clip_tools={**unclipped, **chosen.clip_tools})}
+        limits = self._result_limits(model, settings)
+        return settings | {
+            "policy": replace(chosen, clip=limits, clip_tools={**unclipped, **chosen.clip_tools})
+        }
+
+    def _result_limits(self, model: Model, settings: dict[str, Any]) -> Limits | None:
+        """Return the limits of a tool result: those of the policy, and the agent's where the user has set none."""
+        chosen: Policy = settings["policy"]
+        is_set = self.loaded.get("context.max_tool_result_tokens") is not None
+        if is_set or chosen.asks or chosen.ladder == "off":  # the last two promise to show new results whole
+            return chosen.clip
+        given = {name: value for name, value in settings.items() if name != "prompt"}
+        room = Engine(resolve_settings(model, **given)).budget().hard
+        limits = chosen.clip or Limits()
+        most = MAX_RESULT_TOKENS if limits.tokens is None else min(MAX_RESULT_TOKENS, limits.tokens)
+        return replace(limits, tokens=min(most, int(room * MAX_RESULT_SHARE)))
 
     def engine_settings(self, model: Model) -> EngineSettings:
         """Return the settings of the engine of a session."""

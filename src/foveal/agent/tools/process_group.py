@@ -1,7 +1,7 @@
 """Runs a subprocess in its own process group and kills the group at the end.
 
 1. Both streams are one pipe, so their output stays in order. It is spooled to a file: of output above
-   `MAX_OUTPUT_CHARS` bytes, the beginning and the end. Memory use does not depend on the amount of output.
+   `MAX_COMMAND_BYTES`, the beginning and the end. Memory use does not depend on the amount of output.
 2. When the process ends, the processes that it left running in its group are killed. When it takes too long or the
    caller is cancelled, the group gets SIGTERM, then SIGKILL; the output until then is returned.
 3. The group is killed before its leader is reaped, so that the group's number cannot belong to another process yet.
@@ -28,6 +28,8 @@ TERMINATE_WAIT_S: Final = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 TRAILING_OUTPUT_WAIT_S: Final = 0.5
 """Seconds in which other processes of the group may still write after their leader has ended."""
+MAX_COMMAND_BYTES: Final = MAX_OUTPUT_CHARS - 4_096
+"""Most bytes of a command's output that are kept; notes after them fit into an answer too."""
 _CHUNK_BYTES: Final = 1 << 18
 
 
@@ -61,7 +63,7 @@ async def run_process(
     """Run a process to its end; when cancelled, stop it and return the output so far.
 
     `on_output` gets the output while it is printed."""
-    with OutputSpool(MAX_OUTPUT_CHARS) as spool, OutputPipe(spool, on_output) as pipe:
+    with OutputSpool(MAX_COMMAND_BYTES) as spool, OutputPipe(spool, on_output) as pipe:
         child = _spawn(argv, cwd, env, pipe.writer)
         pipe.close_writer()
         ended = _watch_exit(child)
