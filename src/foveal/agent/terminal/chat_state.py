@@ -34,6 +34,7 @@ from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, load_tools_tool
+from foveal.agent.tools.background_commands import BackgroundCommand, BackgroundCommands
 from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
@@ -43,6 +44,7 @@ from foveal.config.memory_file import MemoryFile
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.providers.ollama_window import ensure_ollama_window
@@ -78,6 +80,8 @@ class ChatState:
         """The sandbox of commands; None if they run without one, which the second value explains."""
         self.memories: LocalMemories | None = factory.make_memories(store, config)
         """What is known from earlier sessions; None if the memory is off."""
+        self.background: BackgroundCommands = BackgroundCommands(on_end=self._tell_of_end)
+        """What `run` has started in the background; it belongs to the chat, whatever session is open."""
         self._use = SessionUse(options.store)
         self._wants_tools = options.tools
         """What the user has said about tools; None: nothing."""
@@ -123,6 +127,7 @@ class ChatState:
         if self._warm_up_task is not None:
             self._warm_up_task.cancel()
             await asyncio.wait({self._warm_up_task})
+        await self.background.close()
         await self.session.close()
         await self.writers.close()
         await self.provider.close()
@@ -192,7 +197,11 @@ class ChatState:
             if self._mcp_tools is None:
                 self._mcp_tools = await self._connect_mcp_servers(await self._config_for_servers())
             tools = factory.make_tools(
-                self.options, self.session, self.config.loaded, mcp_tools=self._mcp_tools
+                self.options,
+                self.session,
+                self.config.loaded,
+                background=self.background,
+                mcp_tools=self._mcp_tools,
             )
             tools = record_changes(tools, Workspace(self.options.folder), self._record_file_change)
         deferral = factory.make_deferral(self.config.loaded, tools, mcp_tools=self._mcp_tools or ())
@@ -389,6 +398,9 @@ class ChatState:
         added = self._use.take_foreign((await self.session.end()).next_seq)
         if added:
             self._warn(f"another process has added {counted(added, 'event')} to this session")
+
+    def _tell_of_end(self, job: BackgroundCommand) -> None:
+        self.ui.notify([note(f"{job.id} has ended, {job.state}: {one_line(job.command, width=60)}")])
 
     def _warn(self, text: str) -> None:
         self.ui.notify([note(text, "fair")])

@@ -19,6 +19,7 @@ from foveal.agent import log_recall
 from foveal.agent.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.tools import Tool
+from foveal.agent.tools.background_commands import BackgroundCommands, job_tool
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.configured_provider import provider_from_config
 from foveal.config.keys import denied_tools
@@ -302,7 +303,12 @@ def chat_sandbox(options: ChatOptions, config: Config) -> SandboxFinding:
 
 
 def make_tools(
-    options: ChatOptions, session: Session, config: Config, *, mcp_tools: Sequence[Tool] = ()
+    options: ChatOptions,
+    session: Session,
+    config: Config,
+    *,
+    background: BackgroundCommands,
+    mcp_tools: Sequence[Tool] = (),
 ) -> list[Tool]:
     """Return the tools of a session: files and shell of the working folder, recall, memory, and those of MCP
     servers."""
@@ -315,7 +321,8 @@ def make_tools(
     every = [
         *file_tools(workspace),
         search_tool(workspace),
-        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
+        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network"), background=background),
+        job_tool(background),
         *log_recall.recall_tools(session, memories=session.memories),
         *(log_recall.memory_tools(session) if session.memories and config.memory.learn_tools else ()),
         *([log_recall.file_tool(session.memories[0])] if session.memories and config.memory.tool else ()),
