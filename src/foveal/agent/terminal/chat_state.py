@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from foveal.agent.loop import Agent
+from foveal.agent.loop import DENIED_RESULT, UNATTENDED_DENIAL, Agent
 from foveal.agent.terminal import factory
 from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
 from foveal.agent.terminal.options import ChatOptions
@@ -82,6 +82,8 @@ class ChatState:
         """What is known from earlier sessions; None if the memory is off."""
         self.background: BackgroundCommands = BackgroundCommands(on_end=self._tell_of_end)
         """What `run` has started in the background; it belongs to the chat, whatever session is open."""
+        self.denials: int = 0
+        """Calls that were not allowed so far."""
         self._use = SessionUse(options.store)
         self._wants_tools = options.tools
         """What the user has said about tools; None: nothing."""
@@ -215,6 +217,7 @@ class ChatState:
             guidance=self.instruction_files,
             deferral=deferral,
             max_tool_iterations=self.config.loaded.get("max_tool_iterations"),
+            denied_result=DENIED_RESULT if self.ui.can_ask else UNATTENDED_DENIAL,
         )
 
     @property
@@ -425,9 +428,11 @@ class ChatState:
     async def approve(self, call: Call, what: str) -> bool:
         """Return whether a call that changes something may run, asking the user where needed."""
         is_sandboxed = self.sandbox is not None
-        return await self.approval.approve(
+        is_allowed = await self.approval.approve(
             call.name, call.arguments, what, self.toolbox, self.ui, is_sandboxed=is_sandboxed
         )
+        self.denials += not is_allowed
+        return is_allowed
 
 
 async def _start_quietly(start: Callable[[], Awaitable[None]]) -> None:

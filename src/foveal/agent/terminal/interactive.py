@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import shutil
+import sys
 import time
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Final
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL
@@ -197,7 +201,19 @@ async def resume_advice(state: ChatState) -> list[Row]:
         return []
     store = state.options.store
     where = "" if store == store_path() else f" --store {shlex.quote(str(store))}"
-    return [note(f"to continue: foveal --resume {shlex.quote(state.session.id)}{where}")]
+    return [note(f"to continue: {own_command()} --resume {shlex.quote(state.session.id)}{where}")]
+
+
+def own_command() -> str:
+    """Return how a shell starts this program: by its name if that is this installation, else by its path."""
+    script = Path(sys.executable).with_name("foveal")
+    found = shutil.which("foveal")
+    if found is not None and script.exists() and os.path.samefile(found, script):
+        return "foveal"
+    if not script.exists():
+        return f"{shlex.quote(sys.executable)} -m foveal.cli"
+    inside = script.is_relative_to(Path.cwd())
+    return shlex.quote(str(script.relative_to(Path.cwd()) if inside else script))
 
 
 def banner_rows(state: ChatState, report: Report, title: str) -> list[Row]:
