@@ -153,7 +153,7 @@ SLASH_COMMANDS: Final = (
     SlashCommand(
         "/export",
         "FILE [FORMAT]",
-        "write the session: foveal, openai, responses, anthropic, gemini",
+        "write the session: foveal, markdown, openai, responses, anthropic, gemini",
         write.export,
     ),
     SlashCommand("/help", "", "list the commands", _help),

@@ -30,7 +30,7 @@ from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
-from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.export import EXPORT_FORMATS, SessionExport
 from foveal.sessions.perform import compact_measured, perform
 
 INSTRUCTIONS_NAME: Final = "AGENTS.md"
@@ -169,11 +169,12 @@ async def tools(state: ChatState, argument: str) -> list[Row]:
 
 
 async def export(state: ChatState, argument: str) -> list[Row]:
-    """Write the session to a new file."""
+    """Write the session to a new file; without a format, the ending `.md` means Markdown."""
     words = argument.split()
-    format = words[1] if len(words) > 1 else "foveal"
-    if not words or len(words) > 2 or format not in ("foveal", *EXPORT_DIALECTS):
-        raise FovealError(f"/export needs a file, and takes a format: foveal, {', '.join(EXPORT_DIALECTS)}")
+    usual = "markdown" if words and words[0].lower().endswith(".md") else "foveal"
+    format = words[1] if len(words) > 1 else usual
+    if not words or len(words) > 2 or format not in EXPORT_FORMATS:
+        raise FovealError(f"/export needs a file, and takes a format: {', '.join(EXPORT_FORMATS)}")
     exported = SessionExport(state.session.store, await state.session.info(), format)
     path = state.options.folder / Path(words[0]).expanduser()
     with open_output(path, advice="name another file") as file:
