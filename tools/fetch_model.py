@@ -1,7 +1,7 @@
 """Downloads the bundled model while `make chat` installs the rest, if the chat is going to use it.
 
-`python tools/fetch_model.py PID` ends when the process PID, which is that of make, has ended. It prints nothing: the
-chat shows how far the download is, and says what is wrong with it. It needs no package but msgspec.
+`python tools/fetch_model.py PID` ends when the process PID, which is that of make, has ended. It prints nothing:
+the chat shows how far the download is, and says what is wrong with it. It needs no package but msgspec.
 """
 
 from __future__ import annotations

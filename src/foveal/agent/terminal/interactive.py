@@ -37,8 +37,9 @@ MAX_COMPLETED_SESSIONS: Final = 1_000
 DOUBLE_INTERRUPT_S: Final = 2.0
 """A second Ctrl-C within this time quits."""
 REFRESH_INTERVAL_S: Final = 0.25
+BUNDLED_MODEL_WARNING: Final = "sees no files"
 BUNDLED_MODEL_NOTE: Final = """\
-A small model on your machine: for short questions, not for work.
+A small model on your machine: for short questions, not for work. It sees no files.
 To see Foveal work, paste long texts: /context, /why TEXT, /undo a summary.
 For work, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or use --model."""
 
@@ -100,6 +101,8 @@ class InteractiveChat:
             await show_recent_turns(state.session, self.screen)
             if state.toolbox.get(SHELL_TOOL) is not None:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
+            if is_bundled(state.provider.provider) and not state.offers_tools:
+                self.screen.show_warning(BUNDLED_MODEL_WARNING)
             self.screen.show_status(report)
             loop = self._loop = ChatLoop(state, self.screen, on_taken=self._show_queue)
             newest = await state.store.sessions(limit=MAX_COMPLETED_SESSIONS, with_erased=False)
