@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -q
 # The first installation takes minutes on a slow network, so it shows what pip downloads.
 LOUD_PIP := $(PY) -m pip --disable-pip-version-check
+# Python compiles what it imports; compiling all modules of all packages takes longer than downloading them.
+LEAN := --no-compile --progress-bar on -c constraints.txt
 
 # Compiling the tests takes ten seconds in each of pytest's processes, so the first run does it once, beside mypy.
 CACHED := PYTHONDONTWRITEBYTECODE=
@@ -55,8 +57,11 @@ $(VENV)/.venv:
 	@touch $@
 
 $(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
+	@echo "installing foveal: first what the download of the local model needs …"
+	@$(LOUD_PIP) -q install $(LEAN) msgspec
+	@PYTHONPATH=src $(PY) tools/fetch_model.py $$PPID >/dev/null 2>&1 &
 	@echo "installing foveal …"
-	@$(LOUD_PIP) install --progress-bar on -c constraints.txt -e '.[exact,chat,local]'
+	@$(LOUD_PIP) install $(LEAN) -e '.[exact,terminal,local]'
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.chat

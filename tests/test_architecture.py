@@ -210,7 +210,7 @@ def test_the_server_loads_neither_the_tools_nor_the_sandbox() -> None:
 EXTRAS: Final = {
     "inspect": "web inspector",
     "mcp": "mcp_server",
-    "chat": "agent",
+    "chat terminal": "agent",
     "server": "web server",
     "server telegram": "server.gateways.telegram server.gateways.markdown_blocks server.gateways.inline_markdown",
     "server discord": "server.gateways.discord server.gateways.markdown_blocks server.gateways.inline_markdown",

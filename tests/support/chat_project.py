@@ -93,6 +93,7 @@ class ChatProject:
             "PYTHONUTF8": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "TERM": "xterm-256color",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # a `foveal` that is this one
             "HOME": str(self.home),
         }
 

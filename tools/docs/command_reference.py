@@ -26,7 +26,7 @@ page is made from the parser of the program.
 
 - `foveal COMMAND --help` prints the arguments of a command, `foveal --version` the version.
 - Without a command, `foveal` runs [`chat`](#chat): `foveal --continue` is `foveal chat --continue`.
-- The exit code is 0 for success, 1 for an error and 2 for wrong arguments.
+- The exit code is 0 for success, 1 for an error and 2 for wrong arguments; 3 if a call of `run` was denied.
 - Most commands read the [settings](config.md) too. A flag overrides the environment, which overrides the files.
 - A [session](../glossary.md#foveals-own-words) is named by its id, or by the beginning of its id. An event is
   named by its handle, such as `e11`.

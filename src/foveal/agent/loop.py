@@ -128,8 +128,10 @@ MAX_REASON_CHARS: Final = 200
 _LIVE_INTERVAL_S: Final = 0.1
 """Seconds between two looks at the output of a running tool."""
 DENIED_RESULT: Final = "The user did not allow this call. Ask before trying it in another way."
-
-# ── Approval and guidance ─────────────────────────────────────────────────────────────────────────
+UNATTENDED_DENIAL: Final = (
+    "This call needs permission, and there is no user to ask. "
+    "Do what you can without it, and say what is not done."
+)  # ── Approval and guidance ─────────────────────────────────────────────────────────────────────────
 
 Approve = Callable[[Call, str], Awaitable[bool]]
 """Asks the user about a call, given its description."""
@@ -169,11 +171,13 @@ class Agent:
         recall_tools: Toolbox | None = None,
         deferral: ToolDeferral | None = None,
         max_tool_iterations: int = MAX_TOOL_ITERATIONS,
+        denied_result: str = DENIED_RESULT,
     ) -> None:
         """`recall_tools` replaces `tools` from the first reduction on. Before it there is nothing to recall, and
         small models call any tool that they are given; the reduction changes the prompt's prefix anyway.
         `deferral` decides which of the tools requests offer; without it, all. A turn ends after
-        `max_tool_iterations` requests whose answers called tools."""
+        `max_tool_iterations` requests whose answers called tools. `denied_result` is the result of a call that
+        `approve` denies."""
         self.session = session
         self.provider = provider
         self.tools: Toolbox = tools
@@ -187,6 +191,7 @@ class Agent:
         """Whether a request has offered the recall tools."""
         self._approve = approve
         self._max_tool_iterations = max_tool_iterations
+        self._denied_result = denied_result
         self._open_calls: list[Call] = []
         """Calls of the newest reply that have no result yet."""
         self._partial_text = ""
@@ -455,7 +460,7 @@ class Agent:
             if (problem := self.tools.find_problem(call.name, call.arguments)) is not None:
                 return problem
             if not await self._approve(call, description):
-                return ToolOutput(content=DENIED_RESULT, error=True)
+                return ToolOutput(content=self._denied_result, error=True)
         running.start()
         try:
             output = await self.tools.call(call.name, call.arguments, on_output=running.add_output)

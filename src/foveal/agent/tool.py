@@ -38,8 +38,9 @@ from foveal.core.wire.media import measure_media, mime_type
 from foveal.core.wire.safe_print import one_line, readable
 from foveal.errors import BadSetting, PicklableError
 
-MAX_OUTPUT_CHARS: Final = 100 * 1024 * 1024
-"""Most characters of an answer; of a longer one, the beginning and the end are kept."""
+MAX_OUTPUT_CHARS: Final = 16 * 1024 * 1024
+"""Most characters of an answer; of a longer one, the beginning and the end are kept. It bounds the memory and the
+disk that one call takes."""
 TOOL_STOP_TIMEOUT_S: Final = 5.0
 """Seconds that a cancelled tool has to finish."""
 

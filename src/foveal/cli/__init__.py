@@ -125,7 +125,7 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
 
     parents = [_store_option(), _session_argument()]
     export = commands.add_parser("export", help="write a session to a file", parents=parents)
-    formats = ["foveal", *DIALECT_NAMES]
+    formats = ["foveal", "markdown", *DIALECT_NAMES]
     export.add_argument("--to", default="foveal", choices=formats, help="format of the file; default: foveal")
     export.add_argument("-o", "--output", type=Path, help="a new file; default: standard output")
     export.add_argument("--force", action="store_true", help="overwrite the file if it exists")

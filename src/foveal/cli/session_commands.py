@@ -192,9 +192,11 @@ async def export(args: Namespace) -> int:
         exported = SessionExport(store, await store.info(id), args.to)
         if args.output is None:
             # The same JSON in ASCII: control characters in a text must not reach the terminal.
-            is_escaped = sys.stdout.isatty() and args.to == "foveal"
+            escape = (
+                {"foveal": _in_ascii, "markdown": _readable}.get(args.to) if sys.stdout.isatty() else None
+            )
             async for data in exported.parts():
-                sys.stdout.buffer.write(_in_ascii(data) if is_escaped else data)
+                sys.stdout.buffer.write(data if escape is None else escape(data))
             return 0
         advice = "name another file, or use --force"
         with open_output(args.output, replaces=args.force, advice=advice) as file:
@@ -206,6 +208,10 @@ async def export(args: Namespace) -> int:
 
 def _in_ascii(lines: bytes) -> bytes:
     return b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in lines.splitlines())
+
+
+def _readable(text: bytes) -> bytes:
+    return readable(text.decode()).encode()
 
 
 # ── Log and show ─────────────────────────────────────────────────────────────────────────────────────────

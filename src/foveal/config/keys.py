@@ -386,7 +386,11 @@ _AGENT_KEYS: Final = (
     config_key(
         "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"
     ),
-    config_key("context.max_tool_result_tokens", _FROM_ZERO, "maximum size of a tool result; 0 is no limit"),
+    config_key(
+        "context.max_tool_result_tokens",
+        _FROM_ZERO,
+        "maximum size of a tool result; 0 is no limit; if not set, the chat has a limit of its own",
+    ),
     config_key("context.tool_result_truncation", _STRATEGIES, "which part of a long tool result is shown"),
     config_key(
         "context.tool_result_keep_first", _FROM_ZERO, "this many of the first tool results are never masked"

@@ -489,7 +489,8 @@ def test_reductions_are_shown_with_their_undo_commands(project: ChatProject) -> 
     first, second = ([("read", {"path": f"{name}.txt"})] for name in ("first", "second"))
     # The model is asked for a summary in advance as well, and its drafts are refused.
     project.script(first, "One.", second, second, second, *["Two."] * 12)
-    with project.terminal("--session", "s", "--window", 8000, rows=40) as terminal:
+    unlimited = ("--set", "context.max_tool_result_tokens=0")
+    with project.terminal("--session", "s", "--window", 8000, *unlimited, rows=40) as terminal:
         terminal.see("ctx ")
         for words, answer in (("read it", "One."), ("and then?", "Two.")):
             terminal.enter(words)
@@ -840,7 +841,7 @@ def test_why_finds_a_text_in_the_last_request_or_the_rule_that_hid_it(
         assert "in the last request: message " in await chat.send("/why LINE 1 of")
         hidden = await chat.send("/why line 1500 of")
         assert hidden.startswith("not in the last request")
-        assert re.search(r"e\d+ tool_returned: clipped by e\d+, rule: squeeze, .*/expand e\d+", hidden)
+        assert re.search(r"e\d+ tool_returned: clipped by e\d+, rule: economy: clip, .*/expand e\d+", hidden)
         assert "no event of this session contains it" in await chat.send("/why something else")
         assert (await chat.send("/why")).startswith("✗ /why needs a text")
 
@@ -1047,6 +1048,37 @@ def test_model_and_policy_change_for_this_session_only(
     assert re.match(r"economy · .*, or earlier when a cut costs little\n", other.stdout)
 
 
+BY_NAME: Final = """
+from foveal.testing import Scripted
+
+def make(name, *, environment, window, progress):
+    small = name == "scripted/small"
+    return Scripted(*["Read."] * 9, window=8_000 if small else 100_000, name=name or "scripted/large")
+"""
+
+
+def test_a_smaller_model_in_the_middle_gets_a_request_that_fits(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.home / "script.py").write_text(BY_NAME)
+
+    async def steps(chat: InProcessChat) -> None:
+        for number in range(6):
+            await chat.send(f"part {number}: " + "some words of a long message " * 600)
+        before = await chat.state.session.report()
+        assert before.used > 15_000
+        assert await chat.send("/model scripted/small") == "scripted/small · window 8,000 (set by you)\n"
+        assert (await chat.send("go on")) == "Read.\n"
+        report = await chat.state.session.report()
+        assert report.used < 8_000
+        assert (await chat.send("/context")).startswith("context scripted/small · window 8,000")
+        await chat.send("/model scripted/large")
+        assert (await chat.send("/context")).startswith("context scripted/large · window 100,000")
+
+    run_chat(project, monkeypatch, steps)
+    project.request()
+
+
 def test_sessions_are_listed_resumed_forked_and_continued(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1059,7 +1091,11 @@ def test_sessions_are_listed_resumed_forked_and_continued(
         assert re.match(r"→  s +\d{4}-\d\d-\d\d \d\d:\d\d +\d+ events  hi", listed[0])
         assert re.match(r"   older +.*what was said in the older one", listed[1])
         assert (await chat.send("/fork copy")).startswith("session copy · ")
+        assert (await chat.state.session.info()).title == "fork of hi"
         await chat.send("in the copy")
+        assert "fork of hi" in await chat.send("/sessions")
+        await chat.send("/fork second")
+        assert (await chat.state.session.info()).title == "fork of hi"
         assert (await chat.send("/resume s")).startswith("session s · ")
         assert chat.state.session.id == "s"
         assert not (await chat.send("/why in the copy")).startswith("in the last request")
@@ -1137,6 +1173,30 @@ def test_context_counts_the_tools_before_the_first_message(
         assert re.search(r"t tools +[\d,]+ ", await chat.send("/context"))
 
     run_chat(project, monkeypatch, steps)
+
+
+def test_an_export_as_markdown_is_the_conversation_to_read(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / "a.txt").write_text("a ```fence``` in it\n")
+    project.script([("read", {"path": "a.txt"})], "It has **one** line.", "Taken back.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("read a.txt")
+        await chat.send("never mind")
+        await chat.send(f"/rewind e{chat.state.session.last - 2}")
+        assert "4 messages written to " in await chat.send("/export out.md")
+        assert (await chat.send("/export out.md")).startswith("✗ ")
+
+    run_chat(project, monkeypatch, steps)
+    text = (project.folder / "out.md").read_text()
+    assert text.startswith("# read a.txt\n\n## User · e")
+    assert '\n```\n{"path": "a.txt"}\n```\n' in text
+    assert "\n````\na ```fence``` in it\n" in text
+    assert "It has **one** line.\n" in text
+    assert "never mind" not in text
+    done = project.run_piped("export", "s", "--to", "markdown")
+    assert done.stdout == text
 
 
 def test_export_writes_a_file_and_never_overwrites(

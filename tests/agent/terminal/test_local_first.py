@@ -36,6 +36,7 @@ def test_the_bundled_model_answers_from_an_empty_home_without_tools_and_instruct
         terminal.see("A small model on your machine")
         terminal.see("paste long texts: /context, /why TEXT, /undo a summary")
         terminal.see("set ANTHROPIC_API_KEY or OPENAI_API_KEY")
+        terminal.see(lambda terminal: "sees no files" in terminal.bottom)
         terminal.enter("What is 2+2?")
         terminal.see(lambda terminal: "4" in terminal.text.partition("2+2?")[2], seconds=60)
         terminal.see("cache 0 %", seconds=60)

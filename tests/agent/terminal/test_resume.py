@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from foveal.errors import FovealError
 from foveal.recall.archive.stored_sessions import SessionSummary, newest_session_of, session_summaries
 from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
-from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE
+from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, Terminal
 
 
 def answer_lines(count: int) -> str:
@@ -124,6 +126,20 @@ def test_leaving_says_how_to_continue_a_session_that_has_messages(project: ChatP
         terminal.type(leave)
         assert terminal.ended() == 0
         assert terminal.text.rstrip().endswith("to continue: foveal --resume 'my talk'")
+
+
+def test_the_advice_to_continue_works_as_printed(project: ChatProject) -> None:
+    with project.terminal("--session", "s", columns=200, env={"PATH": "/usr/bin:/bin"}) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("hi")
+        terminal.see("Hello you.")
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
+        [advice] = re.findall(r"to continue: (.*)", terminal.text)
+    program, *arguments = shlex.split(advice)
+    assert Path(program).is_file()
+    with Terminal(*arguments, command=(program,), env=project.env, cwd=project.folder) as terminal:
+        terminal.see("continues after 1 turn")
 
 
 def test_the_advice_to_continue_names_another_store(project: ChatProject) -> None:

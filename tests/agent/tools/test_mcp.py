@@ -385,7 +385,7 @@ def test_without_servers_the_library_is_not_imported() -> None:
         "asyncio.run(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install foveal[mcp]" in done.stdout
+    assert "pip install mcp mcp-types" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def add_commands(commands: Any, store: argparse.ArgumentParser) -> None:
     chat = commands.add_parser("chat", help="chat with an agent in the terminal", parents=[store])
     add_options(chat)
     run = commands.add_parser("run", help="run one task and exit", parents=[store])
-    run.add_argument("task", nargs="?", help="the task; default or -: read standard input")
+    run.add_argument("task", nargs="?", help="the task; default or -: read it from standard input")
     run.set_defaults(usage_error=run.error)
     add_options(run)
 

@@ -4,7 +4,8 @@
 2. A path outside of the working folder is attached only if the user agrees.
 3. All texts together are clipped to the limits of one tool result, and to a share of the room for messages, because
    the latest message of the user is never reduced.
-4. The absolute path of an image, as terminals paste it for a dropped file, attaches the image without `@`.
+4. What was piped into `foveal run` is attached in the same way.
+5. The absolute path of an image, as terminals paste it for a dropped file, attaches the image without `@`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ MAX_ATTACHMENTS: Final = 20
 """Files of one message."""
 MAX_ATTACHED_SHARE: Final = 0.35
 """Share of the room for messages that the texts of one message may take: its message is always shown whole."""
+PIPED_NAME: Final = "standard input"
 _MAX_CHECKED_NAMES: Final = 1_000
 """Names of one message for which a file is looked for."""
 _MENTION: Final = re.compile(r"""(?<![^\s(\[{"'<])(\\?)@(?:"([^"\n]+)"|([^\s"]+))""")
@@ -100,10 +102,11 @@ def _exists(folder: Path, name: str) -> bool:
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def prepare_message(text: str, state: ChatState) -> UserMessage:
-    """Return a message with the files that it names, asking the user about those outside of the working folder."""
+async def prepare_message(text: str, state: ChatState, *, piped: str = "") -> UserMessage:
+    """Return a message with the files that it names and what was piped, asking the user about files outside of the
+    working folder."""
     mentions = _find_mentions(text, state.options.folder)
-    if not mentions:
+    if not mentions and not piped:
         return UserMessage(content=text, shown=text)
     notes: list[str] = []
     contents: dict[str, Content] = {}
@@ -115,6 +118,8 @@ async def prepare_message(text: str, state: ChatState) -> UserMessage:
             contents[path] = await _read(path, state)
         except InvalidArguments as problem:
             notes.append(str(problem))
+    if piped:
+        contents[PIPED_NAME] = piped
     attachments = _clip(contents, state)
     chips = {path: attachment.chip for path, attachment in attachments.items()}
     sent = _replace(text, mentions, {})
@@ -178,14 +183,16 @@ def reads_images(state: ChatState) -> bool:
 
 
 def _clip(contents: dict[str, Content], state: ChatState) -> dict[str, Attachment]:
-    """Return the attachments, their texts together within the limits of one result of the tool `read`."""
+    """Return the attachments, their texts together within the configured limits of a result of the tool `read`.
+    The agent's own limit does not count: the user has asked for these texts."""
     settings = state.config.engine_settings(state.provider.model)
     room = state.message_room()
-    limits = result_limits(settings.policy, "read", None, hard_limit=room)
+    limits = result_limits(state.config.loaded.policy(), "read", None, hard_limit=room)
     most = int(room * MAX_ATTACHED_SHARE)
     limits = replace(limits, tokens=most if limits.tokens is None else min(most, limits.tokens))
     texts = {path: content for path, content in contents.items() if isinstance(content, str)}
-    clips = clip_parts(list(texts.values()), limits, handle="the file", counter=settings.counter)
+    source = PIPED_NAME if list(texts) == [PIPED_NAME] else "the file"
+    clips = clip_parts(list(texts.values()), limits, handle=source, counter=settings.counter)
     attached: dict[str, Attachment] = {}
     for (path, text), clip in zip(texts.items(), clips, strict=True):
         shown = text if clip is None else join_pieces(text, clip.pieces)

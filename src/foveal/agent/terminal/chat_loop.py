@@ -115,14 +115,15 @@ class ChatLoop:
 
     # ── One message or command ───────────────────────────────────────────────────────────────────────
 
-    async def handle(self, text: str) -> None:
-        """Run one message or command to its end; after an error the session can continue."""
+    async def handle(self, text: str, *, piped: str = "") -> None:
+        """Run one message, with what was piped beside it, or one command to its end; after an error the session can
+        continue."""
         try:
             found = parse_command(text)
             if found is not None:
                 await self._run_command(*found)
             elif text.strip():
-                await self._send(await prepare_message(text, self.state))
+                await self._send(await prepare_message(text, self.state, piped=piped))
         except asyncio.CancelledError:
             self.ui.notify([note("stopped; the conversation so far is kept", "fair")])
             with suppress(FovealError):  # what was stored before the interrupt counts too

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from foveal.agent.loop import Agent
+from foveal.agent.loop import DENIED_RESULT, UNATTENDED_DENIAL, Agent
 from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.terminal import factory
 from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
@@ -35,6 +35,7 @@ from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, load_tools_tool
+from foveal.agent.tools.background_commands import BackgroundCommand, BackgroundCommands
 from foveal.agent.tools.file_backups import FileBackups
 from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
 from foveal.agent.tools.workspace import Workspace
@@ -45,6 +46,7 @@ from foveal.config.memory_file import MemoryFile
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.providers.ollama_window import ensure_ollama_window
@@ -82,6 +84,10 @@ class ChatState:
         """Copies of files that commands in the sandbox may change."""
         self.memories: LocalMemories | None = factory.make_memories(store, config)
         """What is known from earlier sessions; None if the memory is off."""
+        self.background: BackgroundCommands = BackgroundCommands(on_end=self._tell_of_end)
+        """What `run` has started in the background; it belongs to the chat, whatever session is open."""
+        self.denials: int = 0
+        """Calls that were not allowed so far."""
         self._use = SessionUse(options.store)
         self._wants_tools = options.tools
         """What the user has said about tools; None: nothing."""
@@ -138,6 +144,7 @@ class ChatState:
         if self._warm_up_task is not None:
             self._warm_up_task.cancel()
             await asyncio.wait({self._warm_up_task})
+        await self.background.close()
         await self.session.close()
         await self.writers.close()
         await self.provider.close()
@@ -207,7 +214,11 @@ class ChatState:
             if self._mcp_tools is None:
                 self._mcp_tools = await self._connect_mcp_servers(await self._config_for_servers())
             tools = factory.make_tools(
-                self.options, self.session, self.config.loaded, mcp_tools=self._mcp_tools
+                self.options,
+                self.session,
+                self.config.loaded,
+                background=self.background,
+                mcp_tools=self._mcp_tools,
             )
             folder = Workspace(self.options.folder)
             tools = record_changes(tools, folder, self._record_file_changes, self.file_copies)
@@ -222,6 +233,7 @@ class ChatState:
             guidance=self.instruction_files,
             deferral=deferral,
             max_tool_iterations=self.config.loaded.get("max_tool_iterations"),
+            denied_result=DENIED_RESULT if self.ui.can_ask else UNATTENDED_DENIAL,
         )
 
     @property
@@ -406,6 +418,9 @@ class ChatState:
         if added:
             self._warn(f"another process has added {counted(added, 'event')} to this session")
 
+    def _tell_of_end(self, job: BackgroundCommand) -> None:
+        self.ui.notify([note(f"{job.id} has ended, {job.state}: {one_line(job.command, width=60)}")])
+
     def _warn(self, text: str) -> None:
         self.ui.notify([note(text, "fair")])
 
@@ -432,7 +447,7 @@ class ChatState:
         if call.name == SHELL_TOOL and self.file_copies is not None:
             problem = (await asyncio.to_thread(self.file_copies.take)).problem
             self._tell([f"/rewind cannot restore what commands delete: {problem}"] if problem else [])
-        return await self.approval.approve(
+        is_allowed = await self.approval.approve(
             call.name,
             call.arguments,
             what,
@@ -441,6 +456,8 @@ class ChatState:
             is_sandboxed=self.sandbox is not None,
             is_restorable=not problem,
         )
+        self.denials += not is_allowed
+        return is_allowed
 
 
 async def _start_quietly(start: Callable[[], Awaitable[None]]) -> None:

@@ -19,6 +19,7 @@ from foveal.agent import log_recall
 from foveal.agent.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.tools import Tool
+from foveal.agent.tools.background_commands import BackgroundCommands, job_tool
 from foveal.agent.tools.file_backups import FileBackups
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.configured_provider import provider_from_config
@@ -27,12 +28,13 @@ from foveal.config.local_memories import LocalMemories
 from foveal.config.project import ItemTrust
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
+from foveal.core.engine.engine import Engine
 from foveal.core.engine.settings import EngineSettings, resolve_settings
 from foveal.core.engine.tool_deferral import ToolDeferral
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.policies.presets import Policy
-from foveal.core.reduction.truncation import UNLIMITED
+from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
 from foveal.ports import Provider, ReplyItem, Store
@@ -142,6 +144,12 @@ class SummaryWriters:
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────
 
 
+MAX_RESULT_TOKENS: Final = 16_000
+"""Tokens of a tool result that the model is shown, unless the user has set a number."""
+MAX_RESULT_SHARE: Final = 0.1
+"""The same as a share of the room; the smaller limit applies."""
+
+
 class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a chat, and the flags with which it is loaded again."""
 
@@ -207,7 +215,22 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         chosen: Policy = settings["policy"]
         # Recall tools bound their own output, so it is not clipped again.
         unclipped = {tool["name"]: UNLIMITED for tool in recall_tools("anthropic")}
-        return settings | {"policy": replace(chosen, clip_tools={**unclipped, **chosen.clip_tools})}
+        limits = self._result_limits(model, settings)
+        return settings | {
+            "policy": replace(chosen, clip=limits, clip_tools={**unclipped, **chosen.clip_tools})
+        }
+
+    def _result_limits(self, model: Model, settings: dict[str, Any]) -> Limits | None:
+        """Return the limits of a tool result: those of the policy, and the agent's where the user has set none."""
+        chosen: Policy = settings["policy"]
+        is_set = self.loaded.get("context.max_tool_result_tokens") is not None
+        if is_set or chosen.asks or chosen.ladder == "off":  # the last two promise to show new results whole
+            return chosen.clip
+        given = {name: value for name, value in settings.items() if name != "prompt"}
+        room = Engine(resolve_settings(model, **given)).budget().hard
+        limits = chosen.clip or Limits()
+        most = MAX_RESULT_TOKENS if limits.tokens is None else min(MAX_RESULT_TOKENS, limits.tokens)
+        return replace(limits, tokens=min(most, int(room * MAX_RESULT_SHARE)))
 
     def engine_settings(self, model: Model) -> EngineSettings:
         """Return the settings of the engine of a session."""
@@ -289,7 +312,12 @@ def _store_files(options: ChatOptions) -> list[Path]:
 
 
 def make_tools(
-    options: ChatOptions, session: Session, config: Config, *, mcp_tools: Sequence[Tool] = ()
+    options: ChatOptions,
+    session: Session,
+    config: Config,
+    *,
+    background: BackgroundCommands,
+    mcp_tools: Sequence[Tool] = (),
 ) -> list[Tool]:
     """Return the tools of a session: files and shell of the working folder, recall, memory, and those of MCP
     servers."""
@@ -302,7 +330,8 @@ def make_tools(
     every = [
         *file_tools(workspace),
         search_tool(workspace),
-        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
+        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network"), background=background),
+        job_tool(background),
         *log_recall.recall_tools(session, memories=memories),
         *(log_recall.memory_tools(memories, session) if memories and config.memory.learn_tools else ()),
         *([log_recall.file_tool(memories[0])] if memories and config.memory.tool else ()),

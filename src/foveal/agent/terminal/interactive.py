@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import shutil
+import sys
 import time
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Final
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL
@@ -33,8 +37,9 @@ MAX_COMPLETED_SESSIONS: Final = 1_000
 DOUBLE_INTERRUPT_S: Final = 2.0
 """A second Ctrl-C within this time quits."""
 REFRESH_INTERVAL_S: Final = 0.25
+BUNDLED_MODEL_WARNING: Final = "sees no files"
 BUNDLED_MODEL_NOTE: Final = """\
-A small model on your machine: for short questions, not for work.
+A small model on your machine: for short questions, not for work. It sees no files.
 To see Foveal work, paste long texts: /context, /why TEXT, /undo a summary.
 For work, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or use --model."""
 
@@ -96,6 +101,8 @@ class InteractiveChat:
             await show_recent_turns(state.session, self.screen)
             if state.toolbox.get(SHELL_TOOL) is not None:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
+            if is_bundled(state.provider.provider) and not state.offers_tools:
+                self.screen.show_warning(BUNDLED_MODEL_WARNING)
             self.screen.show_status(report)
             loop = self._loop = ChatLoop(state, self.screen, on_taken=self._show_queue)
             newest = await state.store.sessions(limit=MAX_COMPLETED_SESSIONS, with_erased=False)
@@ -197,7 +204,19 @@ async def resume_advice(state: ChatState) -> list[Row]:
         return []
     store = state.options.store
     where = "" if store == store_path() else f" --store {shlex.quote(str(store))}"
-    return [note(f"to continue: foveal --resume {shlex.quote(state.session.id)}{where}")]
+    return [note(f"to continue: {own_command()} --resume {shlex.quote(state.session.id)}{where}")]
+
+
+def own_command() -> str:
+    """Return how a shell starts this program: by its name if that is this installation, else by its path."""
+    script = Path(sys.executable).with_name("foveal")
+    found = shutil.which("foveal")
+    if found is not None and script.exists() and os.path.samefile(found, script):
+        return "foveal"
+    if not script.exists():
+        return f"{shlex.quote(sys.executable)} -m foveal.cli"
+    inside = script.is_relative_to(Path.cwd())
+    return shlex.quote(str(script.relative_to(Path.cwd()) if inside else script))
 
 
 def banner_rows(state: ChatState, report: Report, title: str) -> list[Row]:

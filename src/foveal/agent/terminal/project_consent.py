@@ -3,7 +3,8 @@
 1. Each item has a switch of its own, and all are off. The whole text of an item can be read in the question; for an
    item that has changed, the difference comes first.
 2. Leaving the question with Esc stores nothing: no new item is used, and the next chat asks again.
-3. Without a user to ask, no item is used unless `--trust-hash` is the hash of all items.
+3. Without a user to ask, the items are used that the user has allowed in a chat and that have not changed since, or
+   all of them if `--trust-hash` is their hash.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from foveal.agent.terminal.user_interface import MenuItem, UserInterface
 from foveal.config.consent import project_items
 from foveal.config.instructions.files import InstructionFiles
 from foveal.config.memory_file import project_memory_item
-from foveal.config.project import GivenItems, ItemAnswer, ProjectItem, Trust, items_hash
+from foveal.config.project import GivenItems, ItemAnswer, ItemTrust, ProjectItem, Trust, items_hash
 from foveal.core.wire.safe_print import exact_line, one_line
 
 _MAX_ROUNDS: Final = 3
@@ -111,9 +112,12 @@ async def load_with_consent(options: ChatOptions, ui: UserInterface, consent: Pr
         ui.notify([note(f"--trust-hash {given} is not the hash of what this project brings", "bad")])
     if ui.can_ask:
         return await _ask_at_start(options, consent)
-    if items:
-        ui.notify([note(_skipped_text(items), "fair")])
-    return ChatConfig.from_options(options, trust=GivenItems())
+    # A hash that does not match asks for exactly one state of the project, so earlier answers do not count.
+    trust = GivenItems() if options.trust_hash else Trust()
+    unused = await asyncio.to_thread(_unused_items, options, trust)
+    if unused:
+        ui.notify([note(_skipped_text(items, unused), "fair")])
+    return ChatConfig.from_options(options, trust=trust)
 
 
 async def _ask_at_start(options: ChatOptions, consent: ProjectConsent) -> ChatConfig:
@@ -132,6 +136,12 @@ async def _ask_at_start(options: ChatOptions, consent: ProjectConsent) -> ChatCo
 
 def _every_item(options: ChatOptions) -> list[ProjectItem]:
     return [item for item, _ in project_items(options.folder, flags=ChatConfig.flags_of(options))]
+
+
+def _unused_items(options: ChatOptions, trust: ItemTrust) -> list[ProjectItem]:
+    """Return the items that are not used, without those that the user has refused."""
+    answers = project_items(options.folder, flags=ChatConfig.flags_of(options), trust=trust)
+    return [one.item for one in answers if one.is_open]
 
 
 def servers_of(config: ChatConfig) -> list[ItemAnswer]:
@@ -155,8 +165,9 @@ def _files_of(config: ChatConfig) -> tuple[ItemAnswer, ...]:
     return InstructionFiles(config.folder, rules=config.loaded.rules, trust=config.trust).items()
 
 
-def _skipped_text(items: Sequence[ProjectItem]) -> str:
-    are = "1 item of this project is" if len(items) == 1 else f"{len(items):,} items of this project are"
+def _skipped_text(items: Sequence[ProjectItem], unused: Sequence[ProjectItem]) -> str:
+    """Return how many items are not used, and the hash that allows all."""
+    are = "1 item of this project is" if len(unused) == 1 else f"{len(unused):,} items of this project are"
     return (
         f"{are} not used, because there is no terminal to ask at. `foveal config project` shows what the project "
         f"brings; --trust-hash {items_hash(items)} uses all of it as it is now"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import stat
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -13,11 +14,19 @@ from contextlib import AsyncExitStack, suppress
 from foveal.agent.terminal.chat_loop import ChatLoop
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.output.agent_event_rows import note
+from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.terminal.proposals import propose_at_end
 from foveal.agent.terminal.user_interface import JsonOutput, PlainOutput
 
+DENIED_EXIT_CODE = 3
+"""Exit code after a call that was not allowed, if nothing else failed."""
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C outside of a terminal."""
+MAX_PIPED_BYTES = 16 * 1024 * 1024
+"""Bytes of standard input that `foveal run` keeps; what the model sees of them is limited further."""
+PIPE_NOTICE_S = 3.0
+"""Seconds after which a user who waits is told that standard input has not ended."""
 
 
 async def chat(args: argparse.Namespace) -> int:
@@ -36,26 +45,51 @@ async def chat(args: argparse.Namespace) -> int:
 async def run(args: argparse.Namespace) -> int:
     """Run one task; the exit code is 0 if it succeeded, and 2 without a task."""
     options = ChatOptions.from_args(args)
-    task = _read_task(args)
+    task, piped = await _read_task(args)
     if not task.strip():
         args.usage_error('there is no task: use foveal run "…", or write it to standard input')
 
     async def once() -> AsyncIterator[str]:
         yield task
 
-    return await _run_unattended(options, once())
+    return await _run_unattended(options, once(), piped=piped)
 
 
-def _read_task(args: argparse.Namespace) -> str:
-    """Return the task; bytes that are not UTF-8 are replaced, as in the lines of a chat."""
+async def _read_task(args: argparse.Namespace) -> tuple[str, str]:
+    """Return the task, and what is piped beside it. Bytes that are not UTF-8 are replaced, as in the lines of a
+    chat."""
     if args.task is None and sys.stdin.isatty():
-        return ""
-    given = sys.stdin.buffer.read() if args.task in (None, "-") else os.fsencode(args.task)
-    return given.decode("utf-8", "replace")
+        return "", ""
+    if args.task in (None, "-"):
+        return await _read_stdin(), ""
+    return os.fsencode(args.task).decode("utf-8", "replace"), await _read_stdin() if _is_piped() else ""
 
 
-async def _run_unattended(options: ChatOptions, texts: AsyncIterator[str]) -> int:
-    """Handle messages one after the other, without a user to ask."""
+def _is_piped() -> bool:
+    """Return whether standard input is a pipe or a file; a terminal or /dev/null says nothing about the task."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # it is closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+async def _read_stdin() -> str:
+    """Return standard input, of which at most `MAX_PIPED_BYTES` are kept; say so if it does not end soon."""
+    waiting = "foveal: waiting for the end of standard input; add </dev/null if it has nothing for the task\n"
+    notice = asyncio.get_running_loop().call_later(PIPE_NOTICE_S, sys.stderr.write, waiting)
+    kept, total = bytearray(), 0
+    async for data in _read_in_thread(sys.stdin.fileno()):
+        kept += data[: max(0, MAX_PIPED_BYTES - len(kept))]
+        total += len(data)
+    notice.cancel()
+    text = kept.decode("utf-8", "replace")
+    left_out = total - len(kept)
+    return f"{text}\n[foveal: {left_out:,} more bytes of standard input were not read]" if left_out else text
+
+
+async def _run_unattended(options: ChatOptions, texts: AsyncIterator[str], *, piped: str = "") -> int:
+    """Handle messages one after the other, without a user to ask; `piped` belongs to the first one."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -67,13 +101,16 @@ async def _run_unattended(options: ChatOptions, texts: AsyncIterator[str]) -> in
         loop = ChatLoop(state, ui)
         try:
             async for text in texts:
-                await loop.handle(text)
+                await loop.handle(text, piped=piped)
+                piped = ""
                 if loop.has_left:
                     break
             await propose_at_end(state)
         except asyncio.CancelledError:
             return INTERRUPTED_EXIT_CODE
-        return 1 if loop.failures else 0
+        if state.denials:
+            ui.notify([note(f"{counted(state.denials, 'call')} denied, as said above", "fair")])
+        return 1 if loop.failures else DENIED_EXIT_CODE if state.denials else 0
 
 
 async def _stdin_lines() -> AsyncIterator[str]:

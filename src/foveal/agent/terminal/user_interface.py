@@ -285,7 +285,8 @@ class JsonOutput(_NonInteractive):
 
     async def ask(self, question: Question) -> str:
         answer = question.unattended_answer
-        self._write({"happening": "asked", "question": question.text, "answer": answer})
+        advice = {"advice": question.unattended_advice} if question.unattended_advice else {}
+        self._write({"happening": "asked", "question": question.text, "answer": answer, **advice})
         return answer
 
     def _write(self, value: Mapping[str, Any]) -> None:

@@ -3,7 +3,8 @@
 workspace.py       the working folder: which paths are allowed, which files have been read
 files.py           read, write, edit, list and search (text_edit.py: encodings and replacements;
                    search_worker.py: the process that searches)
-shell.py           run (process_group.py: a process with its environment, its group and its output)
+shell.py           run (process_group.py: a process with its environment, its group and its output;
+                   background_commands.py: those that it does not wait for, and the tool job)
 mcp.py             tools of MCP servers
 approvals.py       facts about a call, for the decision whether it needs approval
 

@@ -19,6 +19,7 @@ import json
 import logging
 import math
 import re
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from hashlib import blake2b
@@ -95,7 +96,8 @@ class McpServers:
 
     async def __aenter__(self) -> Self:
         if self._servers and not _is_installed():
-            self._note("MCP servers need `pip install foveal[mcp]`; their tools are not offered.")
+            install = f"{sys.executable} -m pip install mcp mcp-types"
+            self._note(f"MCP servers need the library mcp ({install}); their tools are not offered.")
             return self
         try:
             await asyncio.gather(*(server.start(self._start_timeout_s) for server in self._servers))

@@ -1,9 +1,10 @@
 """Runs a subprocess in its own process group and kills the group at the end.
 
 1. Both streams are one pipe, so their output stays in order. It is spooled to a file: of output above
-   `MAX_OUTPUT_CHARS` bytes, the beginning and the end. Memory use does not depend on the amount of output.
+   `MAX_COMMAND_BYTES`, the beginning and the end. Memory use does not depend on the amount of output.
 2. When the process ends, the processes that it left running in its group are killed. When it takes too long or the
-   caller is cancelled, the group gets SIGTERM, then SIGKILL; the output until then is returned.
+   caller is cancelled, the group gets SIGTERM, then SIGKILL; the output until then is returned. On Linux the result
+   names what was killed, and what has left the group and runs on.
 3. The group is killed before its leader is reaped, so that the group's number cannot belong to another process yet.
 """
 
@@ -17,18 +18,31 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
 from foveal.agent.tool import MAX_OUTPUT_CHARS, OutputListener
+from foveal.core.wire.safe_print import one_line
 
 TERMINATE_WAIT_S: Final = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 TRAILING_OUTPUT_WAIT_S: Final = 0.5
 """Seconds in which other processes of the group may still write after their leader has ended."""
+MAX_COMMAND_BYTES: Final = MAX_OUTPUT_CHARS - 4_096
+"""Most bytes of a command's output that are kept; notes after them fit into an answer too."""
+_MAX_LEFT_COMMAND_CHARS: Final = 80
 _CHUNK_BYTES: Final = 1 << 18
+
+
+class LeftProcess(NamedTuple):
+    """A process that a command has left running."""
+
+    pid: int
+    command: str
+    is_in_group: bool
+    """Whether it is killed with the group of the command; daemons leave it."""
 
 
 class ProcessResult(NamedTuple):
@@ -40,6 +54,8 @@ class ProcessResult(NamedTuple):
     timed_out: bool = False
     had_orphans: bool = False
     """Whether the process had left others running, which were killed."""
+    left: tuple[LeftProcess, ...] = ()
+    """Those that are known."""
     had_invalid_utf8: bool = False
     """Whether some bytes were not UTF-8 and were replaced."""
 
@@ -61,10 +77,11 @@ async def run_process(
     """Run a process to its end; when cancelled, stop it and return the output so far.
 
     `on_output` gets the output while it is printed."""
-    with OutputSpool(MAX_OUTPUT_CHARS) as spool, OutputPipe(spool, on_output) as pipe:
-        child = _spawn(argv, cwd, env, pipe.writer)
+    mark = f"{_MARK_VARIABLE}={os.urandom(8).hex()}"
+    with OutputSpool(MAX_COMMAND_BYTES) as spool, OutputPipe(spool, on_output) as pipe:
+        child = _spawn(argv, cwd, {**env, _MARK_VARIABLE: mark.partition("=")[2]}, pipe.writer)
         pipe.close_writer()
-        ended = _watch_exit(child)
+        ended = watch_exit(child)
         timed_out = was_stopped = False
         try:
             await asyncio.wait_for(ended.wait(), timeout_s)
@@ -74,7 +91,10 @@ async def run_process(
             _signal_group(child, signal.SIGTERM)
             with suppress(asyncio.CancelledError):
                 await _wait_for(ended, TERMINATE_WAIT_S)
-        had_orphans = not was_stopped and not pipe.ended.is_set()
+        left = () if was_stopped else tuple(_left_processes(child.pid, mark))
+        had_orphans = not was_stopped and (
+            not pipe.ended.is_set() or any(process.is_in_group for process in left)
+        )
         await _kill_group(child, ended)
         pipe.drain()
         text, had_invalid_utf8 = spool.text()
@@ -84,6 +104,7 @@ async def run_process(
             status,
             timed_out=timed_out,
             had_orphans=had_orphans,
+            left=left,
             had_invalid_utf8=had_invalid_utf8,
         )
 
@@ -100,7 +121,7 @@ def _spawn(argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -> 
     )
 
 
-def _watch_exit(child: subprocess.Popen[bytes]) -> asyncio.Event:
+def watch_exit(child: subprocess.Popen[bytes]) -> asyncio.Event:
     """Return an event that is set when a process ends; the process is not reaped by that."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
@@ -133,6 +154,29 @@ async def _kill_group(child: subprocess.Popen[bytes], ended: asyncio.Event) -> N
     with suppress(asyncio.CancelledError):
         await _wait_for(ended, TERMINATE_WAIT_S)
     child.poll()
+
+
+# ── Processes that a command leaves ─────────────────────────────────────────────────────────────
+
+_MARK_VARIABLE: Final = "FOVEAL_COMMAND"
+"""Set for a command, so that its processes are recognised after they have left its group."""
+
+
+def _left_processes(leader: int, mark: str) -> Iterator[LeftProcess]:
+    """Yield what runs of a command whose leader has ended; nothing where there is no /proc."""
+    names = os.listdir("/proc") if os.path.isdir("/proc") else []
+    for pid in sorted(int(name) for name in names if name.isdecimal()):
+        with suppress(OSError, ValueError, IndexError):  # it has just ended, or belongs to another user
+            state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
+            is_in_group = int(group) == leader
+            if state in "ZX" or not (is_in_group or mark.encode() in _proc_words(pid, "environ")):
+                continue
+            command = b" ".join(_proc_words(pid, "cmdline")).decode("utf-8", "replace")
+            yield LeftProcess(pid, one_line(command, width=_MAX_LEFT_COMMAND_CHARS), is_in_group)
+
+
+def _proc_words(pid: int, name: str) -> list[bytes]:
+    return Path(f"/proc/{pid}/{name}").read_bytes().strip(b"\0").split(b"\0")
 
 
 # ── Output ────────────────────────────────────────────────────────────────────────────────────────
@@ -217,19 +261,28 @@ class OutputSpool:
         inside = (self._total - half) % half
         return half + inside, half - inside
 
-    def text(self) -> tuple[str, bool]:
-        """Return the output, and whether some of it was not UTF-8."""
+    @property
+    def total(self) -> int:
+        """Bytes that were written so far."""
+        return self._total
+
+    def text(self, start: int = 0) -> tuple[str, bool]:
+        """Return the output from a byte on, and whether some of it was not UTF-8."""
         self._file.flush()
-        half, left_out = self._half, self._total - 2 * self._half
-        if not self._total:
+        if start >= self._total:
             return "", False
+        half, first_in_ring = self._half, self._total - self._half
         with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-            if left_out <= 0:
-                return _decode(whole)
+            if first_in_ring <= half:
+                return _decode(whole if not start else whole[start:])
             cut = half + self._total % half
+            ring = whole[cut:] + whole[half:cut]
+            if start >= first_in_ring:
+                return _decode(ring[start - first_in_ring :])
+            left_out = first_in_ring - max(start, half)
             note = f"\n[{left_out:,} bytes were left out here and not kept: output may have {2 * half:,}]\n"
-            (start, invalid), (end, also) = _decode(whole[:half]), _decode(whole[cut:] + whole[half:cut])
-            return start + note + end, invalid or also
+            (begin, invalid), (end, also) = _decode(whole[start:half]), _decode(ring)
+            return begin + note + end, invalid or also
 
 
 def _decode(data: mmap.mmap | bytes) -> tuple[str, bool]:

@@ -4,6 +4,7 @@
    sandbox, if there is one, unless the call says otherwise.
 2. The answer is the output of both streams in order, then `exit status N`.
 3. Processes that a command leaves running are ended with it; a command that takes too long is ended itself.
+4. A call with `background` starts the command and returns at once; background_commands.py has the rest.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from foveal.agent.permissions.program_kinds import accompanies_commit, commits
 from foveal.agent.permissions.protected_paths import ProtectedFiles, SetAside, hook_names
 from foveal.agent.permissions.sandbox import Sandbox
 from foveal.agent.tool import Arguments, InvalidArguments, OutputListener, Tool, ToolOutput
+from foveal.agent.tools.background_commands import JOB_TOOL, BackgroundCommands
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.wire.safe_print import visible
@@ -73,6 +75,7 @@ class _CommandSettings(NamedTuple):
     timeout_s: float
     sandbox: Sandbox | None
     network: bool
+    background: BackgroundCommands | None
 
 
 def shell_tool(
@@ -83,17 +86,25 @@ def shell_tool(
     environment: Mapping[str, str] | None = None,
     sandbox: Sandbox | None = None,
     network: bool = False,
+    background: BackgroundCommands | None = None,
 ) -> Tool:
-    """Return the shell tool; commands get `environment` unchanged, by default this process's without secrets.
+    """Return the shell tool; commands get `environment`, by default this process's without secrets.
 
     With a sandbox, commands run in it unless the model sets `outside_sandbox`; `network` allows them the network
-    there. The approval of a call covers `outside_sandbox` too."""
+    there. The approval of a call covers `outside_sandbox` too. With `background`, the model can start commands that
+    run on; the tool `job` reads and ends them."""
     env = command_environment(os.environ) if environment is None else dict(environment)
-    settings = _CommandSettings(workspace, env, min(timeout_s, max_timeout_s), sandbox, network)
+    settings = _CommandSettings(workspace, env, min(timeout_s, max_timeout_s), sandbox, network, background)
     return Tool(
         name=SHELL_TOOL,
         description=_description(sandbox, network=network),
-        parameters=_parameters(timeout_s, max_timeout_s, has_sandbox=sandbox is not None),
+        parameters=_parameters(
+            timeout_s,
+            max_timeout_s,
+            has_sandbox=sandbox is not None,
+            has_background=background is not None,
+            network=network,
+        ),
         run=partial(_run_command, settings),
         run_live=partial(_run_command, settings),
         describe=_describe_call,
@@ -117,7 +128,9 @@ def _description(sandbox: Sandbox | None, *, network: bool) -> str:
     )
 
 
-def _parameters(timeout_s: float, max_timeout_s: float, *, has_sandbox: bool) -> dict[str, Any]:
+def _parameters(
+    timeout_s: float, max_timeout_s: float, *, has_sandbox: bool, has_background: bool, network: bool
+) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "command": {"type": "string", "minLength": 1, "maxLength": 100_000},
         "timeout": {
@@ -132,6 +145,13 @@ def _parameters(timeout_s: float, max_timeout_s: float, *, has_sandbox: bool) ->
             "type": "boolean",
             "description": "Only for a command that cannot work in the sandbox; the user is asked each time",
         }
+    if has_background:
+        hidden = " In the sandbox, nothing outside reaches its ports." if has_sandbox and not network else ""
+        properties["background"] = {
+            "type": "boolean",
+            "description": "For a server or a watcher: return at once with an id, with which the tool "
+            f"{JOB_TOOL} reads its output and ends it.{hidden}",
+        }
     return {
         "type": "object",
         "properties": properties,
@@ -142,6 +162,7 @@ def _parameters(timeout_s: float, max_timeout_s: float, *, has_sandbox: bool) ->
 
 def _describe_call(given: Arguments) -> str:
     where = " outside of the sandbox" if given.get("outside_sandbox") else ""
+    where += " in the background" if given.get("background") else ""
     return f"{SHELL_TOOL}{where}: {command_on_one_line(given['command'])}"
 
 
@@ -168,6 +189,8 @@ async def _run_command(
         raise InvalidArguments("A command cannot have a NUL character in it; it was not run.")
     sandbox = None if given.get("outside_sandbox") else where.sandbox
     run = _confined(where, sandbox, command)
+    if given.get("background") and where.background is not None:
+        return await _start_in_background(command, run, where, where.background)
     protected = None if sandbox is None else await asyncio.to_thread(ProtectedFiles, where.workspace.root)
     try:
         result = await run_process(
@@ -235,6 +258,17 @@ def _aside_notes(aside: Sequence[SetAside]) -> list[str]:
     ]
 
 
+async def _start_in_background(
+    command: str, run: _Confined, where: _CommandSettings, background: BackgroundCommands
+) -> ToolOutput:
+    job = await background.start(command, run.argv, cwd=where.workspace.root, env=run.env)
+    return ToolOutput(
+        content="".join(run.notes)
+        + f"[foveal: it runs in the background as {job.id}; the tool {JOB_TOOL} reads and ends it]",
+        touched=mentioned_paths(command, where.workspace),
+    )
+
+
 def _shell_argv(command: str, root: Path) -> list[str]:
     # A project may have a program of the same name in the search path.
     found = find_program("bash", folder=root, outside_of=[root], search_path=None)
@@ -264,7 +298,10 @@ def _status_lines(result: ProcessResult, timeout_s: float) -> list[str]:
     if result.had_invalid_utf8:
         lines.append("[foveal: bytes that are not UTF-8 are shown as �]\n")
     if result.had_orphans:
-        lines.append("[foveal: it had left processes in the background, which were ended]\n")
+        named = _named_processes(result, is_in_group=True)
+        lines.append(f"[foveal: it had left processes in the background, which were ended{named}]\n")
+    if named := _named_processes(result, is_in_group=False):
+        lines.append(f"[foveal: it has left processes that still run{named}; kill NUMBER ends one]\n")
     if result.timed_out:
         lines.append(f"[foveal: it was stopped after {timeout_s:g} seconds]\n")
     if result.status >= 0:
@@ -272,6 +309,13 @@ def _status_lines(result: ProcessResult, timeout_s: float) -> list[str]:
     with suppress(ValueError):
         return [*lines, f"exit status {128 - result.status} ({signal.Signals(-result.status).name})"]
     return [*lines, f"exit status {128 - result.status}"]
+
+
+def _named_processes(result: ProcessResult, *, is_in_group: bool) -> str:
+    found = [
+        f"{process.pid} {process.command}" for process in result.left if process.is_in_group == is_in_group
+    ]
+    return f": {', '.join(found)}" if found else ""
 
 
 def mentioned_paths(command: str, workspace: Workspace) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import sys
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import disk_usage, rmtree
@@ -195,7 +196,9 @@ async def fetch(
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        async with _exclusive_lock(folder / f"{weights.file}.lock", progress):
+        async with _exclusive_lock(
+            folder / f"{weights.file}.lock", partial(_report_other, weights, folder, progress)
+        ):
             if (path := cached_file(weights, folder)) is not None:
                 return path
             return await _Fetch(weights, folder, progress, download).run()
@@ -212,13 +215,19 @@ def _storage_error(problem: OSError, folder: Path) -> ProviderError:
 
 
 @asynccontextmanager
-async def _exclusive_lock(path: Path, progress: OnProgress) -> AsyncIterator[None]:
+async def _exclusive_lock(path: Path, on_wait: Callable[[], None]) -> AsyncIterator[None]:
     """Wait for the lock and hold it; the system releases it when the process ends in any way."""
     with path.open("a") as file:
         while not _try_lock(file.fileno()):
-            progress(DownloadProgress(stage="waiting"))
+            on_wait()
             await asyncio.sleep(0.2)
         yield
+
+
+def _report_other(weights: Weights, folder: Path, progress: OnProgress) -> None:
+    """Report how far the download of another process is."""
+    done = _file_size(folder / f"{weights.file}.partial")
+    progress(DownloadProgress(stage="waiting", done=done, total=weights.size))
 
 
 def _try_lock(descriptor: int) -> bool:

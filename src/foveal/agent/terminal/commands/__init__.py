@@ -107,6 +107,9 @@ SLASH_COMMANDS: Final = (
         write.tools,
         is_queued=True,
     ),
+    SlashCommand(
+        "/jobs", "[end ID|keep ID]", "list the background commands; end one, or let it run on", write.jobs
+    ),
     SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
     SlashCommand(
         "/new",
@@ -150,7 +153,7 @@ SLASH_COMMANDS: Final = (
     SlashCommand(
         "/export",
         "FILE [FORMAT]",
-        "write the session: foveal, openai, responses, anthropic, gemini",
+        "write the session: foveal, markdown, openai, responses, anthropic, gemini",
         write.export,
     ),
     SlashCommand("/help", "", "list the commands", _help),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from foveal.agent.terminal import factory
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.options import parse_carry
@@ -14,6 +16,9 @@ from foveal.agent.terminal.session_picker import pick_session
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.recall.archive.stored_sessions import find_session
+
+FORK_TITLE: Final = "fork of "
+"""How the title of a copied session begins."""
 
 
 async def new(state: ChatState, argument: str) -> list[Row]:
@@ -46,8 +51,11 @@ async def resume(state: ChatState, argument: str) -> list[Row]:
 async def fork(state: ChatState, argument: str) -> list[Row]:
     """Switch to a copy of this session; the original stays as it is."""
     id = argument or f"{state.session.id}-{factory.new_session_id()[-4:]}"
+    title = (await state.session.info()).title
     await state.session.fork(id)
     await state.switch(id=id)
+    if title:
+        await state.session.rename(title if title.startswith(FORK_TITLE) else f"{FORK_TITLE}{title}")
     return await _session_rows(state)
 
 

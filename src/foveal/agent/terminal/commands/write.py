@@ -5,6 +5,7 @@ Each returns rows that say what it did and how to undo it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -14,9 +15,11 @@ from foveal.agent.terminal.factory import init_text
 from foveal.agent.terminal.output.agent_event_rows import note, reduction_rows
 from foveal.agent.terminal.output.context_card import acts_text, window_source
 from foveal.agent.terminal.output.live_area import usage_row
-from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, text_rows
+from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
 from foveal.agent.terminal.user_interface import NO, Choice, Question
 from foveal.agent.terminal.user_message import UserMessage
+from foveal.agent.tool import InvalidArguments
+from foveal.agent.tools.background_commands import BackgroundCommand, end_advice
 from foveal.config.project.safe_read import open_output
 from foveal.core import wire
 from foveal.core.engine.operations import Operation
@@ -25,8 +28,9 @@ from foveal.core.log.ranges import is_within
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
-from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.export import EXPORT_FORMATS, SessionExport
 from foveal.sessions.perform import compact_measured, perform
 
 INSTRUCTIONS_NAME: Final = "AGENTS.md"
@@ -165,11 +169,12 @@ async def tools(state: ChatState, argument: str) -> list[Row]:
 
 
 async def export(state: ChatState, argument: str) -> list[Row]:
-    """Write the session to a new file."""
+    """Write the session to a new file; without a format, the ending `.md` means Markdown."""
     words = argument.split()
-    format = words[1] if len(words) > 1 else "foveal"
-    if not words or len(words) > 2 or format not in ("foveal", *EXPORT_DIALECTS):
-        raise FovealError(f"/export needs a file, and takes a format: foveal, {', '.join(EXPORT_DIALECTS)}")
+    usual = "markdown" if words and words[0].lower().endswith(".md") else "foveal"
+    format = words[1] if len(words) > 1 else usual
+    if not words or len(words) > 2 or format not in EXPORT_FORMATS:
+        raise FovealError(f"/export needs a file, and takes a format: {', '.join(EXPORT_FORMATS)}")
     exported = SessionExport(state.session.store, await state.session.info(), format)
     path = state.options.folder / Path(words[0]).expanduser()
     with open_output(path, advice="name another file") as file:
@@ -194,3 +199,43 @@ async def init(state: ChatState, argument: str) -> list[Row]:
     wish = f"{text}\n\nThe user adds: {argument}" if argument else text
     state.send_message(UserMessage(content=wish, shown=wish))
     return [note(f"the agent reads the project and writes {INSTRUCTIONS_NAME}; you are asked before it does")]
+
+
+# ── Background commands ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def jobs(state: ChatState, argument: str) -> list[Row]:
+    """List the background commands; `end ID` ends one, `keep ID` lets it run on after the chat."""
+    word, _, id = argument.partition(" ")
+    if not word:
+        return _job_rows(list(state.background.all.values()))
+    if word not in ("end", "keep") or not id:
+        raise FovealError(f"/jobs takes end ID or keep ID, not {argument!r}")
+    try:
+        job = state.background.find(id.strip())
+    except InvalidArguments as problem:
+        raise FovealError(str(problem)) from None
+    if job.ended.is_set():
+        return [note(f"{job.id} has ended already, {job.state}")]
+    if word == "end":
+        await job.end()
+        return [note(f"{job.id} is ended", "good")]
+    job.keep()
+    return [note(f"{job.id} runs on after the chat, without its output; to end it then: {end_advice(job)}")]
+
+
+def _job_rows(every: Sequence[BackgroundCommand]) -> list[Row]:
+    if not every:
+        return [row(dim("no command runs in the background"))]
+    table = [
+        (
+            job.id,
+            job.state,
+            time.strftime("since %H:%M:%S", time.localtime(job.started_at)),
+            one_line(job.command, width=60),
+            one_line(job.last_line, width=60),
+        )
+        for job in every
+    ]
+    rows = [row(f"  {line}") for line in table_lines(table)]
+    return [*rows, row(dim("  /jobs end ID ends one, /jobs keep ID lets it run on after the chat"))]

@@ -29,13 +29,15 @@ from foveal.core.wire.safe_print import one_line
 STATUS_BAR_CELLS: Final = 10
 
 
-def status_row(report: Report, *, width: int = 200, sandbox: str | None = None) -> Row:
+def status_row(report: Report, *, width: int = 200, sandbox: str | None = None, warning: str = "") -> Row:
     """Return the line in at most `width` columns; the parts at its end are left out first.
 
-    `sandbox` names the sandbox of commands, "" if they run without one; None if there are no commands.
+    `sandbox` names the sandbox of commands, "" if they run without one; None if there are no commands. `warning`
+    says what the model cannot do.
     """
     head = row(Span(f" {_usage_text(report)} {usage_bar(report)}", STATE_STYLES[report.state]))
     parts = [dim(f" {sandbox}") if sandbox else Span(" no sandbox", "bad")] if sandbox is not None else []
+    parts += [Span(f" {warning}", "fair")] if warning else []
     for text in _status_parts(report):
         parts.append(dim(f"{' ·' if parts else ''} {text}"))
     while len(parts) > 0 and sum(cell_width(span.text) for span in (*head, *parts)) > width:

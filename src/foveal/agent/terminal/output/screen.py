@@ -116,6 +116,7 @@ class Screen:
         self._streaming = StreamingMarkdown(self.theme)
         self._report: Report | None = None
         self._sandbox: str | None = None
+        self._warning = ""
         self.panels = PanelHost(self.entry, on_view_closed=self._write_held, clock=clock)
         self._held: list[str] = []
         """Output that waits while a view covers the screen."""
@@ -179,7 +180,9 @@ class Screen:
     def _status(self) -> AnyFormattedText:
         if self._report is None:
             return self._ansi([row(dim(" opening …"))])
-        return self._ansi([status_row(self._report, width=self.width - 1, sandbox=self._sandbox)])
+        return self._ansi(
+            [status_row(self._report, width=self.width - 1, sandbox=self._sandbox, warning=self._warning)]
+        )
 
     def _live(self) -> AnyFormattedText:
         return ANSI(self._live_text())
@@ -321,6 +324,10 @@ class Screen:
     def show_sandbox(self, name: str) -> None:
         """Name the sandbox of commands in the status line; "" if they run without one."""
         self._sandbox = name
+
+    def show_warning(self, text: str) -> None:
+        """Say in the status line what the model cannot do; "" if there is nothing to say."""
+        self._warning = text
 
     def show_progress(self, stage: str, detail: str = "") -> None:
         self.live.set_stage(stage, detail)

@@ -1,0 +1,174 @@
+"""Background commands in the chat: started, read, listed, ended with the chat, or kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from foveal.core.log import ToolReturned, text_of
+from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.sandbox_here import needs_sandbox
+
+SERVER: Final = "echo $$ > pid; echo listening on 8080; sleep 100 & echo $! > child; wait"
+START: Final = [("run", {"command": SERVER, "background": True})]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ChatProject:
+    return ChatProject(tmp_path)
+
+
+def results(project: ChatProject) -> list[str]:
+    return [text_of(e.fact.content) for e in project.events() if isinstance(e.fact, ToolReturned)]
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ends(pid: int) -> bool:
+    until = time.monotonic() + 30
+    while is_running(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not is_running(pid)
+
+
+def pids(project: ChatProject) -> list[int]:
+    """Return the processes of `SERVER`, once it has started them."""
+    until = time.monotonic() + 30
+    files = [project.folder / "pid", project.folder / "child"]
+    while not all(file.exists() and file.read_text().endswith("\n") for file in files):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return [int(file.read_text()) for file in files]
+
+
+def test_the_model_starts_reads_and_ends_a_server(project: ChatProject) -> None:
+    project.script(
+        START,
+        [("run", {"command": "until grep -q . child; do sleep 0.05; done 2>/dev/null"})],
+        [("job", {"id": "j1"})],
+        [("job", {"id": "j1"})],
+        [("job", {})],
+        [("job", {"id": "j1", "end": True})],
+        [("job", {"id": "j2"})],
+        "Done.",
+    )
+    done = project.run_piped("run", "--yes", "--session", "s", "start it")
+    assert done.returncode == 0, done.stderr
+    started, _, first, second, listed, ended, unknown = results(project)
+    assert started == "[foveal: it runs in the background as j1; the tool job reads and ends it]"
+    assert first == "listening on 8080\n[foveal: j1: running]"
+    assert second == "[foveal: j1: running]"
+    assert listed.startswith("j1 running: ")
+    assert ended == "[foveal: j1: stopped]"
+    assert unknown == "there is no background command 'j2'; there are: j1."
+    assert all(map(ends, pids(project)))
+
+
+def test_a_command_that_ends_says_how_and_its_output_is_bounded(project: ChatProject) -> None:
+    command = {"command": "yes 0123456789 | head -c 9000000; exit 3", "background": True}
+    project.script([("run", command)], [("job", {"id": "j1", "wait": 30})], "Done.")
+    done = project.run_piped("run", "--yes", "--session", "s", "go")
+    assert "▪ j1 has ended, exit status 3: yes 0123456789" in done.stderr
+    text = results(project)[1]
+    assert text.endswith("[foveal: j1: exit status 3]")
+    assert f"[{9_000_000 - 4 * 1024 * 1024:,} bytes were left out here and not kept" in text
+    assert len(text) < 4_200_000
+
+
+def test_a_background_command_asks_as_any_other_and_ends_with_the_chat(project: ChatProject) -> None:
+    project.script(START, "Started.")
+    with project.terminal("--session", "s", columns=120) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("start it")
+        terminal.see("Allow run in the background")
+        time.sleep(1.2)  # keys count once the question has been seen
+        terminal.enter("y")
+        terminal.see("Started.")
+        server, child = pids(project)
+        terminal.enter("/jobs")
+        terminal.see(
+            lambda t: (
+                re.search(r"j1 +running +since \d\d:\d\d:\d\d +echo .*listening on 8080", t.text) is not None
+            )
+        )
+        assert is_running(server)
+        terminal.enter("/quit")
+        assert terminal.ended() == 0
+    assert ends(server)
+    assert ends(child)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_it_ends_with_a_chat_that_is_killed(project: ChatProject, number: int) -> None:
+    project.script(START, "Started.")
+    with project.terminal("--session", "s", "--yes") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("start it")
+        terminal.see("Started.")
+        server, child = pids(project)
+        os.kill(terminal.pid, number)
+        assert ends(server)
+        assert ends(child)
+
+
+def test_a_kept_command_runs_on_until_the_user_ends_it(project: ChatProject) -> None:
+    ticking = "echo $$ > pid; echo $$ > child; while :; do echo tick; sleep 0.05; done"
+    project.script([("run", {"command": ticking, "background": True})], "Started.")
+    with project.terminal("--session", "s", "--yes", columns=120) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("start it")
+        terminal.see("Started.")
+        server, _ = pids(project)
+        terminal.enter("/jobs keep j1")
+        said = terminal.see("to end it then: kill -- -")
+        terminal.enter("/quit")
+        assert terminal.ended() == 0
+    found = re.search(r"kill -- -(\d+)", said)
+    assert found is not None
+    try:
+        time.sleep(0.5)  # it prints into a pipe that has no reader any more
+        assert is_running(server)
+    finally:
+        os.killpg(int(found[1]), signal.SIGTERM)
+    assert ends(server)
+
+
+@needs_sandbox
+def test_it_runs_in_the_sandbox(project: ChatProject, tmp_path: Path) -> None:
+    outside = Path.home() / f".foveal-test-{os.getpid()}"
+    command = {"command": f"touch {outside}; touch inside; echo tried", "background": True}
+    project.script([("run", command)], [("job", {"id": "j1", "wait": 30})], "Done.")
+    env = {"FOVEAL_TOOLS_SANDBOX": "auto"}
+    project.run_piped("run", "--yes", "--session", "s", "go", env=env)
+    assert "tried" in results(project)[1]
+    assert (project.folder / "inside").exists()
+    assert not outside.exists()
+
+
+def test_jobs_ends_one_and_says_what_is_wrong(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.script(START, "Started.")
+
+    async def steps(chat: InProcessChat) -> Any:
+        assert await chat.send("/jobs") == "no command runs in the background\n"
+        await chat.send("start it")
+        assert (await chat.send("/jobs end j7")).startswith(
+            "✗ there is no background command 'j7'; there are: j1."
+        )
+        assert (await chat.send("/jobs stop")).startswith("✗ /jobs takes end ID or keep ID")
+        assert "j1 is ended" in await chat.send("/jobs end j1")
+        assert "j1 has ended already, stopped" in await chat.send("/jobs end j1")
+        assert all(map(ends, pids(project)))
+
+    run_chat(project, monkeypatch, steps, yes=True)
