@@ -26,6 +26,7 @@ from foveal.agent.terminal.commands.write import COMPACTION_CHOICES, run_compact
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.user_interface import LeaveChat, Question, UserInterface
 from foveal.agent.terminal.user_message import UserMessage, typed_text
+from foveal.agent.tools.todo import TODO_TOOL, items_of
 from foveal.core.log.events import Noted, parse_handle
 from foveal.core.redaction import scrub
 from foveal.core.wire.safe_print import one_line
@@ -139,6 +140,7 @@ class ChatLoop:
             self.ui.show(rows)
         if chosen.is_queued:
             self.ui.show_status(await self.state.session.report())
+            await self.state.show_todo()
         if (message := self.state.take_message()) is not None:
             await self._send(message)
 
@@ -158,6 +160,8 @@ class ChatLoop:
                     if isinstance(event, UserMessageStored):
                         await self._message_stored(typed_text(message.content))
                     self.ui.agent_event(event)
+                    if isinstance(event, ToolFinished) and event.call.name == TODO_TOOL and not event.error:
+                        self.ui.show_todo(items_of(event.call))
                     if isinstance(event, UserMessageStored):
                         self._list_attachments(message)
                         await self._list_remembered(event)

@@ -35,6 +35,7 @@ from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, load_tools_tool
 from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
+from foveal.agent.tools.todo import current_todo
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 from foveal.config.instructions.files import InstructionFiles
@@ -368,6 +369,10 @@ class ChatState:
         """Return the handles for this turn and forget them."""
         handles, self._handles_to_expand = self._handles_to_expand, []
         return handles
+
+    async def show_todo(self) -> None:
+        """Show the to-do list as the conversation has it now."""
+        self.ui.show_todo(await current_todo(self.session))
 
     # ── Notices ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -286,6 +286,7 @@ def make_tools(
     servers."""
     from foveal.agent.tools.files import file_tools, search_tool
     from foveal.agent.tools.shell import shell_tool
+    from foveal.agent.tools.todo import todo_tool
     from foveal.agent.tools.workspace import Workspace
 
     workspace = Workspace(options.folder)
@@ -294,6 +295,7 @@ def make_tools(
         *file_tools(workspace),
         search_tool(workspace),
         shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
+        todo_tool(),
         *log_recall.recall_tools(session, memories=session.memories),
         *(log_recall.memory_tools(session) if session.memories and config.memory.learn_tools else ()),
         *([log_recall.file_tool(session.memories[0])] if session.memories and config.memory.tool else ()),

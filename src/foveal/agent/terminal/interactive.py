@@ -97,6 +97,7 @@ class InteractiveChat:
             if state.toolbox.get(SHELL_TOOL) is not None:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
             self.screen.show_status(report)
+            await state.show_todo()
             loop = self._loop = ChatLoop(state, self.screen, on_taken=self._show_queue)
             newest = await state.store.sessions(limit=MAX_COMPLETED_SESSIONS, with_erased=False)
             self._session_ids = tuple(info.id for info in newest)

@@ -4,6 +4,7 @@ workspace.py       the working folder: which paths are allowed, which files have
 files.py           read, write, edit, list and search (text_edit.py: encodings and replacements;
                    search_worker.py: the process that searches)
 shell.py           run (process_group.py: a process with its environment, its group and its output)
+todo.py            todo, the list of steps that the model keeps
 mcp.py             tools of MCP servers
 approvals.py       facts about a call, for the decision whether it needs approval
 

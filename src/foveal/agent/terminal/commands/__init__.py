@@ -107,6 +107,7 @@ SLASH_COMMANDS: Final = (
         write.tools,
         is_queued=True,
     ),
+    SlashCommand("/todo", "", "show the to-do list that the model keeps", read.todo),
     SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
     SlashCommand(
         "/new",

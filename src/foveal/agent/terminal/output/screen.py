@@ -61,6 +61,7 @@ from foveal.agent.terminal.output.styled_text import (
 )
 from foveal.agent.terminal.user_input import Pastes, input_buffer, key_bindings
 from foveal.agent.terminal.user_interface import MenuItem, Question
+from foveal.agent.tools.todo import TodoItem
 from foveal.core.engine.report import Report
 
 if TYPE_CHECKING:
@@ -186,7 +187,12 @@ class Screen:
 
     def _live_text(self) -> str:
         is_asking = self.panels.panel is not None
-        live_rows = self.live.rows(width=self.width - 1, can_stop=self._is_busy(), is_asking=is_asking)
+        live_rows = self.live.rows(
+            width=self.width - 1,
+            height=self._terminal_rows,
+            can_stop=self._is_busy(),
+            is_asking=is_asking,
+        )
         rows = ansi_text(live_rows, width=self.width - 1, theme=self.theme)
         height = max(3, self._terminal_rows - rows.count("\n") - MAX_INPUT_LINES - 3)
         lines = [] if is_asking else self.live.answer.split("\n")[-height - 1 :]
@@ -321,6 +327,10 @@ class Screen:
     def show_sandbox(self, name: str) -> None:
         """Name the sandbox of commands in the status line; "" if they run without one."""
         self._sandbox = name
+
+    def show_todo(self, items: Sequence[TodoItem]) -> None:
+        self.live.set_todo(items)
+        self.app.invalidate()
 
     def show_progress(self, stage: str, detail: str = "") -> None:
         self.live.set_stage(stage, detail)

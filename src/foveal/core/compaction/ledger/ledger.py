@@ -6,8 +6,9 @@
 2. Its sections are, in this order: what the user said, in its order; files changed and read, and calls;
    unresolved errors; the agent's latest plan; what the agent said last; calls without a result; and quoted lines
    and names of calls and results, which take all room that is left, and at least half of it if there are enough.
-3. Requests, paths of changed files and unresolved errors come before everything else when the room is small. A line
-   per section says what is left out; every request that is neither quoted nor visible is named by its handle.
+3. Requests, paths of changed files, unresolved errors and the list of a planning tool come before everything else
+   when the room is small. A line per section says what is left out; every request that is neither quoted nor
+   visible is named by its handle.
 4. Text quoted from the conversation follows a mark of its source; lines that begin at the margin are the ledger's
    own (`sections`).
 5. Pinned rules, instructions and earlier summaries are left out: the first two stay in the request, and the events
@@ -140,7 +141,9 @@ class Ledger:
                 [run for run in facts.commands.newest_first(later=later.commands) if run.seq not in keep]
             ),
             unresolved_errors.errors_section(facts.failures.unresolved(later=later.failures), keep=keep),
-            agent_messages.plan_section(facts.planned, facts.said, asked=asked, keep=keep),
+            agent_messages.plan_section(
+                facts.planned, facts.said, asked=asked, keep=keep, is_replaced=bool(later.planned)
+            ),
             agent_messages.last_words_section(facts.said, keep=keep),
             unresolved_errors.open_calls_section(facts.open_calls()),
         )
