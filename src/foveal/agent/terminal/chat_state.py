@@ -35,7 +35,8 @@ from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, load_tools_tool
 from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
-from foveal.agent.tools.todo import current_todo
+from foveal.agent.tools.subagents import TASK_INSTRUCTIONS, SubAgents, TaskLimits, TaskParts
+from foveal.agent.tools.todo import current_todo, todo_tool
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 from foveal.config.instructions.files import InstructionFiles
@@ -192,10 +193,7 @@ class ChatState:
         if self.offers_tools:
             if self._mcp_tools is None:
                 self._mcp_tools = await self._connect_mcp_servers(await self._config_for_servers())
-            tools = factory.make_tools(
-                self.options, self.session, self.config.loaded, mcp_tools=self._mcp_tools
-            )
-            tools = record_changes(tools, Workspace(self.options.folder), self._record_file_change)
+            tools = self._make_tools(self.session, own_tools=(todo_tool(), self._subagents().tool()))
         deferral = factory.make_deferral(self.config.loaded, tools, mcp_tools=self._mcp_tools or ())
         self.toolbox = Toolbox(tools if deferral is None else [*tools, load_tools_tool(deferral)])
         self.instruction_files = self._instruction_files()
@@ -207,6 +205,42 @@ class ChatState:
             guidance=self.instruction_files,
             deferral=deferral,
             max_tool_iterations=self.config.loaded.get("max_tool_iterations"),
+        )
+
+    def _make_tools(self, session: Session, *, own_tools: Sequence[Tool] = ()) -> list[Tool]:
+        """Return the tools of a session; changes of files are recorded in it and in the chat's own."""
+
+        async def record(change: FileChange) -> None:
+            for log in dict.fromkeys((session, self.session)):
+                await log.append(FileChanges(changes=(change,)).to_fact())
+
+        tools = factory.make_tools(
+            self.options, session, self.config.loaded, mcp_tools=self._mcp_tools or (), own_tools=own_tools
+        )
+        return record_changes(tools, Workspace(self.options.folder), record)
+
+    # ── Sub-agents ───────────────────────────────────────────────────────────────────────────────────
+
+    def _subagents(self) -> SubAgents:
+        limits = TaskLimits(max_tool_iterations=self.config.loaded.get("max_tool_iterations"))
+        return SubAgents(self.session, self.provider.provider, self._open_task, limits=limits)
+
+    async def _open_task(self, id: str, origin: str) -> TaskParts:
+        """Open the session of a sub-agent. It records no folder, so that `--continue` does not find it."""
+        session = await Session.open(
+            self.store,
+            id,
+            model=self.provider.model,
+            origin=origin,
+            summarise=self.writers.summarisers(),
+            **self.config.session_settings(self.provider.model),
+        )
+        await session.append(Instructed(content=f"{self._system_text()}\n\n{TASK_INSTRUCTIONS}"))
+        return TaskParts(
+            session=session,
+            tools=self._make_tools(session),
+            approve=self._approve_task_call,
+            guidance=self._instruction_files(),
         )
 
     @property
@@ -312,10 +346,6 @@ class ChatState:
         """Return the tokens that a request has for messages."""
         return self._instruction_room()
 
-    async def _record_file_change(self, change: FileChange) -> None:
-        """Record the digests of a file before and after a change, for `/rewind` and `/diff`."""
-        await self.session.append(FileChanges(changes=(change,)).to_fact())
-
     # ── Messages of commands ─────────────────────────────────────────────────────────────────────────
 
     def send_message(self, message: UserMessage) -> None:
@@ -417,9 +447,18 @@ class ChatState:
 
     async def approve(self, call: Call, what: str) -> bool:
         """Return whether a call that changes something may run, asking the user where needed."""
+        return await self._approve(call, what, self.toolbox)
+
+    async def _approve_task_call(self, call: Call, what: str, toolbox: Toolbox) -> bool:
+        """Return whether a call of a sub-agent may run."""
+        allowed = await self._approve(call, what, toolbox)
+        self.ui.expect_change(())  # it would be shown with the result of another call
+        return allowed
+
+    async def _approve(self, call: Call, what: str, toolbox: Toolbox) -> bool:
         is_sandboxed = self.sandbox is not None
         return await self.approval.approve(
-            call.name, call.arguments, what, self.toolbox, self.ui, is_sandboxed=is_sandboxed
+            call.name, call.arguments, what, toolbox, self.ui, is_sandboxed=is_sandboxed
         )
 
 

@@ -280,13 +280,17 @@ def chat_sandbox(options: ChatOptions, config: Config) -> SandboxFinding:
 
 
 def make_tools(
-    options: ChatOptions, session: Session, config: Config, *, mcp_tools: Sequence[Tool] = ()
+    options: ChatOptions,
+    session: Session,
+    config: Config,
+    *,
+    mcp_tools: Sequence[Tool] = (),
+    own_tools: Sequence[Tool] = (),
 ) -> list[Tool]:
-    """Return the tools of a session: files and shell of the working folder, recall, memory, and those of MCP
-    servers."""
+    """Return the tools of a session: files and shell of the working folder, recall, memory, those of MCP servers,
+    and `own_tools`, which sub-agents do not have."""
     from foveal.agent.tools.files import file_tools, search_tool
     from foveal.agent.tools.shell import shell_tool
-    from foveal.agent.tools.todo import todo_tool
     from foveal.agent.tools.workspace import Workspace
 
     workspace = Workspace(options.folder)
@@ -295,7 +299,7 @@ def make_tools(
         *file_tools(workspace),
         search_tool(workspace),
         shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
-        todo_tool(),
+        *own_tools,
         *log_recall.recall_tools(session, memories=session.memories),
         *(log_recall.memory_tools(session) if session.memories and config.memory.learn_tools else ()),
         *([log_recall.file_tool(session.memories[0])] if session.memories and config.memory.tool else ()),

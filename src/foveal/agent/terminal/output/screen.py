@@ -128,6 +128,10 @@ class Screen:
         """The message of the running turn."""
         self._edited: asyncio.Future[str] | None = None
         """The line that the user edits for a question, if any."""
+        self._running: dict[str, str] = {}
+        """What the running calls do, by their ids."""
+        self._outputs: dict[str, Sequence[str]] = {}
+        """The last lines of each running call that reports them."""
         self._expected_change: Sequence[Row] = ()
         """What the running call changes, if it was not asked about."""
         keys = key_bindings(self, on_interrupt)
@@ -294,14 +298,21 @@ class Screen:
                 self._print_rest_of_answer()
                 self.ensure_blank_line()
                 self.print_rows(self._first_wrapped(agent_event_rows(event)), cut=True)
+                self._running[event.call.id] = event.what
                 self.live.start(event.what)
             case ToolOutputStreamed():
-                self.live.set_output(event.lines, seconds=event.seconds)
-                self.app.invalidate()
+                self._show_output(event)
             case ToolFinished():
                 self._print_result(event)
             case _:
                 self.notify(agent_event_rows(event))
+
+    def _show_output(self, streamed: ToolOutputStreamed) -> None:
+        """Show the last lines of the running call; of several, the last line of each."""
+        self._outputs[streamed.call.id] = streamed.lines
+        last = [lines[-1] for lines in self._outputs.values() if lines]
+        self.live.set_output(streamed.lines if len(self._running) < 2 else last, seconds=streamed.seconds)
+        self.app.invalidate()
 
     def expect_change(self, rows: Sequence[Row]) -> None:
         self._expected_change = rows
@@ -312,10 +323,14 @@ class Screen:
             self.print_lines(self._expected_change)
         self._expected_change = ()
         self.print_rows([*agent_event_rows(finished), row()], cut=True)
-        self.live.start("thinking")
+        self._running.pop(finished.call.id, None)
+        self._outputs.pop(finished.call.id, None)
+        self.live.start(next(iter(self._running.values()), "thinking"))
 
     def turn_ended(self) -> None:
         self._print_rest_of_answer()
+        self._running.clear()
+        self._outputs.clear()
         self.live.stop()
         self._has_printed_answer = False
         self.ensure_blank_line()
