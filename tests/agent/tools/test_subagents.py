@@ -25,6 +25,9 @@ from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
 from foveal.core.view.fold import fold
 from foveal.core.view.request import Fitted
+from foveal.inspector.sessions.collection import SessionCollection
+from foveal.recall.archive.source import session_handle
+from foveal.recall.archive.store_sources import StoreSource
 from foveal.sessions.session import Session
 from foveal.testing import Scripted
 from support.legality import check_chat
@@ -173,6 +176,20 @@ def test_the_answer_of_a_sub_agent_is_the_result_and_its_session_names_the_calli
     scene(steps, tmp_path, scripts)
 
 
+def test_the_inspector_lists_a_sub_agent_below_its_parent(tmp_path: Path) -> None:
+    async def steps(s: Scene) -> None:
+        await s.results()
+        page = await SessionCollection([StoreSource(s.store, "here")]).rows()
+        parents = {row.key: row.origin for row in page.rows}
+        (below,) = await s.children()
+        assert parents == {
+            session_handle("here", "a"): "",
+            session_handle("here", below): session_handle("here", "a"),
+        }
+
+    scene(steps, tmp_path, {"go": [[task("x")], "Ok."], "x": ["done"]})
+
+
 def test_calls_of_one_answer_run_together_and_at_most_four_at_once(tmp_path: Path) -> None:
     names = [f"part {number}" for number in range(7)]
 
@@ -183,7 +200,10 @@ def test_calls_of_one_answer_run_together_and_at_most_four_at_once(tmp_path: Pat
         results = [e.fact for e in await s.session.events() if isinstance(e.fact, ToolReturned)]
         assert len({result.call_id for result in results}) == len(names)
 
-    scripts = {"go": [[task(name) for name in names], "All."], **{n: [[("look", {})], f"did {n}"] for n in names}}
+    scripts = {
+        "go": [[task(name) for name in names], "All."],
+        **{n: [[("look", {})], f"did {n}"] for n in names},
+    }
     scene(steps, tmp_path, scripts)
 
 
@@ -244,7 +264,11 @@ def test_questions_name_the_sub_agent_and_come_one_at_a_time(tmp_path: Path) -> 
         assert s.most_open == 1
 
     change = [[("change", {})], "changed"]
-    scripts = {"go": [[task("1", name="one"), task("2", name="two")], "Done."], "1": change, "2": list(change)}
+    scripts = {
+        "go": [[task("1", name="one"), task("2", name="two")], "Done."],
+        "1": change,
+        "2": list(change),
+    }
     scene(steps, tmp_path, scripts)
 
 

@@ -22,6 +22,7 @@ from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedPro
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import counted
+from foveal.agent.terminal.plan_mode import PlanMode
 from foveal.agent.terminal.project_consent import (
     ProjectConsent,
     load_with_consent,
@@ -78,6 +79,7 @@ class ChatState:
         self.approval: ToolApproval = ToolApproval(options, config.loaded, self._warn)
         self.sandbox, self.why_no_sandbox = factory.chat_sandbox(options, config.loaded)
         """The sandbox of commands; None if they run without one, which the second value explains."""
+        self.plan: PlanMode = PlanMode(lambda: self.toolbox, has_sandbox=self.sandbox is not None)
         self.memories: LocalMemories | None = factory.make_memories(store, config)
         """What is known from earlier sessions; None if the memory is off."""
         self._use = SessionUse(options.store)
@@ -172,6 +174,8 @@ class ChatState:
         # `/context` counts the tools before the first message, and the start says which instructions are cut.
         await self.agent.equip()
         await self.instruction_files.refresh(session)
+        await self.plan.restore(session)
+        self.ui.show_plan_mode(is_on=self.plan.is_on)
         if await self._use.take(session.id, events=(await session.end()).next_seq):
             self._warn("another process has this session open: both write to it, and to the same files")
 
@@ -201,6 +205,7 @@ class ChatState:
             self.session,
             self.provider,
             self.toolbox,
+            hooks=(self.plan.refuse_changes,),
             approve=self.approve,
             guidance=self.instruction_files,
             deferral=deferral,
@@ -215,7 +220,12 @@ class ChatState:
                 await log.append(FileChanges(changes=(change,)).to_fact())
 
         tools = factory.make_tools(
-            self.options, session, self.config.loaded, mcp_tools=self._mcp_tools or (), own_tools=own_tools
+            self.options,
+            session,
+            self.config.loaded,
+            mcp_tools=self._mcp_tools or (),
+            own_tools=own_tools,
+            reads_only=lambda: self.plan.is_on,
         )
         return record_changes(tools, Workspace(self.options.folder), record)
 
@@ -241,6 +251,7 @@ class ChatState:
             tools=self._make_tools(session),
             approve=self._approve_task_call,
             guidance=self._instruction_files(),
+            hooks=(self.plan.refuse_changes,),
         )
 
     @property
@@ -388,6 +399,11 @@ class ChatState:
         """Make the file of a memory show its entries, by default that of the user's."""
         if self.memories is not None:
             self._tell(await self.memories.write(file))
+
+    async def switch_plan_mode(self, *, on: bool) -> None:
+        """Switch plan mode on or off."""
+        await self.plan.switch(self.session, on=on)
+        self.ui.show_plan_mode(is_on=on)
 
     # ── Expanding for one turn ───────────────────────────────────────────────────────────────────────
 

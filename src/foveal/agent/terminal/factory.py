@@ -286,9 +286,10 @@ def make_tools(
     *,
     mcp_tools: Sequence[Tool] = (),
     own_tools: Sequence[Tool] = (),
+    reads_only: Callable[[], bool] = lambda: False,
 ) -> list[Tool]:
     """Return the tools of a session: files and shell of the working folder, recall, memory, those of MCP servers,
-    and `own_tools`, which sub-agents do not have."""
+    and `own_tools`, which sub-agents do not have. While `reads_only` returns True, commands cannot write."""
     from foveal.agent.tools.files import file_tools, search_tool
     from foveal.agent.tools.shell import shell_tool
     from foveal.agent.tools.workspace import Workspace
@@ -298,7 +299,7 @@ def make_tools(
     every = [
         *file_tools(workspace),
         search_tool(workspace),
-        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
+        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network"), reads_only=reads_only),
         *own_tools,
         *log_recall.recall_tools(session, memories=session.memories),
         *(log_recall.memory_tools(session) if session.memories and config.memory.learn_tools else ()),

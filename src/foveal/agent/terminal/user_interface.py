@@ -129,6 +129,10 @@ class UserInterface(Protocol):
         """Show how full the window is now."""
         ...
 
+    def show_plan_mode(self, *, is_on: bool) -> None:
+        """Show near the input whether plan mode is on."""
+        ...
+
     def show_todo(self, items: Sequence[TodoItem]) -> None:
         """Show the to-do list that the model keeps; none if it is empty."""
         ...
@@ -189,6 +193,9 @@ class _NonInteractive:
         pass
 
     def show_status(self, report: Report) -> None:
+        pass
+
+    def show_plan_mode(self, *, is_on: bool) -> None:
         pass
 
     def show_todo(self, items: Sequence[TodoItem]) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ _MAX_COMMAND_CHARS_IN_QUESTION: Final = 60
 """A longer command is shown above the question instead of in it."""
 TAB_MARK: Final = "␉ "
 """Shown for a tab, which looks like spaces."""
+READS_ONLY_NOTE: Final = "[foveal: in plan mode, commands have no network and cannot write]\n"
 _NOT_ON_ONE_LINE: Final = re.compile(r"[\n\t]|  ")
 """What a wrapped line does not show as it is."""
 
@@ -54,6 +55,7 @@ class _CommandSettings(NamedTuple):
     timeout_s: float
     sandbox: Sandbox | None
     network: bool
+    reads_only: Callable[[], bool]
 
 
 def shell_tool(
@@ -64,13 +66,15 @@ def shell_tool(
     environment: Mapping[str, str] | None = None,
     sandbox: Sandbox | None = None,
     network: bool = False,
+    reads_only: Callable[[], bool] = lambda: False,
 ) -> Tool:
     """Return the shell tool; commands get `environment` unchanged, by default this process's without secrets.
 
     With a sandbox, commands run in it unless the model sets `outside_sandbox`; `network` allows them the network
-    there. The approval of a call covers `outside_sandbox` too."""
+    there. While `reads_only` returns True, they have no network there, and cannot write in the working folder. The
+    approval of a call covers `outside_sandbox` too."""
     env = command_environment(os.environ) if environment is None else dict(environment)
-    settings = _CommandSettings(workspace, env, min(timeout_s, max_timeout_s), sandbox, network)
+    settings = _CommandSettings(workspace, env, min(timeout_s, max_timeout_s), sandbox, network, reads_only)
     return Tool(
         name=SHELL_TOOL,
         description=_description(sandbox, network=network),
@@ -148,9 +152,10 @@ async def _run_command(
     if "\0" in command:
         raise InvalidArguments("A command cannot have a NUL character in it; it was not run.")
     sandbox = None if given.get("outside_sandbox") else where.sandbox
-    argv = _shell_argv(command, where.workspace.root)
+    argv, reads_only = _shell_argv(command, where.workspace.root), where.reads_only()
+    network = where.network and not reads_only
     result = await run_process(
-        argv if sandbox is None else sandbox.wrap(argv, network=where.network),
+        argv if sandbox is None else sandbox.wrap(argv, network=network, reads_only=reads_only),
         cwd=where.workspace.root,
         env=where.environment,
         timeout_s=timeout_s,
@@ -159,7 +164,7 @@ async def _run_command(
     line_break = "" if result.output.endswith("\n") or not result.output else "\n"
     notes = _status_lines(result, timeout_s)
     if sandbox is not None and _looks_blocked(result):
-        notes.insert(0, _sandbox_note(sandbox, network=where.network))
+        notes.insert(0, READS_ONLY_NOTE if reads_only else _sandbox_note(sandbox, network=network))
     return ToolOutput(
         content="".join([result.output, line_break, *notes]),
         error=result.status != 0 or result.timed_out,

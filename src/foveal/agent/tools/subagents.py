@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from foveal.agent.events import ModelAnswered, ToolCalling, TurnFinished
-from foveal.agent.loop import Agent, AgentGuidance, Approve
+from foveal.agent.loop import Agent, AgentGuidance, Approve, Hook
 from foveal.agent.tool import (
     Arguments,
     InvalidArguments,
@@ -86,6 +86,8 @@ class TaskParts(msgspec.Struct, frozen=True, kw_only=True):
     approve: Callable[[Call, str, Toolbox], Awaitable[bool]]
     """Asks the user about a call of its toolbox; the text names the sub-agent."""
     guidance: AgentGuidance | None = None
+    hooks: Sequence[Hook] = ()
+    """The hooks of its parent, which bind it too."""
 
 
 OpenTask = Callable[[str, str], Awaitable[TaskParts]]
@@ -199,6 +201,7 @@ class SubAgents:
             session,
             self._provider,
             toolbox,
+            hooks=parts.hooks,
             approve=self._approver(name, parts, toolbox),
             guidance=parts.guidance,
             max_tool_iterations=self._limits.max_tool_iterations,

@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from foveal.agent.tool import Arguments, InvalidArguments, Tool, ToolOutput, parse_arguments
-from foveal.core.log.events import Call, ModelSaid, ToolReturned, calls_of
+from foveal.core.log.events import Call, Event, ModelSaid, ToolReturned, calls_of
 from foveal.core.wire.safe_print import one_line
 from foveal.sessions.session import Session
 
@@ -106,21 +106,28 @@ def items_of(call: Call) -> TodoList:
 
 async def current_todo(session: Session) -> TodoList:
     """Return the list as the newest successful call of the conversation left it."""
-    await session.usage()  # waits for a running append: until it is confirmed, the end of the log is not known
+    succeeded: set[str] = set()
+    async for event in newest_events(session):
+        if isinstance(event.fact, ToolReturned) and event.fact.name == TODO_TOOL and not event.fact.error:
+            succeeded.add(event.fact.call_id)
+        elif isinstance(event.fact, ModelSaid):
+            called = [call for _, call in calls_of(event.fact.content) if call.name == TODO_TOOL]
+            kept = [call for call in called if call.id in succeeded]
+            if kept:
+                return items_of(kept[-1])
+    return ()
+
+
+async def newest_events(session: Session) -> AsyncIterator[Event]:
+    """Yield the newest events of the conversation, the last one first, up to `MAX_EVENTS_BACK` of the log."""
+    await (
+        session.usage()
+    )  # waits for a running append: until it is confirmed, the end of the log is not known
     first = session.last + 1
     gone = await session.left_behind() if first else frozenset()
-    succeeded: set[str] = set()
     oldest = max(0, first - MAX_EVENTS_BACK)
     while first > oldest:
         first, last = max(oldest, first - _EVENTS_AT_ONCE), first - 1
         for event in reversed(await session.events(first=first, last=last)):
-            if event.seq in gone:
-                continue
-            if isinstance(event.fact, ToolReturned) and event.fact.name == TODO_TOOL and not event.fact.error:
-                succeeded.add(event.fact.call_id)
-            elif isinstance(event.fact, ModelSaid):
-                called = [call for _, call in calls_of(event.fact.content) if call.name == TODO_TOOL]
-                kept = [call for call in called if call.id in succeeded]
-                if kept:
-                    return items_of(kept[-1])
-    return ()
+            if event.seq not in gone:
+                yield event

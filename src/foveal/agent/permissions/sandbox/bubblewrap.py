@@ -48,12 +48,13 @@ class Bubblewrap:
         self._users = () if can_nest else ("--unshare-user", "--disable-userns")
         self._private = PrivateFolder()
 
-    def wrap(self, argv: Sequence[str], *, network: bool = False) -> list[str]:
-        """Return the command line that runs a program inside the sandbox, in the workspace."""
-        rules = self._rules()
+    def wrap(self, argv: Sequence[str], *, network: bool = False, reads_only: bool = False) -> list[str]:
+        """Return the command line that runs a program inside the sandbox, in the workspace; with `reads_only` it
+        cannot write there."""
+        rules = self._rules(reads_only=reads_only)
         if _has_misleading_mount_point(rules):
             self._private = PrivateFolder()
-            rules = self._rules()
+            rules = self._rules(reads_only=reads_only)
         return [
             self._program,
             *_NAMESPACES,
@@ -74,8 +75,14 @@ class Bubblewrap:
             *argv,
         ]
 
-    def _rules(self) -> list[AccessRule]:
-        found = access_rules(self.workspace, homes=self._homes, private=self._private, hidden=self._hidden)
+    def _rules(self, *, reads_only: bool) -> list[AccessRule]:
+        found = access_rules(
+            self.workspace,
+            homes=self._homes,
+            private=self._private,
+            hidden=self._hidden,
+            reads_only=reads_only,
+        )
         # Nothing can be mounted on a link; what it leads to has a rule of its own.
         return [rule for rule in found if not os.path.islink(rule.path)]
 

@@ -31,8 +31,9 @@ class Sandbox(Protocol):
         """The folder in which commands can write."""
         ...
 
-    def wrap(self, argv: Sequence[str], *, network: bool = False) -> list[str]:
-        """Return the command line that runs a program inside the sandbox, in the workspace."""
+    def wrap(self, argv: Sequence[str], *, network: bool = False, reads_only: bool = False) -> list[str]:
+        """Return the command line that runs a program inside the sandbox, in the workspace; with `reads_only` it
+        cannot write there."""
         ...
 
 

@@ -112,11 +112,17 @@ def workspace_problem(workspace: Path, homes: Iterable[Path]) -> str:
 
 
 def access_rules(
-    workspace: Path, *, homes: Iterable[Path], private: PrivateFolder, hidden: Iterable[Path] = ()
+    workspace: Path,
+    *,
+    homes: Iterable[Path],
+    private: PrivateFolder,
+    hidden: Iterable[Path] = (),
+    reads_only: bool = False,
 ) -> list[AccessRule]:
     """Return the rules for the next command, those for outer folders first.
 
-    `hidden` are further files that the command must not see, such as the store of sessions."""
+    `hidden` are further files that the command must not see, such as the store of sessions. With `reads_only`, it
+    writes only in its private folder."""
     rules: dict[str, AccessRule] = {}
     for rule in (
         *_system_rules(private),
@@ -126,7 +132,12 @@ def access_rules(
         rules[rule.path] = rule
     inside = {path: rule for path, rule in rules.items() if workspace in Path(path).parents}
     rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside)}
-    existing = (rule for rule in rules.values() if os.path.lexists(rule.path))
+    existing = [rule for rule in rules.values() if os.path.lexists(rule.path)]
+    if reads_only:
+        existing = [
+            rule if rule.source or rule.access == "hidden" else AccessRule(rule.path, "read")
+            for rule in existing
+        ]
     ordered = sorted(existing, key=lambda rule: (len(Path(rule.path).parts), rule.path))
     return _without_repetitions(ordered)
 

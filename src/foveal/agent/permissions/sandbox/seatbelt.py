@@ -61,9 +61,16 @@ class Seatbelt:
         self._hidden = tuple(hidden)
         self._private = PrivateFolder()
 
-    def wrap(self, argv: Sequence[str], *, network: bool = False) -> list[str]:
-        """Return the command line that runs a program inside the sandbox, in the workspace."""
-        found = access_rules(self.workspace, homes=self._homes, private=self._private, hidden=self._hidden)
+    def wrap(self, argv: Sequence[str], *, network: bool = False, reads_only: bool = False) -> list[str]:
+        """Return the command line that runs a program inside the sandbox, in the workspace; with `reads_only` it
+        cannot write there."""
+        found = access_rules(
+            self.workspace,
+            homes=self._homes,
+            private=self._private,
+            hidden=self._hidden,
+            reads_only=reads_only,
+        )
         # It cannot show another folder at a path, so that folder itself is writable, and the path is not.
         rules = [AccessRule(rule.source or rule.path, rule.access) for rule in found]
         profile, paths = seatbelt_profile(rules, self.workspace, network=network)

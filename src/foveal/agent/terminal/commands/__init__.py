@@ -107,6 +107,13 @@ SLASH_COMMANDS: Final = (
         write.tools,
         is_queued=True,
     ),
+    SlashCommand(
+        "/plan",
+        "[TASK|yes|off]",
+        "plan mode: the agent reads and proposes; yes carries it out (also Shift-Tab)",
+        switching.plan,
+        is_queued=True,
+    ),
     SlashCommand("/todo", "", "show the to-do list that the model keeps", read.todo),
     SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
     SlashCommand(

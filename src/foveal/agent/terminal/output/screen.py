@@ -117,6 +117,7 @@ class Screen:
         self._streaming = StreamingMarkdown(self.theme)
         self._report: Report | None = None
         self._sandbox: str | None = None
+        self._is_planning = False
         self.panels = PanelHost(self.entry, on_view_closed=self._write_held, clock=clock)
         self._held: list[str] = []
         """Output that waits while a view covers the screen."""
@@ -179,7 +180,12 @@ class Screen:
         return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
 
     def _prefix(self, line: int, wrapped: int) -> AnyFormattedText:
-        return "  " if line or wrapped else self._ansi([row(Span("› ", "accent"))])
+        prompt = (
+            row(Span("plan", "fair"), Span(" › ", "accent"))
+            if self._is_planning
+            else row(Span("› ", "accent"))
+        )
+        return "  " if line or wrapped else self._ansi([prompt])
 
     def _status(self) -> AnyFormattedText:
         if self._report is None:
@@ -342,6 +348,10 @@ class Screen:
     def show_sandbox(self, name: str) -> None:
         """Name the sandbox of commands in the status line; "" if they run without one."""
         self._sandbox = name
+
+    def show_plan_mode(self, *, is_on: bool) -> None:
+        self._is_planning = is_on
+        self.app.invalidate()
 
     def show_todo(self, items: Sequence[TodoItem]) -> None:
         self.live.set_todo(items)
