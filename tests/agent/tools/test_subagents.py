@@ -275,7 +275,7 @@ def test_questions_name_the_sub_agent_and_come_one_at_a_time(tmp_path: Path) -> 
 def test_cancelling_the_parent_ends_all_and_leaves_legal_logs(tmp_path: Path) -> None:
     async def steps(s: Scene) -> None:
         running = asyncio.create_task(s.results())
-        while len(await s.children()) < 2 or s.provider.most_running < 2:  # noqa: ASYNC110 - the store tells
+        while len(await s.children()) < 2 or s.provider.most_running < 2:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         running.cancel()
@@ -318,7 +318,7 @@ def test_a_long_answer_is_limited_and_says_where_the_whole_is(tmp_path: Path) ->
         assert len(done.text) < MAX_TASK_RESULT_CHARS + 500
         assert "line 0\n" in done.text
         assert "line 3999" in done.text
-        ((id, events),) = (await s.children()).items()
+        (events,) = (await s.children()).values()
         said = next(e for e in events if isinstance(e.fact, ModelSaid))
         assert f"characters left out; {said.handle} of that session has them]" in done.text
         assert text_of(said.fact.content) == text
