@@ -24,7 +24,7 @@ from foveal.sessions.session import Session
 PLAN_TOPIC: Final = "plan mode"
 _ON, _OFF = "on", "off"
 _WRITING_TOOLS: Final = frozenset({"remember", "forget", "memory"})
-"""Tools that ask nobody and change something all the same."""
+"""Tools that change the memory, without a question."""
 PLAN_QUESTION: Final = Question(
     text="Carry out this plan?",
     choices=(
