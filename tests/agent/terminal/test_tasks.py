@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from foveal.core.log import Opened, ToolReturned, UserSaid
 from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.terminal import CTRL_C
 from support.waiting import wait_until
 
 
@@ -17,8 +19,6 @@ def task(prompt: str, name: str) -> list[tuple[str, object]]:
 
 
 def sub_sessions(project: ChatProject) -> list[str]:
-    import asyncio
-
     async def ids() -> list[str]:
         async with open_store(project.store) as store:
             return [info.id for info in await store.sessions(limit=50) if info.id != "s"]
@@ -48,6 +48,34 @@ def test_the_question_of_a_sub_agent_has_its_name_and_its_change_is_recorded(pro
     assert re.fullmatch(r"s@\d+", opened.origin)
     assert "made below" not in str(project.request("s"))
     project.request(below)
+
+
+def test_tasks_of_one_answer_are_shown_with_their_names_and_ctrl_c_ends_all(project: ChatProject) -> None:
+    both = [*task("look left", "left"), *task("look right", "right")]
+    project.script(both, "Nothing there.", "Nothing there.", "Both are empty.", both, "held", held_after=8)
+    with project.terminal("--session", "s", rows=40) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("look around")
+        seen = terminal.see("Both are empty.")
+        for name in ("left", "right"):
+            assert f"● task {name}: look {name}" in seen
+            assert f"│ [foveal: sub-agent “{name}”: " in seen
+        terminal.enter("once more")
+        terminal.see(lambda t: t.text.count("● task right") == 2)
+        terminal.type(CTRL_C)
+        terminal.see("stopped; the conversation so far is kept")
+    results = [e.fact for e in project.events() if isinstance(e.fact, ToolReturned)]
+    assert [result.error for result in results] == [False, False, True, True]
+    for id in ("s", *sub_sessions(project)):
+        project.request(id)
+
+
+def test_a_denied_tool_is_not_offered(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        assert chat.state.toolbox.get("todo") is not None
+        assert chat.state.toolbox.get("task") is None
+
+    run_chat(project, monkeypatch, steps, settings={"tools.deny": "task"})
 
 
 def test_run_denies_what_nobody_can_allow_and_the_sub_agent_learns_it(project: ChatProject) -> None:
