@@ -96,8 +96,8 @@ class InteractiveChat:
             await show_recent_turns(state.session, self.screen)
             if state.toolbox.get(SHELL_TOOL) is not None:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
-            self.screen.show_status(report)
             await state.show_todo()
+            self.screen.show_status(report)
             loop = self._loop = ChatLoop(state, self.screen, on_taken=self._show_queue)
             newest = await state.store.sessions(limit=MAX_COMPLETED_SESSIONS, with_erased=False)
             self._session_ids = tuple(info.id for info in newest)
