@@ -257,6 +257,20 @@ def test_the_deepest_sub_agent_cannot_start_another(tmp_path: Path) -> None:
     scene(steps, tmp_path, scripts)
 
 
+def test_what_a_sub_agent_was_not_given_its_own_sub_agent_has_not_either(tmp_path: Path) -> None:
+    async def steps(s: Scene) -> None:
+        await s.results()
+        assert [one["name"] for one in s.provider.scripts["deep"].requests[0].tools] == ["look", "task"]
+        assert [one["name"] for one in s.provider.scripts["deeper"].requests[0].tools] == ["look"]
+
+    scripts = {
+        "go": [[task("deep", tools=["look", "task"])], "Done."],
+        "deep": [[task("deeper")], "level 1"],
+        "deeper": ["level 2"],
+    }
+    scene(steps, tmp_path, scripts)
+
+
 def test_questions_name_the_sub_agent_and_come_one_at_a_time(tmp_path: Path) -> None:
     async def steps(s: Scene) -> None:
         await s.results()

@@ -222,20 +222,20 @@ class SubAgents:
         return await _result(session, name, answer, problem)
 
     def _chosen_tools(self, given: Arguments, parts: TaskParts) -> list[Tool]:
-        """Return the tools of a sub-agent: those that the call names, if its parent has them too."""
+        """Return the tools of a sub-agent: those that the call names, if its parent has them too. What it does not
+        get, its own sub-agents do not get either."""
         tools = [tool for tool in parts.tools if self._offered is None or tool.name in self._offered]
-        if self._depth + 1 < MAX_TASK_DEPTH:
-            tools.append(self._below(parts, [tool.name for tool in tools]).tool())
-        wanted = given.get("tools")
-        if wanted is None:
-            return tools
-        known = [tool.name for tool in tools]
+        may_start = self._depth + 1 < MAX_TASK_DEPTH
+        known = [*(tool.name for tool in tools), *([TASK_TOOL] if may_start else [])]
+        wanted = given.get("tools", known)
         if unknown := [name for name in wanted if name not in known]:
             raise InvalidArguments(
                 f"task was not run: a sub-agent cannot have {one_line(', '.join(unknown))}. "
                 f"The tools are: {', '.join(known)}."
             )
-        return [tool for tool in tools if tool.name in wanted]
+        chosen = [tool for tool in tools if tool.name in wanted]
+        below = [self._below(parts, [tool.name for tool in chosen]).tool()] if TASK_TOOL in wanted else []
+        return [*chosen, *below]
 
     def _below(self, parts: TaskParts, offered: Sequence[str]) -> SubAgents:
         return SubAgents(
