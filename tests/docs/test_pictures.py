@@ -44,6 +44,7 @@ Captures = Callable[[], Iterator[tuple[str, str, Terminal]]]
     "take",
     [
         pytest.param(chat_captures.take_captures, marks=needs_sandbox),
+        pytest.param(chat_captures.take_planning, marks=needs_sandbox),
         chat_captures.take_first_steps,
     ],
 )

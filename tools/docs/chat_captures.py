@@ -134,6 +134,30 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
             yield "resume", "The menu of /resume", terminal
 
 
+def take_planning() -> Iterator[tuple[str, str, Terminal]]:
+    """Yield the captures of plan mode and of the to-do list."""
+    steps = ("read server.py", "add the path /health", "write a test of it", "describe it in the README")
+    todo = [
+        {"text": text, "state": "done" if place == 0 else "active" if place == 1 else "pending"}
+        for place, text in enumerate(steps)
+    ]
+    plan = "1. Add the path `/health` to `server.py`.\n2. Write `test_health.py`.\n3. Describe it in the README."
+    answers = ([("read", {"path": "server.py"})], plan, [("todo", {"items": todo})], "Next comes the path.")
+    with tempfile.TemporaryDirectory() as folder:
+        project = ChatProject(Path(folder))
+        (project.folder / "server.py").write_text(SERVER)
+        project.script(*answers, window=32_000)
+        env = {"FOVEAL_THEME": "dark", "LC_ALL": "C.UTF-8", "FOVEAL_TOOLS_SANDBOX": "auto"}
+        with project.terminal("--session", "health", env=env, columns=COLUMNS, rows=ROWS) as terminal:
+            terminal.see("ctx ")
+            terminal.enter("/plan add a health check")
+            terminal.see("Carry out this plan?")
+            yield "plan", "The question about a plan", terminal
+            terminal.type("y")
+            terminal.see(lambda t: "Next comes the path." in t.text and is_idle(t))
+            yield "todo", "The to-do list above the input line", terminal
+
+
 def take_first_steps() -> Iterator[tuple[str, str, Terminal]]:
     """Yield the captures of the page about trying Foveal, with the answers of the bundled model."""
     with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +245,7 @@ def draw(title: str, terminal: Terminal) -> str:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     wanted = sys.argv[1:]
-    for name, title, terminal in chain(take_captures(), take_first_steps()):
+    for name, title, terminal in chain(take_captures(), take_planning(), take_first_steps()):
         if wanted and name not in wanted:
             continue
         wait_until_still(terminal)

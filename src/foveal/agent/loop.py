@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final, Literal, Protocol
+from itertools import takewhile
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -397,34 +398,57 @@ class Agent:
     # ── Tools ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _run_tools(self) -> AsyncGenerator[AgentEvent, None]:
-        """Run the calls of the newest reply one after the other; store each result at once."""
+        """Run the calls of the newest reply, one after the other or those of a parallel tool together."""
         touched: dict[str, None] = {}
         while self._open_calls:
-            call = self._open_calls[0]
-            description = self.tools.describe(call.name, call.arguments)
-            yield ToolCalling(call=call, what=description)
-            running, reports = RunningCall(), list[AgentEvent]()
-            task = asyncio.ensure_future(self._run_call(call, description, running, reports))
-            try:
-                while not (await asyncio.wait({task}, timeout=_LIVE_INTERVAL_S))[0]:
+            first, *rest = self._open_calls
+            together = takewhile(self._is_parallel, rest) if self._is_parallel(first) else ()
+            async with aclosing(self._run_together([first, *together], touched)) as events:
+                async for event in events:
+                    yield event
+        # After the last result, because nothing may be between the results of one reply.
+        await self._add_instructions(tuple(touched))
+
+    def _is_parallel(self, call: Call) -> bool:
+        tool = self.tools.get(call.name)
+        return tool is not None and tool.is_parallel
+
+    async def _run_together(
+        self, calls: Sequence[Call], touched: dict[str, None]
+    ) -> AsyncGenerator[AgentEvent, None]:
+        """Run calls at the same time; store each result at once. `touched` gets the paths that they used."""
+        waiting: dict[asyncio.Future[ToolOutput], _StartedCall] = {}
+        try:
+            for call in calls:
+                what = self.tools.describe(call.name, call.arguments)
+                yield ToolCalling(call=call, what=what)
+                started = _StartedCall(call, RunningCall(), [])
+                task = asyncio.ensure_future(self._run_call(call, what, started.running, started.reports))
+                waiting[task] = started
+            while waiting:
+                done, _ = await asyncio.wait(
+                    waiting, timeout=_LIVE_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                finished = [(waiting.pop(task), task.result()) for task in done]
+                for (call, running, reports), output in finished:
+                    touched |= dict.fromkeys((*output.touched, *paths_in(call.arguments)))
+                    reports.append(await self._store_result(call, output, running))
+                for started, _ in finished:
+                    for report in started.reports:
+                        yield report
+                for call, running, _ in waiting.values():
                     if self.tools.reports_output(call.name) and running.take_news():
                         yield ToolOutputStreamed(
                             call=call, lines=running.last_lines(), seconds=running.seconds
                         )
-            except asyncio.CancelledError:
-                await cancel_and_wait(task)
-                for report in reports:
+        except asyncio.CancelledError:
+            await _cancel_all(waiting)
+            for started in waiting.values():
+                for report in started.reports:
                     yield report
-                raise
-            finally:
-                await cancel_and_wait(task)
-            output = task.result()
-            touched |= dict.fromkeys((*output.touched, *paths_in(call.arguments)))
-            reports.append(await self._store_result(call, output, running))
-            for report in reports:
-                yield report
-        # After the last result, because nothing may be between the results of one reply.
-        await self._add_instructions(tuple(touched))
+            raise
+        finally:
+            await _cancel_all(waiting)
 
     async def _store_result(self, call: Call, output: ToolOutput, running: RunningCall) -> ToolFinished:
         """Store the whole result of a call and return the report of it."""
@@ -531,6 +555,22 @@ class Agent:
         facts.append(Noted(text=f"The turn ended early: {why}", topic="turn"))
         self._open_calls, self._partial_text = [], ""
         await self.session.append(*facts)
+
+
+class _StartedCall(NamedTuple):
+    """A call that runs, and what it reports beside its result."""
+
+    call: Call
+    running: RunningCall
+    reports: list[AgentEvent]
+
+
+async def _cancel_all(tasks: Iterable[asyncio.Future[ToolOutput]]) -> None:
+    """Cancel tasks, all before the first is waited for."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        await cancel_and_wait(task)
 
 
 def missing_result(why: str) -> str:

@@ -103,6 +103,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Truncation limits of the answer, None for the default."""
     timeout: float = 120.0
     """Seconds."""
+    is_parallel: bool = False
+    """Whether calls of it that follow each other in one answer run at the same time."""
     is_offered: bool = True
     """Whether the toolbox offers it; a tool that it does not offer can still be called."""
 

@@ -411,7 +411,7 @@ def test_a_failed_start_says_why_and_exits(project: ChatProject) -> None:
 
 
 def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
-    project.script(*(f"{'word ' * 890}\n\nend {number}" for number in range(6)), "Shortly.", "Again.")
+    project.script(*(f"{'word ' * 852}\n\nend {number}" for number in range(6)), "Shortly.", "Again.")
     with project.terminal("--session", "s", "--window", 8000, "--mode", "confirm", rows=40) as terminal:
         assert "policy economy, confirm" in terminal.see("ctx ")
         for number in range(6):
@@ -497,7 +497,7 @@ def test_reductions_are_shown_with_their_undo_commands(project: ChatProject) -> 
             seen = terminal.see(answer)
     clipped = re.search(r"▪ clipped (e\d+): the model sees [\d,]+ of its [\d,]+ tokens · /expand \1", seen)
     assert clipped
-    assert re.search(r"▪ hid \d+ results? [^▪]*/undo e\d+", seen)
+    assert re.search(r"▪ (?:hid \d+ results?|summarised e\d+–e\d+) [^▪]*/undo e\d+", seen)
     assert re.search(r"▪ the request has [\d,]+ tokens instead of [\d,]+", seen)
 
 

@@ -24,8 +24,10 @@ from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.commands import SlashCommand, parse_command, with_slash_commands
 from foveal.agent.terminal.commands.write import COMPACTION_CHOICES, run_compaction
 from foveal.agent.terminal.output.agent_event_rows import note
+from foveal.agent.terminal.plan_mode import PLAN_QUESTION, agreed_message
 from foveal.agent.terminal.user_interface import LeaveChat, Question, UserInterface
 from foveal.agent.terminal.user_message import UserMessage, typed_text
+from foveal.agent.tools.todo import TODO_TOOL, items_of
 from foveal.core.log.events import Noted, parse_handle
 from foveal.core.redaction import scrub
 from foveal.core.wire.safe_print import one_line
@@ -140,15 +142,20 @@ class ChatLoop:
             self.ui.show(rows)
         if chosen.is_queued:
             self.ui.show_status(await self.state.session.report())
+            await self.state.show_todo()
         if (message := self.state.take_message()) is not None:
             await self._send(message)
 
     async def _send(self, message: UserMessage) -> None:
-        await self._run_turn(message)
+        has_answer = await self._run_turn(message)
         await self._offer_compaction()
+        if has_answer and self.state.plan.is_on and await self.ui.ask(PLAN_QUESTION) == "y":
+            await self.state.switch_plan_mode(on=False)
+            await self._send(agreed_message())
 
-    async def _run_turn(self, message: UserMessage) -> None:
-        state, session = self.state, self.state.session
+    async def _run_turn(self, message: UserMessage) -> bool:
+        """Run a turn and return whether it has ended with an answer."""
+        state, session, has_answer = self.state, self.state.session, False
         await state.ask_about_files()
         await state.read_memories()
         await state.warn_of_other_writers()
@@ -159,11 +166,14 @@ class ChatLoop:
                     if isinstance(event, UserMessageStored):
                         await self._message_stored(typed_text(message.content))
                     self.ui.agent_event(event)
+                    if isinstance(event, ToolFinished) and event.call.name == TODO_TOOL and not event.error:
+                        self.ui.show_todo(items_of(event.call))
                     if isinstance(event, UserMessageStored):
                         self._list_attachments(message)
                         await self._list_remembered(event)
-                    if isinstance(event, TurnFinished) and event.why != "answered":
-                        self.failures += 1
+                    if isinstance(event, TurnFinished):
+                        has_answer = event.why == "answered"
+                        self.failures += not has_answer
                     if isinstance(event, STATUS_EVENTS):
                         self.ui.show_status(await session.report())
         finally:
@@ -173,6 +183,7 @@ class ChatLoop:
                 notes := state.take_instruction_notes()
             ):  # files that a tool call has touched for the first time
                 self.ui.notify([note(text, "fair") for text in notes])
+        return has_answer
 
     async def _list_remembered(self, message: UserMessageStored) -> None:
         """Show what was remembered and forgotten because the user asked for it in this message."""

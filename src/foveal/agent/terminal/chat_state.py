@@ -23,6 +23,7 @@ from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedPro
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import counted
+from foveal.agent.terminal.plan_mode import PlanMode
 from foveal.agent.terminal.project_consent import (
     ProjectConsent,
     load_with_consent,
@@ -38,6 +39,8 @@ from foveal.agent.tools import Tool, Toolbox, load_tools_tool
 from foveal.agent.tools.background_commands import BackgroundCommand, BackgroundCommands
 from foveal.agent.tools.file_backups import FileBackups
 from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
+from foveal.agent.tools.subagents import TASK_INSTRUCTIONS, SubAgents, TaskLimits, TaskParts
+from foveal.agent.tools.todo import current_todo, todo_tool
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 from foveal.config.instructions.files import InstructionFiles
@@ -82,6 +85,7 @@ class ChatState:
         """The sandbox of commands; None if they run without one, which the second value explains."""
         self.file_copies: FileBackups | None = None if self.sandbox is None else factory.file_copies(options)
         """Copies of files that commands in the sandbox may change."""
+        self.plan: PlanMode = PlanMode(lambda: self.toolbox, has_sandbox=self.sandbox is not None)
         self.memories: LocalMemories | None = factory.make_memories(store, config)
         """What is known from earlier sessions; None if the memory is off."""
         self.background: BackgroundCommands = BackgroundCommands(on_end=self._tell_of_end)
@@ -192,6 +196,8 @@ class ChatState:
         # `/context` counts the tools before the first message, and the start says which instructions are cut.
         await self.agent.equip()
         await self.instruction_files.refresh(session)
+        await self.plan.restore(session)
+        self.ui.show_plan_mode(is_on=self.plan.is_on)
         if await self._use.take(session.id, events=(await session.end()).next_seq):
             self._warn("another process has this session open: both write to it, and to the same files")
 
@@ -213,15 +219,7 @@ class ChatState:
         if self.offers_tools:
             if self._mcp_tools is None:
                 self._mcp_tools = await self._connect_mcp_servers(await self._config_for_servers())
-            tools = factory.make_tools(
-                self.options,
-                self.session,
-                self.config.loaded,
-                background=self.background,
-                mcp_tools=self._mcp_tools,
-            )
-            folder = Workspace(self.options.folder)
-            tools = record_changes(tools, folder, self._record_file_changes, self.file_copies)
+            tools = self._make_tools(self.session, own_tools=(todo_tool(), self._subagents().tool()))
         deferral = factory.make_deferral(self.config.loaded, tools, mcp_tools=self._mcp_tools or ())
         self.toolbox = Toolbox(tools if deferral is None else [*tools, load_tools_tool(deferral)])
         self.instruction_files = self._instruction_files()
@@ -229,11 +227,55 @@ class ChatState:
             self.session,
             self.provider,
             self.toolbox,
+            hooks=(self.plan.refuse_changes,),
             approve=self.approve,
             guidance=self.instruction_files,
             deferral=deferral,
             max_tool_iterations=self.config.loaded.get("max_tool_iterations"),
             denied_result=DENIED_RESULT if self.ui.can_ask else UNATTENDED_DENIAL,
+        )
+
+    def _make_tools(self, session: Session, *, own_tools: Sequence[Tool] = ()) -> list[Tool]:
+        """Return the tools of a session; changes of files are recorded in it and in the chat's own."""
+
+        async def record(changes: Sequence[FileChange]) -> None:
+            for log in dict.fromkeys((session, self.session)):
+                await log.append(FileChanges(changes=tuple(changes)).to_fact())
+
+        tools = factory.make_tools(
+            self.options,
+            session,
+            self.config.loaded,
+            background=self.background,
+            mcp_tools=self._mcp_tools or (),
+            own_tools=own_tools,
+            reads_only=lambda: self.plan.is_on,
+        )
+        return record_changes(tools, Workspace(self.options.folder), record, self.file_copies)
+
+    # ── Sub-agents ───────────────────────────────────────────────────────────────────────────────────
+
+    def _subagents(self) -> SubAgents:
+        limits = TaskLimits(max_tool_iterations=self.config.loaded.get("max_tool_iterations"))
+        return SubAgents(self.session, self.provider.provider, self._open_task, limits=limits)
+
+    async def _open_task(self, id: str, origin: str) -> TaskParts:
+        """Open the session of a sub-agent. It records no folder, so that `--continue` does not find it."""
+        session = await Session.open(
+            self.store,
+            id,
+            model=self.provider.model,
+            origin=origin,
+            summarise=self.writers.summarisers(),
+            **self.config.session_settings(self.provider.model),
+        )
+        await session.append(Instructed(content=f"{self._system_text()}\n\n{TASK_INSTRUCTIONS}"))
+        return TaskParts(
+            session=session,
+            tools=self._make_tools(session),
+            approve=self._approve_task_call,
+            guidance=self._instruction_files(),
+            hooks=(self.plan.refuse_changes,),
         )
 
     @property
@@ -339,10 +381,6 @@ class ChatState:
         """Return the tokens that a request has for messages."""
         return self._instruction_room()
 
-    async def _record_file_changes(self, changes: Sequence[FileChange]) -> None:
-        """Record the digests of files before and after a call, for `/rewind` and `/diff`."""
-        await self.session.append(FileChanges(changes=tuple(changes)).to_fact())
-
     # ── Messages of commands ─────────────────────────────────────────────────────────────────────────
 
     def send_message(self, message: UserMessage) -> None:
@@ -386,6 +424,11 @@ class ChatState:
         if self.memories is not None:
             self._tell(await self.memories.write(file))
 
+    async def switch_plan_mode(self, *, on: bool) -> None:
+        """Switch plan mode on or off."""
+        await self.plan.switch(self.session, on=on)
+        self.ui.show_plan_mode(is_on=on)
+
     # ── Expanding for one turn ───────────────────────────────────────────────────────────────────────
 
     def expand_in_next_turn(self, handle: str) -> None:
@@ -396,6 +439,10 @@ class ChatState:
         """Return the handles for this turn and forget them."""
         handles, self._handles_to_expand = self._handles_to_expand, []
         return handles
+
+    async def show_todo(self) -> None:
+        """Show the to-do list as the conversation has it now."""
+        self.ui.show_todo(await current_todo(self.session))
 
     # ── Notices ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -443,6 +490,15 @@ class ChatState:
 
     async def approve(self, call: Call, what: str) -> bool:
         """Return whether a call that changes something may run, asking the user where needed."""
+        return await self._approve(call, what, self.toolbox)
+
+    async def _approve_task_call(self, call: Call, what: str, toolbox: Toolbox) -> bool:
+        """Return whether a call of a sub-agent may run."""
+        allowed = await self._approve(call, what, toolbox)
+        self.ui.expect_change(())  # it would be shown with the result of another call
+        return allowed
+
+    async def _approve(self, call: Call, what: str, toolbox: Toolbox) -> bool:
         problem = "there is no sandbox"
         if call.name == SHELL_TOOL and self.file_copies is not None:
             problem = (await asyncio.to_thread(self.file_copies.take)).problem
@@ -451,7 +507,7 @@ class ChatState:
             call.name,
             call.arguments,
             what,
-            self.toolbox,
+            toolbox,
             self.ui,
             is_sandboxed=self.sandbox is not None,
             is_restorable=not problem,

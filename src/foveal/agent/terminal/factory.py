@@ -318,9 +318,11 @@ def make_tools(
     *,
     background: BackgroundCommands,
     mcp_tools: Sequence[Tool] = (),
+    own_tools: Sequence[Tool] = (),
+    reads_only: Callable[[], bool] = lambda: False,
 ) -> list[Tool]:
-    """Return the tools of a session: files and shell of the working folder, recall, memory, and those of MCP
-    servers."""
+    """Return the tools of a session: files and shell of the working folder, recall, memory, those of MCP servers,
+    and `own_tools`, which sub-agents do not have. While `reads_only` returns True, commands cannot write."""
     from foveal.agent.tools.files import file_tools, search_tool
     from foveal.agent.tools.shell import shell_tool
     from foveal.agent.tools.workspace import Workspace
@@ -330,8 +332,15 @@ def make_tools(
     every = [
         *file_tools(workspace),
         search_tool(workspace),
-        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network"), background=background),
+        shell_tool(
+            workspace,
+            sandbox=sandbox,
+            network=config.get("tools.network"),
+            background=background,
+            reads_only=reads_only,
+        ),
         job_tool(background),
+        *own_tools,
         *log_recall.recall_tools(session, memories=memories),
         *(log_recall.memory_tools(memories, session) if memories and config.memory.learn_tools else ()),
         *([log_recall.file_tool(memories[0])] if memories and config.memory.tool else ()),

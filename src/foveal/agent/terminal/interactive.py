@@ -103,6 +103,7 @@ class InteractiveChat:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
             if is_bundled(state.provider.provider) and not state.offers_tools:
                 self.screen.show_warning(BUNDLED_MODEL_WARNING)
+            await state.show_todo()
             self.screen.show_status(report)
             loop = self._loop = ChatLoop(state, self.screen, on_taken=self._show_queue)
             newest = await state.store.sessions(limit=MAX_COMPLETED_SESSIONS, with_erased=False)

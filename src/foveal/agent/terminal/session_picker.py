@@ -10,6 +10,7 @@ from typing import Final
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.terminal.user_interface import LeaveChat, MenuItem, UserInterface
+from foveal.agent.tools.subagents import is_subagent_id
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
@@ -54,7 +55,11 @@ async def pick_session(store: Store, ui: UserInterface, *, folder: Path, current
         raise FovealError("there is no terminal to pick a session at: give its id, or the beginning of it")
     found = await session_summaries(store, limit=MAX_MENU_SESSIONS)
     here, now = real_folder(folder), time.time()
-    items = [_menu_item(one, here=here, now=now) for one in found if one.info.id != current]
+    items = [
+        _menu_item(one, here=here, now=now)
+        for one in found
+        if one.info.id != current and not is_subagent_id(one.info.id)
+    ]
     if not items:
         raise FovealError("there is no other session yet")
     return await ui.pick("Continue which session?", items)

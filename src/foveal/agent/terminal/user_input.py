@@ -157,6 +157,10 @@ def _bind_editing(keys: KeyBindings, screen: TypedInput) -> None:
     def newline(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
 
+    @keys.add("s-tab", filter=~has_completions)
+    def plan(event: KeyPressEvent) -> None:
+        screen.submit("/plan")
+
     @keys.add(Keys.BracketedPaste)
     def paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")

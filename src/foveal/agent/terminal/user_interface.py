@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from foveal.agent.events import AgentEvent, ModelAnswered, TextStreamed, TurnFinished
 from foveal.agent.terminal.output.agent_event_rows import agent_event_rows, note
 from foveal.agent.terminal.output.styled_text import Row, plain_text, row, text_rows
+from foveal.agent.tools.todo import TodoItem
 from foveal.core.engine.report import Report
 from foveal.core.log.events import unraw
 from foveal.core.wire.safe_print import readable, visible
@@ -128,6 +129,14 @@ class UserInterface(Protocol):
         """Show how full the window is now."""
         ...
 
+    def show_plan_mode(self, *, is_on: bool) -> None:
+        """Show near the input whether plan mode is on."""
+        ...
+
+    def show_todo(self, items: Sequence[TodoItem]) -> None:
+        """Show the to-do list that the model keeps; none if it is empty."""
+        ...
+
     def show_progress(self, stage: str, detail: str = "") -> None:
         """Show what the chat waits for and how far it is; "" when it waits for nothing."""
         ...
@@ -184,6 +193,12 @@ class _NonInteractive:
         pass
 
     def show_status(self, report: Report) -> None:
+        pass
+
+    def show_plan_mode(self, *, is_on: bool) -> None:
+        pass
+
+    def show_todo(self, items: Sequence[TodoItem]) -> None:
         pass
 
     def show_progress(self, stage: str, detail: str = "") -> None:

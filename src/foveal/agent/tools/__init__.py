@@ -5,6 +5,8 @@ files.py           read, write, edit, list and search (text_edit.py: encodings a
                    search_worker.py: the process that searches)
 shell.py           run (process_group.py: a process with its environment, its group and its output;
                    background_commands.py: those that it does not wait for, and the tool job)
+todo.py            todo, the list of steps that the model keeps
+subagents.py       task, which starts sub-agents
 mcp.py             tools of MCP servers
 approvals.py       facts about a call, for the decision whether it needs approval
 

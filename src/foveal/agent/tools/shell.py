@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,7 @@ _MAX_COMMAND_CHARS_IN_QUESTION: Final = 60
 """A longer command is shown above the question instead of in it."""
 TAB_MARK: Final = "␉ "
 """Shown for a tab, which looks like spaces."""
+READS_ONLY_NOTE: Final = "[foveal: in plan mode, commands have no network and cannot write]\n"
 _NOT_ON_ONE_LINE: Final = re.compile(r"[\n\t]|  ")
 """What a wrapped line does not show as it is."""
 
@@ -76,6 +77,7 @@ class _CommandSettings(NamedTuple):
     sandbox: Sandbox | None
     network: bool
     background: BackgroundCommands | None
+    reads_only: Callable[[], bool]
 
 
 def shell_tool(
@@ -87,14 +89,18 @@ def shell_tool(
     sandbox: Sandbox | None = None,
     network: bool = False,
     background: BackgroundCommands | None = None,
+    reads_only: Callable[[], bool] = lambda: False,
 ) -> Tool:
     """Return the shell tool; commands get `environment`, by default this process's without secrets.
 
     With a sandbox, commands run in it unless the model sets `outside_sandbox`; `network` allows them the network
-    there. The approval of a call covers `outside_sandbox` too. With `background`, the model can start commands that
-    run on; the tool `job` reads and ends them."""
+    there. While `reads_only` returns True, they have none and cannot write in the working folder. The approval of
+    a call covers `outside_sandbox` too. With `background`, the model can start commands that run on; the tool
+    `job` reads and ends them."""
     env = command_environment(os.environ) if environment is None else dict(environment)
-    settings = _CommandSettings(workspace, env, min(timeout_s, max_timeout_s), sandbox, network, background)
+    settings = _CommandSettings(
+        workspace, env, min(timeout_s, max_timeout_s), sandbox, network, background, reads_only
+    )
     return Tool(
         name=SHELL_TOOL,
         description=_description(sandbox, network=network),
@@ -188,7 +194,9 @@ async def _run_command(
     if "\0" in command:
         raise InvalidArguments("A command cannot have a NUL character in it; it was not run.")
     sandbox = None if given.get("outside_sandbox") else where.sandbox
-    run = _confined(where, sandbox, command)
+    reads_only = where.reads_only()
+    network = where.network and not reads_only
+    run = _confined(where._replace(network=network), sandbox, command, reads_only=reads_only)
     if given.get("background") and where.background is not None:
         return await _start_in_background(command, run, where, where.background)
     protected = None if sandbox is None else await asyncio.to_thread(ProtectedFiles, where.workspace.root)
@@ -202,7 +210,7 @@ async def _run_command(
     line_break = "" if result.output.endswith("\n") or not result.output else "\n"
     notes = [*_aside_notes(aside), *run.notes, *_status_lines(result, timeout_s)]
     if sandbox is not None and _looks_blocked(result):
-        notes.insert(0, _sandbox_note(sandbox, network=where.network))
+        notes.insert(0, READS_ONLY_NOTE if reads_only else _sandbox_note(sandbox, network=network))
     return ToolOutput(
         content="".join([result.output, line_break, *notes]),
         error=result.status != 0 or result.timed_out,
@@ -218,7 +226,9 @@ class _Confined(NamedTuple):
     notes: list[str]
 
 
-def _confined(where: _CommandSettings, sandbox: Sandbox | None, command: str) -> _Confined:
+def _confined(
+    where: _CommandSettings, sandbox: Sandbox | None, command: str, *, reads_only: bool
+) -> _Confined:
     """Return how a command is started in the sandbox; one that commits can write in the repository there."""
     argv = _shell_argv(command, where.workspace.root)
     if sandbox is None:
@@ -226,7 +236,7 @@ def _confined(where: _CommandSettings, sandbox: Sandbox | None, command: str) ->
     root, path = where.workspace.root, where.environment.get("PATH")
     # A program of the project that is called git must not get the repository.
     git = find_program("git", folder=root, outside_of=[root], search_path=path)
-    is_commit = bool(git) and commits_only(command)
+    is_commit = bool(git) and not reads_only and commits_only(command)
     hooks = hook_names(root) if is_commit else []
     named = f"[foveal: hooks do not run in the sandbox: {visible(', '.join(hooks))}]\n"
     env = {
@@ -235,7 +245,9 @@ def _confined(where: _CommandSettings, sandbox: Sandbox | None, command: str) ->
         **({} if where.network else _NO_RETRIES),
     }
     return _Confined(
-        sandbox.wrap(argv, network=where.network, commits=is_commit), env, [named] if hooks else []
+        sandbox.wrap(argv, network=where.network, commits=is_commit, reads_only=reads_only),
+        env,
+        [named] if hooks else [],
     )
 
 

@@ -48,12 +48,15 @@ class Bubblewrap:
         self._users = () if can_nest else ("--unshare-user", "--disable-userns")
         self._private = PrivateFolder()
 
-    def wrap(self, argv: Sequence[str], *, network: bool = False, commits: bool = False) -> list[str]:
-        """Return the command line that runs a program inside the sandbox, in the workspace."""
-        rules = self._rules(commits=commits)
+    def wrap(
+        self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
+    ) -> list[str]:
+        """Return the command line that runs a program inside the sandbox, in the workspace. A program that
+        `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
+        rules = self._rules(commits=commits, reads_only=reads_only)
         if _has_misleading_mount_point(rules):
             self._private = PrivateFolder()
-            rules = self._rules(commits=commits)
+            rules = self._rules(commits=commits, reads_only=reads_only)
         return [
             self._program,
             *_NAMESPACES,
@@ -74,9 +77,14 @@ class Bubblewrap:
             *argv,
         ]
 
-    def _rules(self, *, commits: bool) -> list[AccessRule]:
+    def _rules(self, *, commits: bool, reads_only: bool) -> list[AccessRule]:
         found = access_rules(
-            self.workspace, homes=self._homes, private=self._private, hidden=self._hidden, commits=commits
+            self.workspace,
+            homes=self._homes,
+            private=self._private,
+            hidden=self._hidden,
+            commits=commits,
+            reads_only=reads_only,
         )
         # Nothing can be mounted on a link; what it leads to has a rule of its own.
         return [rule for rule in found if not os.path.islink(rule.path)]

@@ -31,9 +31,11 @@ class Sandbox(Protocol):
         """The folder in which commands can write."""
         ...
 
-    def wrap(self, argv: Sequence[str], *, network: bool = False, commits: bool = False) -> list[str]:
+    def wrap(
+        self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
+    ) -> list[str]:
         """Return the command line that runs a program inside the sandbox, in the workspace. A program that
-        `commits` can write in the repositories there."""
+        `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
         ...
 
 

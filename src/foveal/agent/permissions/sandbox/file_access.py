@@ -123,11 +123,13 @@ def access_rules(
     private: PrivateFolder,
     hidden: Iterable[Path] = (),
     commits: bool = False,
+    reads_only: bool = False,
 ) -> list[AccessRule]:
     """Return the rules for the next command, those for outer folders first.
 
     `hidden` are further files that the command must not see, such as the store of sessions. A command that
-    `commits` can write in the repositories of the workspace, but not in their settings and hooks."""
+    `commits` can write in the repositories of the workspace, but not in their settings and hooks. With
+    `reads_only`, it writes only in its private folder."""
     rules: dict[str, AccessRule] = {}
     for rule in (
         *_system_rules(private),
@@ -137,7 +139,12 @@ def access_rules(
         rules[rule.path] = rule
     inside = {path: rule for path, rule in rules.items() if workspace in Path(path).parents}
     rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside, commits=commits)}
-    existing = (rule for rule in rules.values() if os.path.lexists(rule.path))
+    existing = [rule for rule in rules.values() if os.path.lexists(rule.path)]
+    if reads_only:
+        existing = [
+            rule if rule.source or rule.access == "hidden" else AccessRule(rule.path, "read")
+            for rule in existing
+        ]
     ordered = sorted(existing, key=lambda rule: (len(Path(rule.path).parts), rule.path))
     return _without_repetitions(ordered)
 

@@ -61,10 +61,18 @@ class Seatbelt:
         self._hidden = tuple(hidden)
         self._private = PrivateFolder()
 
-    def wrap(self, argv: Sequence[str], *, network: bool = False, commits: bool = False) -> list[str]:
-        """Return the command line that runs a program inside the sandbox, in the workspace."""
+    def wrap(
+        self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
+    ) -> list[str]:
+        """Return the command line that runs a program inside the sandbox, in the workspace. A program that
+        `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
         found = access_rules(
-            self.workspace, homes=self._homes, private=self._private, hidden=self._hidden, commits=commits
+            self.workspace,
+            homes=self._homes,
+            private=self._private,
+            hidden=self._hidden,
+            commits=commits,
+            reads_only=reads_only,
         )
         # It cannot show another folder at a path, so that folder itself is writable, and the path is not.
         rules = [AccessRule(rule.source or rule.path, rule.access) for rule in found]

@@ -110,6 +110,14 @@ SLASH_COMMANDS: Final = (
     SlashCommand(
         "/jobs", "[end ID|keep ID]", "list the background commands; end one, or let it run on", write.jobs
     ),
+    SlashCommand(
+        "/plan",
+        "[TASK|yes|off]",
+        "plan mode: the agent reads and proposes; yes carries it out (also Shift-Tab)",
+        switching.plan,
+        is_queued=True,
+    ),
+    SlashCommand("/todo", "", "show the to-do list that the model keeps", read.todo),
     SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
     SlashCommand(
         "/new",

@@ -15,8 +15,9 @@ from foveal.agent.terminal.output.context_card import (
     tokens_by_tool,
     turn_usages,
 )
-from foveal.agent.terminal.output.live_area import usage_row
+from foveal.agent.terminal.output.live_area import todo_row, usage_row
 from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
+from foveal.agent.tools.todo import current_todo, todo_count
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionHealth, read_metrics
 from foveal.core.engine.event_status import EventStatus
@@ -223,6 +224,16 @@ async def _instruction_text(state: ChatState, argument: str) -> list[Row]:
         if isinstance(fact, Instructed) and argument in fact.source:
             return [row(bold(fact.source), dim(f"  {event.handle}")), *text_rows(wire.original_text(fact))]
     raise FovealError(f"no instructions in force have {argument!r} in their path; /instructions lists them")
+
+
+async def todo(state: ChatState, argument: str) -> list[Row]:
+    items = await current_todo(state.session)
+    if not items:
+        return [row("the model keeps no to-do list in this conversation")]
+    return [
+        row(bold(f"to-do, {todo_count(items)}")),
+        *(todo_row(item, width=state.ui.width) for item in items),
+    ]
 
 
 async def sessions(state: ChatState, argument: str) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Slash commands that switch to another session: /new, /resume, /fork, /continue-from."""
+"""Slash commands that switch: to another session (/new, /resume, /fork, /continue-from) or mode (/plan)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.live_area import usage_row
 from foveal.agent.terminal.output.recent_turns import show_recent_turns
 from foveal.agent.terminal.output.styled_text import Row, bold, counted, row
+from foveal.agent.terminal.plan_mode import agreed_message
 from foveal.agent.terminal.proposals import propose_at_end
 from foveal.agent.terminal.session_picker import pick_session
+from foveal.agent.terminal.user_message import UserMessage
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.recall.archive.stored_sessions import find_session
@@ -69,6 +71,22 @@ async def continue_from(state: ChatState, argument: str) -> list[Row]:
         )
     await state.continue_from(await find_session(state.store, name), parse_carry(carry or "record"))
     return await _session_rows(state)
+
+
+async def plan(state: ChatState, argument: str) -> list[Row]:
+    """Switch plan mode on or off; `yes` leaves it and carries the plan out, and another text is planned."""
+    is_planning = state.plan.is_on
+    if argument == "yes" and not is_planning:
+        raise FovealError("there is no plan to carry out; /plan begins one")
+    leaves = argument in ("yes", "off") or (is_planning and not argument)
+    await state.switch_plan_mode(on=not leaves)
+    if argument == "yes":
+        state.send_message(agreed_message())
+    elif argument and not leaves:
+        state.send_message(UserMessage(content=argument, shown=argument))
+    if leaves:
+        return [note("plan mode is off")] if is_planning else [note("plan mode is not on")]
+    return [note("plan mode: the agent reads and proposes, and changes nothing · /plan off", "fair")]
 
 
 async def _session_rows(state: ChatState) -> list[Row]:

@@ -1,6 +1,7 @@
 """The status line, and the live area above the input line.
 
-The live area shows the growing answer, the current activity with the last output of a command, and queued messages.
+The live area shows the growing answer, the current activity with the last output of a command, queued messages, and
+the to-do list that the model keeps.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from foveal.agent.terminal.output.styled_text import (
     dim,
     row,
 )
+from foveal.agent.tools.todo import TodoItem, TodoState, todo_count
 from foveal.core.engine.report import Report, turns_text
 from foveal.core.models.cost import dollars
 from foveal.core.wire.safe_print import one_line
@@ -79,6 +81,11 @@ SPINNER_FRAMES: Final = "◐◓◑◒"
 MAX_QUEUED_ROWS: Final = 3
 MAX_OUTPUT_LINES: Final = 5
 """Lines of a running command that are shown."""
+MAX_TODO_ROWS: Final = 6
+"""Rows of the to-do list above the input line."""
+MIN_ROWS_FOR_TODO: Final = 20
+"""On a terminal with fewer rows, the to-do list takes one."""
+TODO_MARKS: Final[dict[TodoState, str]] = {"pending": "□", "active": "›", "done": "■"}
 
 
 class LiveArea:
@@ -90,6 +97,8 @@ class LiveArea:
         self.activity: str = ""
         """What the turn is doing; "" when no turn runs."""
         self.queued: Sequence[str] = ()
+        self.todo: Sequence[TodoItem] = ()
+        """The list that the model keeps."""
         self._output: Sequence[str] = ()
         """The last lines that the running command has printed."""
         self._activity_since = 0.0
@@ -129,14 +138,19 @@ class LiveArea:
     def set_queued(self, texts: Sequence[str]) -> None:
         self.queued = texts
 
+    def set_todo(self, items: Sequence[TodoItem]) -> None:
+        self.todo = items
+
     def set_stage(self, stage: str, detail: str) -> None:
         if stage != self._stage:
             self._stage_since = time.monotonic()
         self._stage, self._stage_detail = stage, detail
 
-    def rows(self, *, width: int, can_stop: bool = False, is_asking: bool = False) -> list[Row]:
-        """Return the rows below the growing answer; `can_stop` says that Ctrl-C would stop a turn or command, and
-        `is_asking` that the turn waits for the user."""
+    def rows(
+        self, *, width: int, height: int = 24, can_stop: bool = False, is_asking: bool = False
+    ) -> list[Row]:
+        """Return the rows below the growing answer, on a terminal with `height` rows; `can_stop` says that Ctrl-C
+        would stop a turn or command, and `is_asking` that the turn waits for the user."""
         rows: list[Row] = []
         if self._stage:
             detail = f" · {self._stage_detail}" if self._stage_detail else ""
@@ -151,7 +165,29 @@ class LiveArea:
         rows += [row(dim(f"  queued: {one_line(text, width=70)}")) for text in self.queued[:MAX_QUEUED_ROWS]]
         if len(self.queued) > MAX_QUEUED_ROWS:
             rows.append(row(dim(f"  … and {len(self.queued) - MAX_QUEUED_ROWS} more")))
+        if not is_asking and any(item.state != "done" for item in self.todo):
+            rows += _todo_rows(
+                self.todo, width=width, most=MAX_TODO_ROWS if height >= MIN_ROWS_FOR_TODO else 1
+            )
         return rows
+
+
+def _todo_rows(items: Sequence[TodoItem], *, width: int, most: int) -> list[Row]:
+    """Return how far the list is and the steps that are not done, in at most this many rows."""
+    left = sorted((item for item in items if item.state != "done"), key=lambda item: item.state != "active")
+    head = f"to-do {todo_count(items)}"
+    if most == 1:
+        return [row(dim(cut(f"{head} · {left[0].text}", width)))]
+    fits = len(left) < most
+    rows = [todo_row(item, width=width) for item in (left if fits else left[: most - 2])]
+    rest = [] if fits else [row(dim(f"  … {len(left) - len(rows)} more · /todo"))]
+    return [row(dim(head)), *rows, *rest]
+
+
+def todo_row(item: TodoItem, *, width: int) -> Row:
+    """Return one step of the list on one line."""
+    text = cut(f"  {TODO_MARKS[item.state]} {item.text}", width)
+    return row(Span(text, "accent") if item.state == "active" else dim(text))
 
 
 def _spinner() -> str:

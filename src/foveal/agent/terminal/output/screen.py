@@ -61,6 +61,7 @@ from foveal.agent.terminal.output.styled_text import (
 )
 from foveal.agent.terminal.user_input import Pastes, input_buffer, key_bindings
 from foveal.agent.terminal.user_interface import MenuItem, Question
+from foveal.agent.tools.todo import TodoItem
 from foveal.core.engine.report import Report
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Screen:
         self._report: Report | None = None
         self._sandbox: str | None = None
         self._warning = ""
+        self._is_planning = False
         self.panels = PanelHost(self.entry, on_view_closed=self._write_held, clock=clock)
         self._held: list[str] = []
         """Output that waits while a view covers the screen."""
@@ -128,6 +130,10 @@ class Screen:
         """The message of the running turn."""
         self._edited: asyncio.Future[str] | None = None
         """The line that the user edits for a question, if any."""
+        self._running: dict[str, str] = {}
+        """What the running calls do, by their ids."""
+        self._outputs: dict[str, Sequence[str]] = {}
+        """The last lines of each running call that reports them."""
         self._expected_change: Sequence[Row] = ()
         """What the running call changes, if it was not asked about."""
         keys = key_bindings(self, on_interrupt)
@@ -175,7 +181,12 @@ class Screen:
         return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
 
     def _prefix(self, line: int, wrapped: int) -> AnyFormattedText:
-        return "  " if line or wrapped else self._ansi([row(Span("› ", "accent"))])
+        prompt = (
+            row(Span("plan", "fair"), Span(" › ", "accent"))
+            if self._is_planning
+            else row(Span("› ", "accent"))
+        )
+        return "  " if line or wrapped else self._ansi([prompt])
 
     def _status(self) -> AnyFormattedText:
         if self._report is None:
@@ -189,7 +200,12 @@ class Screen:
 
     def _live_text(self) -> str:
         is_asking = self.panels.panel is not None
-        live_rows = self.live.rows(width=self.width - 1, can_stop=self._is_busy(), is_asking=is_asking)
+        live_rows = self.live.rows(
+            width=self.width - 1,
+            height=self._terminal_rows,
+            can_stop=self._is_busy(),
+            is_asking=is_asking,
+        )
         rows = ansi_text(live_rows, width=self.width - 1, theme=self.theme)
         height = max(3, self._terminal_rows - rows.count("\n") - MAX_INPUT_LINES - 3)
         lines = [] if is_asking else self.live.answer.split("\n")[-height - 1 :]
@@ -291,14 +307,21 @@ class Screen:
                 self._print_rest_of_answer()
                 self.ensure_blank_line()
                 self.print_rows(self._first_wrapped(agent_event_rows(event)), cut=True)
+                self._running[event.call.id] = event.what
                 self.live.start(event.what)
             case ToolOutputStreamed():
-                self.live.set_output(event.lines, seconds=event.seconds)
-                self.app.invalidate()
+                self._show_output(event)
             case ToolFinished():
                 self._print_result(event)
             case _:
                 self.notify(agent_event_rows(event))
+
+    def _show_output(self, streamed: ToolOutputStreamed) -> None:
+        """Show the last lines of the running call; of several, the last line of each."""
+        self._outputs[streamed.call.id] = streamed.lines
+        last = [lines[-1] for lines in self._outputs.values() if lines]
+        self.live.set_output(streamed.lines if len(self._running) < 2 else last, seconds=streamed.seconds)
+        self.app.invalidate()
 
     def expect_change(self, rows: Sequence[Row]) -> None:
         self._expected_change = rows
@@ -309,10 +332,14 @@ class Screen:
             self.print_lines(self._expected_change)
         self._expected_change = ()
         self.print_rows([*agent_event_rows(finished), row()], cut=True)
-        self.live.start("thinking")
+        self._running.pop(finished.call.id, None)
+        self._outputs.pop(finished.call.id, None)
+        self.live.start(next(iter(self._running.values()), "thinking"))
 
     def turn_ended(self) -> None:
         self._print_rest_of_answer()
+        self._running.clear()
+        self._outputs.clear()
         self.live.stop()
         self._has_printed_answer = False
         self.ensure_blank_line()
@@ -328,6 +355,14 @@ class Screen:
     def show_warning(self, text: str) -> None:
         """Say in the status line what the model cannot do; "" if there is nothing to say."""
         self._warning = text
+
+    def show_plan_mode(self, *, is_on: bool) -> None:
+        self._is_planning = is_on
+        self.app.invalidate()
+
+    def show_todo(self, items: Sequence[TodoItem]) -> None:
+        self.live.set_todo(items)
+        self.app.invalidate()
 
     def show_progress(self, stage: str, detail: str = "") -> None:
         self.live.set_stage(stage, detail)

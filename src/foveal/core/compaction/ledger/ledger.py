@@ -6,8 +6,9 @@
 2. Its sections are, in this order: what the user said, in its order; files changed and read, and calls;
    unresolved errors; the agent's latest plan; what the agent said last; calls without a result; and quoted lines
    and names of calls and results, which take all room that is left, and at least half of it if there are enough.
-3. Requests, paths of changed files and unresolved errors come before everything else when the room is small. A line
-   per section says what is left out; every request that is neither quoted nor visible is named by its handle.
+3. Requests, paths of changed files, unresolved errors and the list of a planning tool come before everything else
+   when the room is small. A line per section says what is left out; every request that is neither quoted nor
+   visible is named by its handle.
 4. Text quoted from the conversation follows a mark of its source; lines that begin at the margin are the ledger's
    own (`sections`).
 5. Pinned rules, instructions and earlier summaries are left out: the first two stay in the request, and the events
@@ -65,6 +66,10 @@ _MAX_PLAN_ITEM_CHARS: Final = 120
 _MAX_MESSAGES_WITH_PLAN: Final = 12
 """Newest messages in which a plan is looked for."""
 _MAX_PLAN_ARGUMENT_CHARS: Final = 50_000
+_NEEDED_PLAN_SHARE: Final = 0.3
+"""Share of the room that a list of a planning tool may use before other sections have had theirs."""
+_EMPTY_LIST: Final = re.compile(r'\A\s*\{\s*"\w{1,40}"\s*:\s*\[\s*\]\s*\}\s*\Z')
+"""Arguments of a call that removes the plan."""
 _MAX_PLAN_TEXT_CHARS: Final = 8_000
 """Characters at the end of a message in which a plan is looked for."""
 _PLAN_WORDS: Final = ("plan", "todo", "to-do", "steps", "next", "tasks", "remaining")
@@ -99,14 +104,19 @@ def plan_section(
     *,
     asked: Event | None,
     keep: Set[int],
+    is_replaced: bool,
 ) -> Section:
     """Return the section of the latest plan, if there is one outside the message that is shown last.
 
     `planned` are the calls of planning tools with their seqs, `said` the messages with a text, both in their order,
-    and `asked` is the newest request."""
-    found = [plan for plan in (_called_plan(planned, keep), _said_plan(said, keep)) if plan is not None]
-    items = _plan_items(*max(found), asked) if found else iter(())
-    return Section(PLAN_HEADING, items, 2.5)
+    and `asked` is the newest request. A list that a tool was given is needed, because the agent relies on it,
+    unless a call after the range has replaced it (`is_replaced`). Its call may still be shown, but goes before the
+    record."""
+    called = None if is_replaced else _called_plan(planned)
+    found = [plan for plan in (called, _said_plan(said, keep)) if plan is not None]
+    items = list(_plan_items(*max(found), asked)) if found else []
+    needed = list(_plan_items(*called, asked)) if called is not None and max(found) == called else []
+    return Section(PLAN_HEADING, iter(items), 2.5, needed=iter(needed[:1]), needed_share=_NEEDED_PLAN_SHARE)
 
 
 def _plan_items(seq: int, lines: Sequence[str], asked: Event | None) -> Iterator[Item]:
@@ -126,13 +136,14 @@ def _later_request(seq: int, asked: Event | None) -> str:
     return f", before the user's {asked.handle}" if asked is not None and asked.seq > seq else ""
 
 
-def _called_plan(
-    planned: Sequence[tuple[int, ToolCallFacts]], keep: Set[int]
-) -> tuple[int, list[str]] | None:
-    """Return the newest plan in a call of a planning tool."""
+def _called_plan(planned: Sequence[tuple[int, ToolCallFacts]]) -> tuple[int, list[str]] | None:
+    """Return the newest plan in a call of a planning tool; None if a later call has removed it."""
     for seq, facts in reversed(planned):
-        if seq not in keep and (lines := _plan_of_argument(_plan_argument(facts))):
+        argument = _plan_argument(facts)
+        if lines := _plan_of_argument(argument):
             return seq, lines
+        if _EMPTY_LIST.search(argument):
+            return None
     return None
 
 
@@ -376,7 +387,7 @@ class Ledger:
                 [run for run in facts.commands.newest_first(later=later.commands) if run.seq not in keep]
             ),
             unresolved_errors.errors_section(facts.failures.unresolved(later=later.failures), keep=keep),
-            plan_section(facts.planned, facts.said, asked=asked, keep=keep),
+            plan_section(facts.planned, facts.said, asked=asked, keep=keep, is_replaced=bool(later.planned)),
             last_words_section(facts.said, keep=keep),
             unresolved_errors.open_calls_section(facts.open_calls()),
         )
