@@ -190,12 +190,12 @@ def test_a_file_outside_is_attached_only_after_a_question(project: ChatProject, 
         terminal.see("ctx ")
         terminal.enter(f"read @{outside}")
         terminal.see("It is outside of the working folder.")
-        terminal.type("n")
+        terminal.answer("n")
         terminal.see("One.")
         terminal.see("is outside of the working folder: not attached")
         terminal.enter("read @link.txt")
         terminal.see(lambda t: t.text.count("It is outside of the working folder.") > 1)
-        terminal.type("y")
+        terminal.answer("y")
         terminal.see("Two.")
     first, second = [event.fact for event in project.events() if isinstance(event.fact, UserSaid)]
     assert first.content == f"read @{outside}"

@@ -101,12 +101,12 @@ def test_a_writing_tool_asks_and_always_is_remembered(project: ChatProject) -> N
         terminal.enter("do it")
         terminal.see("Allow run: touch made?")
         assert not (project.folder / "made").exists()
-        terminal.enter("")  # Enter means no
+        terminal.answer(ENTER)  # Enter means no
         terminal.see("No?")
         assert not (project.folder / "made").exists()
         terminal.enter("do it now")
         terminal.see(lambda t: "Always exactly `touch made`, in this session" in "\n".join(t.lines))
-        terminal.enter("s")
+        terminal.answer("s")
         terminal.see("Yes.")
         assert (project.folder / "made").exists()
         terminal.enter("and once more")
@@ -119,11 +119,11 @@ def test_a_line_that_is_not_an_answer_is_queued_and_the_question_stays(project: 
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("write b")
-        terminal.see("Allow write b.txt")
+        terminal.see("(or Enter, Esc)")
         terminal.enter("also the entry")  # ends with a y, and is not a yes
         terminal.see("queued: also the entry")
         assert not (project.folder / "b.txt").exists()
-        terminal.enter("y")
+        terminal.answer("y")
         terminal.see("Second.")
         assert (project.folder / "b.txt").read_text() == "x"
     assert project.user_messages() == ["write b", "also the entry"]
@@ -353,7 +353,7 @@ def test_no_text_can_control_the_terminal(project: ChatProject, colours: bool) -
         terminal.see("ctx ")
         terminal.enter("go")
         terminal.see("Allow run")
-        terminal.enter("n")
+        terminal.answer("n")
         terminal.see("The end.")
         terminal.enter("and")
         seen = terminal.see("Done.")
@@ -429,7 +429,7 @@ def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
         terminal.see("conversation? no")  # the question takes two lines
         terminal.see("Shortly.")
         terminal.see(lambda t: t.text.count("conversation?") == 2 and "n  No" in "\n".join(t.lines))
-        terminal.type("y")
+        terminal.answer("y")
         seen = terminal.see("before and after:")
         assert "summarised e" in seen
         assert "n  No" not in "\n".join(terminal.lines)
@@ -473,7 +473,7 @@ def test_a_running_compaction_shows_progress_and_messages_are_queued(project: Ch
             )
         terminal.enter("/compact the words")
         terminal.see("Compact the conversation now?")
-        terminal.enter("y")
+        terminal.answer("y")
         terminal.see("compacting")
         terminal.enter("are you there?")
         terminal.see("queued: are you there?")

@@ -36,7 +36,7 @@ def answer(terminal: Terminal, question: str, key: str) -> str:
     """Wait for a question, answer it, and return the screen as it was."""
     terminal.see(lambda t: question in screen(t) and "n No" in screen(t))
     seen = screen(terminal)
-    terminal.enter(key)  # as a line, because a key that arrives too early is text
+    terminal.answer(key)
     answered = re.compile(re.escape(question.rstrip("?")) + r".*?\? (yes|no|always)")
     terminal.see(lambda t: answered.search(screen(t)) is not None)
     return seen

@@ -16,7 +16,11 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import NotRemembered
 from foveal.memory import Memory, MemoryEntry
 
-_CHOICES: Final = (Choice("y", "Yes, remember it"), Choice("e", "Edit it first"), Choice("n", "No"))
+_CHOICES: Final = (
+    Choice("y", "Yes, remember it", lasts=True),
+    Choice("e", "Edit it first"),
+    Choice("n", "No"),
+)
 
 
 async def propose_at_end(state: ChatState) -> None:

@@ -32,6 +32,8 @@ class Choice(msgspec.Struct, frozen=True):
     key: str
     """One character; `v` is taken by the full view."""
     label: str
+    lasts: bool = False
+    """The answer counts for more than this once, so that a second key confirms it."""
 
 
 YES: Final = Choice("y", "Yes, once")

@@ -77,6 +77,8 @@ MAX_PRINTED_LINES: Final = 16
 MAX_CALL_LINES: Final = 4
 """Lines of the description of a call that are printed."""
 MAX_INPUT_LINES_BELOW_PANEL: Final = 3
+SMALL_TERMINAL_ROWS: Final = 16
+"""In fewer rows, a panel leaves one line to the input and none to the live area."""
 MENU_STYLE: Final = Style.from_dict(
     {
         "completion-menu": "bg:default fg:default",
@@ -140,6 +142,7 @@ class Screen:
             after_render=self.panels.after_render,
         )
         self.panels.app = self.app
+        self.app.key_processor.before_key_press += self.panels.key_arrived
         # The layout does not depend on the cursor position, so the terminal is not queried for it.
         self.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
 
@@ -169,9 +172,13 @@ class Screen:
 
     def _entry_height(self) -> Dimension:
         if self.panels.panel is not None:
-            return Dimension(min=1, max=MAX_INPUT_LINES_BELOW_PANEL)
+            return Dimension(min=1, max=self._lines_below_panel)
         completing = self.entry.complete_state is not None and bool(self.entry.complete_state.completions)
         return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
+
+    @property
+    def _lines_below_panel(self) -> int:
+        return 1 if self._terminal_rows < SMALL_TERMINAL_ROWS else MAX_INPUT_LINES_BELOW_PANEL
 
     def _prefix(self, line: int, wrapped: int) -> AnyFormattedText:
         return "  " if line or wrapped else self._ansi([row(Span("› ", "accent"))])
@@ -186,6 +193,8 @@ class Screen:
 
     def _live_text(self) -> str:
         is_asking = self.panels.panel is not None
+        if is_asking and self._terminal_rows < SMALL_TERMINAL_ROWS:
+            return ""
         live_rows = self.live.rows(width=self.width - 1, can_stop=self._is_busy(), is_asking=is_asking)
         rows = ansi_text(live_rows, width=self.width - 1, theme=self.theme)
         height = max(3, self._terminal_rows - rows.count("\n") - MAX_INPUT_LINES - 3)
@@ -197,7 +206,7 @@ class Screen:
         height = self._terminal_rows
         if not self.panels.is_viewing:
             live = self._live_text()
-            entry = MAX_INPUT_LINES_BELOW_PANEL if self.entry.text else 1
+            entry = self._lines_below_panel if self.entry.text else 1
             height -= (live.count("\n") + 1 if live else 0) + entry + 1
         rows = self.panels.rows(width=self.width - 1, height=height)
         return ANSI(ansi_text(rows[:height], width=self.width - 1, theme=self.theme).removesuffix("\n"))
