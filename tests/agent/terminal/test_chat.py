@@ -1213,7 +1213,7 @@ def test_drawn_markdown_keeps_all_text_and_no_control_characters() -> None:
     drawn = MarkdownPainter(Theme(codes={})).draw(
         "List<int> <!-- hidden --> [bold]x[/bold] :smile: &#x202e; &#27;[2J", width=100
     )
-    assert drawn == "List<int> <!-- hidden --> [bold]x[/bold] :smile: \\u{202e} �[2J\n"
+    assert drawn == "List<int> <!-- hidden --> [bold]x[/bold] :smile: ⟨U+202E⟩ �[2J\n"
     assert "\x1b]8" not in MarkdownPainter(Theme()).draw("[a](http://b)", width=80)
 
 

@@ -227,7 +227,7 @@ def test_a_folder_swapped_while_the_question_is_open_is_not_written(project: Cha
             "Allow odd__add, as shown above?",
             '{\n  "q": "' + "x" * 990 + '",\n  "z": "rm -rf / HIDDEN"\n}\n',
         ),
-        ({"q": "a\u00a0b"}, "Allow odd__add, as shown above?", '{\n  "q": "a\\u{a0}b"\n}\n'),
+        ({"q": "a\u00a0b"}, "Allow odd__add, as shown above?", '{\n  "q": "a⟨U+00A0⟩b"\n}\n'),
     ],
 )
 def test_a_question_about_an_mcp_tool_shows_all_arguments(

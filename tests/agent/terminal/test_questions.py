@@ -76,6 +76,60 @@ def test_a_command_cannot_hide_its_end_behind_spaces(project: ChatProject) -> No
     assert (project.folder / "a.txt").exists()
 
 
+def unwrapped(terminal: Terminal) -> str:
+    """The text of the screen without blanks and marks of wrapped lines."""
+    return "".join("".join(terminal.lines).replace("┊", "").split())
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 12), (200, 60)])
+@pytest.mark.parametrize("separator", ["\n", "; "])
+def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
+    project: ChatProject, columns: int, rows: int, separator: str
+) -> None:
+    middle = separator.join(f"echo {number} of many" for number in range(400))
+    project.script(
+        [("run", {"command": f"echo BEGIN{separator}{middle}{separator}rm a.txt # END"})], "Not run."
+    )
+    with project.terminal("--session", "s", columns=columns, rows=rows) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        terminal.see(shows("(or Enter, Esc)"))
+        terminal.see(shows("BEGIN", "more lines between", "# END", "y  Yes, once", "press one of these keys"))
+        assert "echo200ofmany" not in unwrapped(terminal)
+        while "echo200ofmany" not in unwrapped(terminal):
+            before = terminal.lines
+            terminal.type(PAGE_DOWN)
+            terminal.see(lambda t, before=before: t.lines != before and shows("y  Yes, once")(t))
+        terminal.answer("n")
+        terminal.see("Not run.")
+    assert (project.folder / "a.txt").exists()
+
+
+def test_a_hidden_character_and_its_code_look_different(project: ChatProject) -> None:
+    commands = [
+        "echo '\\u{202e}x'",
+        "echo '\u202ex'",
+        "echo '⟨U+202E⟩x'",
+        "echo 'a\tb'",
+        "echo 'a␉b'",
+        "echo 'a\u00a0b'",
+    ]
+    project.script(*([("run", {"command": command})] for command in commands), "Done.")
+    seen = []
+    with project.terminal("--session", "s", columns=100) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        for number, _ in enumerate(commands, 1):
+            terminal.see(lambda t, n=number: t.text.count("Allow run") == n and shows("(or Enter, Esc)")(t))
+            question = "\n".join(terminal.lines).rpartition("● ")[2]
+            seen.append(question.partition("y  Yes")[0])
+            terminal.answer("n")
+        terminal.see("Done.")
+    assert "⟨U+202E⟩x" in seen[1]
+    assert len({text.partition("'")[2].partition("'")[0] for text in seen}) == len(commands)
+    assert "\u202e" not in terminal.raw.decode()
+
+
 def test_the_question_stays_when_the_terminal_is_resized(project: ChatProject) -> None:
     project.script(write_of(62), "Not written.")
     with project.terminal(columns=120, rows=40) as terminal:
@@ -571,7 +625,7 @@ def test_wrapping_keeps_every_character(text: str, width: int) -> None:
     lines = list(wrap_exactly(parts, width))
     shown = ["".join(span.text for span in line) for line in lines]
     assert "".join(line[2:] for line in shown) == "+" + text.replace("\x1b", "␛").replace(
-        "\ufe0f", "\\u{fe0f}"
+        "\ufe0f", "⟨U+FE0F⟩"
     )
     assert all(cell_width(line) <= width for line in shown)
     assert [line[0] for line in shown] == ["│"] + ["┊"] * (len(shown) - 1)

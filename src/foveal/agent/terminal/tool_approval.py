@@ -130,7 +130,8 @@ def approval_question(decision: Ask, call: CallFacts, what: str, preview: str) -
     why = decision.why and f"It can be allowed only once: {decision.why}."
     return Question(
         text=_question_text(call, what, preview),
-        details=(*_preview_rows(call, preview), *_why_rows(why)),
+        details=tuple(_preview_rows(call, preview)),
+        remarks=tuple(_why_rows(why)),
         choices=(YES, *_always_choices(decision, call), NO),
         unattended_advice=_advice(decision, call),
     )

@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.theme import Theme as RichTheme
 
 from foveal.agent.terminal.output.styled_text import COLOUR_NUMBERS, Theme
-from foveal.core.wire.safe_print import readable
+from foveal.core.wire.safe_print import printable
 
 MAX_PROSE_COLUMNS: Final = 100
 """Wider terminals are not filled: longer lines are hard to read."""
@@ -83,7 +83,7 @@ class MarkdownPainter:
         if not text.strip():
             return ""
         options = self._console.options.update(width=max(20, min(width - 1, MAX_PROSE_COLUMNS)))
-        markdown = _PlainMarkdown(readable(text), code_theme=self._code_theme)
+        markdown = _PlainMarkdown(printable(text), code_theme=self._code_theme)
         lines = self._console.render_lines(markdown, options, pad=False)
         return "".join(line + "\n" for line in _collapse_blank_lines([self._line(line) for line in lines]))
 
@@ -93,7 +93,7 @@ class MarkdownPainter:
     def _segment(self, segment: Segment) -> str:
         if segment.control:
             return ""
-        text = self._theme.characters(readable(segment.text).replace("\n", ""))
+        text = self._theme.characters(printable(segment.text).replace("\n", ""))
         style = segment.style or Style.null()
         if not self._theme.codes:
             return text

@@ -100,7 +100,7 @@ class PanelHost:
     @property
     def is_early(self) -> bool:
         """Whether a panel is open that does not take keys yet."""
-        return self.panel is not None and not self._is_armed
+        return self.panel is not None and self.panel.is_open and not self._is_armed
 
     def takes_keys(self) -> bool:
         if self.panel is None or not self._is_armed:
@@ -194,8 +194,6 @@ class PanelHost:
         is_used = panel.press(key)
         if self.is_viewing:
             self._switch_screen(is_full=True)
-        if not panel.is_open or panel.is_confirming:
-            self._held_key, self._held_at = key, self._clock()
         if not panel.is_open and self._closed is not None and not self._closed.done():
             self._is_armed = False
             self._closed.set_result(None)
@@ -204,10 +202,20 @@ class PanelHost:
             self._begin_step()
         return is_used
 
+    def press_character(self, character: str) -> bool:
+        """Pass a character to the panel, unless it repeats the press before; return whether it was used."""
+        if self._is_repeat(character):
+            return True
+        panel = self.panel
+        is_used = self.press(character)
+        if panel is not None and (not panel.is_open or panel.is_confirming):
+            self._held_key, self._held_at = character, self._clock()
+        return is_used
+
     def press_early(self, character: str) -> None:
         """Handle a character before the panel takes keys: it is text of the input line, unless it repeats a press.
         A confirmation that comes too early waits to be given again."""
-        if self.is_repeat(character):
+        if self._is_repeat(character):
             return
         question = self.question
         if question is not None and question.is_confirming and character.casefold() == CONFIRM_KEY:
@@ -225,7 +233,7 @@ class PanelHost:
             text = typed + self._entry.text
             self._entry.set_document(Document(text, len(typed) + self._entry.cursor_position))
 
-    def is_repeat(self, key: str) -> bool:
+    def _is_repeat(self, key: str) -> bool:
         """Return whether a character belongs to the press that answered the last question."""
         now = self._clock()
         if key != self._held_key or now - self._held_at >= REPEAT_S:
@@ -299,8 +307,7 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
         if host.hides_entry:
             host.press(event.data)
             return
-        is_answer = arrived_alone(event) and (host.is_repeat(event.data) or host.press(event.data))
-        if not is_answer:
+        if not (arrived_alone(event) and host.press_character(event.data)):
             host.decline()
             entry.insert_text(event.data)
 

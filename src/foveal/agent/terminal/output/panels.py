@@ -27,7 +27,7 @@ from foveal.agent.terminal.output.styled_text import (
     wrap,
 )
 from foveal.agent.terminal.user_interface import Choice, MenuItem, Question
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import unhidden
 
 # ── Scrolled rows ────────────────────────────────────────────────────────────────────────────────────
 # 1. Each row is wrapped at the last column and at no other place, so no character is left out, and each character
@@ -83,15 +83,21 @@ class ScrolledRows:
         return [above, *shown, cut_row(_hidden("↓", below, "below"), width)]
 
     def _folded(self, width: int, height: int) -> list[Row]:
-        """Return the first lines, the last ones of `rows`, and between them how many are hidden."""
+        """Return the first lines, the last ones of `rows`, and between them how many are hidden; what comes after
+        `rows` too, if it is short."""
         room = max(2, height - 1)
+        after = self._lines[self._end :]
+        if len(after) > room // 3:
+            after = []
+        room -= len(after)
         self._height = min(room - room // 2, self._end)
         tail = min(room // 2, self._end - self._height)
-        between, below = self._end - self._height - tail, len(self._lines) - self._end
+        between = self._end - self._height - tail
+        below = len(self._lines) - self._end - len(after)
         counts = [counted(between, "more line") + " between"] if between else []
         counts += [f"{below:,} below"] if below else []
         fold = cut_row(row(Span(f"  ↓ {', '.join(counts)}", "fair")), width)
-        return [*self._lines[: self._height], fold, *self._lines[self._end - tail : self._end]]
+        return [*self._lines[: self._height], fold, *self._lines[self._end - tail : self._end], *after]
 
     def press(self, key: str) -> bool:
         """Scroll with a key; return whether the key scrolls."""
@@ -119,7 +125,7 @@ def wrap_exactly(parts: Row, width: int) -> Iterator[Row]:
     line: list[Span] = []
     left, mark = room, LINE_MARK
     for span in parts:
-        for piece, ends_line in _pieces(single_line(visible(span.text)), left, room):
+        for piece, ends_line in _pieces(_exact(span.text), left, room):
             if ends_line:
                 yield (dim(mark), *line)
                 left, line, mark = room, [], WRAPPED_MARK
@@ -127,6 +133,11 @@ def wrap_exactly(parts: Row, width: int) -> Iterator[Row]:
                 line.append(Span(piece, span.style))
                 left -= cell_width(piece)
     yield (dim(mark), *line)
+
+
+def _exact(text: str) -> str:
+    """Return a text on one line with every character visible, tabs too."""
+    return single_line(unhidden(text).replace("\t", "␉"))
 
 
 def _pieces(text: str, left: int, room: int) -> Iterator[tuple[str, bool]]:
@@ -293,11 +304,12 @@ class QuestionPanel:
         return next((choice for choice in self.question.choices if choice.key == key), None)
 
     def _texts(self, width: int, most: int) -> tuple[list[Row], list[Row]]:
-        """Return what is asked about and the choices, in full where only `most` rows of a text are pinned."""
+        """Return what is asked about, and remarks and choices; in full where only `most` rows are pinned."""
         asked = text_rows(self.question.text) if len(_lines(self.question.text, width)) > most else []
         texts = [self._choice_text(choice) for choice in self.question.choices]
         long = [text for text in texts if len(_lines(text, width - len(CHOICE_INDENT))) > most]
-        return [*asked, *self.question.details], [line for text in long for line in text_rows(text)]
+        after = (line for text in long for line in text_rows(text))
+        return [*asked, *self.question.details], [*self.question.remarks, *after]
 
     def _pinned(self, width: int, most: int) -> list[Row]:
         """Return the question, its choices and what keys do now, with at most `most` rows for each text."""
@@ -348,7 +360,7 @@ def _head(text: str, width: int, most: int) -> list[str]:
 
 
 def _lines(text: str, width: int) -> list[str]:
-    return wrap(visible(text), width)
+    return wrap(_exact(text), width)
 
 
 def _first_rows(lines: list[str], most: int, width: int) -> list[str]:

@@ -377,8 +377,11 @@ class Screen:
 
     async def ask(self, question: Question) -> str:
         self._print_rest_of_answer()
-        details = tuple(rows_in_theme(question.details, self.theme))
-        panel = QuestionPanel(replace(question, text=self.theme.characters(question.text), details=details))
+        details, remarks = (
+            tuple(rows_in_theme(rows, self.theme)) for rows in (question.details, question.remarks)
+        )
+        text = self.theme.characters(question.text)
+        panel = QuestionPanel(replace(question, text=text, details=details, remarks=remarks))
         await self.panels.run(panel)
         self.live.restart()
         self._print_answered(panel)
@@ -387,7 +390,7 @@ class Screen:
     def _print_answered(self, panel: QuestionPanel) -> None:
         question = panel.question
         label = next((choice.label for choice in question.choices if choice.key == panel.answer), "No")
-        self.print_lines(question.details)
+        self.print_lines([*question.details, *question.remarks])
         self.print_rows([row(bold(question.text), dim(f" {label[:1].lower()}{label[1:]}"))])
 
     def _first_wrapped(self, rows: Sequence[Row]) -> list[Row]:
