@@ -10,6 +10,8 @@ import sys
 from typing import Any, Final
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import foveal
 from foveal.agent.terminal.commands import SLASH_COMMANDS, parse_command, with_slash_commands
@@ -37,6 +39,7 @@ from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
 from foveal.core.models.budget import apportion
 from foveal.errors import FovealError
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.markdown_answers import Answer, answers
 from support.paths import ROOT
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB
 
@@ -1217,6 +1220,40 @@ def test_drawn_markdown_keeps_all_text_and_no_control_characters() -> None:
     assert "\x1b]8" not in MarkdownPainter(Theme()).draw("[a](http://b)", width=80)
 
 
+@given(answer=answers(has_images=True), width=st.sampled_from([30, 40, 80, 200]))
+@settings(max_examples=60)
+def test_drawn_markdown_loses_no_word(answer: Answer, width: int) -> None:
+    drawn = MarkdownPainter(Theme(codes={})).draw(answer.markdown, width=width)
+    shown = re.sub(
+        r"[\s▌•]", "", drawn
+    )  # a long word is broken, and a bar stands before each line of a quote
+    place = 0
+    for word in sorted(answer.words, key=answer.markdown.index):
+        assert (place := shown.find(word, place)) >= 0, word
+
+
+@pytest.mark.parametrize("width", range(20, 90, 7))
+def test_an_image_in_a_line_takes_no_letter_from_it(width: int) -> None:
+    words = (
+        "Look at ![a picture that must be](http://x/y.png) seen at some place of a long line that goes on."
+    )
+    drawn = MarkdownPainter(Theme(codes={})).draw(words, width=width)
+    told = "Look at image: a picture that must be (http://x/y.png) seen at some place of a long line that goes on."
+    assert drawn.split() == told.split()
+
+
+def test_a_pasted_tab_is_shown_as_a_blank_and_sent_as_it_is(project: ChatProject) -> None:
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.paste("if x:\n\treturn\t1")
+        terminal.see("return")
+        terminal.see(lambda t: any(line.strip() == "return  1" for line in t.lines))
+        assert "^I" not in terminal.text
+        terminal.enter("")
+        terminal.see("Hello you.")
+    assert project.user_messages() == ["if x:\n\treturn\t1"]
+
+
 def test_rows_are_safe_to_print_and_fit_the_width() -> None:
     assert plain_text([row("a\x1b[31m\nb\tc")]) == "a␛[31m␊b    c\n"
     assert ansi_text([row("漢字漢字")], width=6, theme=Theme(codes={})) == "漢字…\n"
@@ -1231,14 +1268,14 @@ def test_a_long_row_is_wrapped_at_words_below_its_own_text() -> None:
         "  its tokens · /expand e27",
     ]
     assert wrapped[1] == (Span("  ", "dim"), bold("its"), Span(" tokens · /expand e27"))
-    for given, expected in {
+    for text, expected in {
         "  e3  the first of many": ["  e3  the first of", "      many"],
         "  │ so the summary goes on": ["  │ so the summary", "  │ goes on"],
         "a_word_longer_than_the_line": ["a_word_longer_than_t", "he_line"],
         "漢字漢字漢字 漢字": ["漢字漢字漢字 漢字"],
         "漢字漢字漢字漢字 漢字漢": ["漢字漢字漢字漢字", "漢字漢"],
     }.items():
-        assert plain_text(wrap_row(row(given), 20)).splitlines() == expected
+        assert plain_text(wrap_row(row(text), 20)).splitlines() == expected
     assert wrap_row(row("short"), 40) == [row("short")]
 
 

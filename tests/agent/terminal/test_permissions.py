@@ -94,7 +94,7 @@ def test_rules_are_listed_and_removed(project: ChatProject) -> None:
     with project.terminal("--session", "s", env=ASK, columns=110) as terminal:
         terminal.see("ctx ")
         terminal.enter("/permissions")
-        terminal.see("no rules: what changes something asks")
+        terminal.see("no rules: each command asks, and each change of a file")
         terminal.enter("go")
         seen = answer(terminal, "Allow run: touch a && ls a?", "s")
         assert "Always exactly `touch a`, `ls a`, in this session" in seen
@@ -109,6 +109,29 @@ def test_rules_are_listed_and_removed(project: ChatProject) -> None:
         terminal.enter("again")
         answer(terminal, "Allow run: ls a?", "n")
         terminal.see("Two.")
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "told"),
+    [
+        ((), {}, "no rules: there is no sandbox, so each command that can change something asks"),
+        ((), ASK, "no rules: each command asks, and each change of a file"),
+        (("--yes",), {}, "no rules: runs, and there is no sandbox"),
+        pytest.param(
+            (),
+            {"FOVEAL_TOOLS_SANDBOX": "auto"},
+            "no rules: in the sandbox, commands run; outside, each asks",
+            marks=pytest.mark.skipif(find_sandbox(ROOT).sandbox is None, reason="needs a sandbox"),
+        ),
+        (("--allow", "write"), {}, "everything else: there is no sandbox, so each command"),
+    ],
+)
+def test_permissions_say_what_happens_without_a_rule(
+    project: ChatProject, options: tuple[str, ...], env: dict[str, str], told: str
+) -> None:
+    done = project.run_piped("chat", *options, input="/permissions\n", env=env)
+    assert told in done.stdout
+    assert "protected paths and leaving the sandbox ask each time" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["/new", "/clear", "/fork", "/resume other"])
@@ -127,7 +150,7 @@ def test_rules_of_a_session_end_with_it(project: ChatProject, command: str) -> N
         terminal.enter(command)
         terminal.see(lambda t: re.search(r"session \S+ · \d+ events", screen(t)) is not None)
         terminal.enter("/permissions")
-        terminal.see("no rules: what changes something asks")
+        terminal.see("no rules: each command asks, and each change of a file")
 
 
 def test_a_project_rule_is_stored_for_this_folder_only(project: ChatProject) -> None:

@@ -86,7 +86,7 @@ def unwrapped(terminal: Terminal) -> str:
 def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
     project: ChatProject, columns: int, rows: int, separator: str
 ) -> None:
-    middle = separator.join(f"echo {number} of many" for number in range(400))
+    middle = separator.join(f"echo {number} of many" for number in range(900))
     project.script(
         [("run", {"command": f"echo BEGIN{separator}{middle}{separator}rm a.txt # END"})], "Not run."
     )
@@ -95,8 +95,8 @@ def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
         terminal.enter("go")
         terminal.see(shows("(or Enter, Esc)"))
         terminal.see(shows("BEGIN", "more lines between", "# END", "y  Yes, once", "press one of these keys"))
-        assert "echo200ofmany" not in unwrapped(terminal)
-        while "echo200ofmany" not in unwrapped(terminal):
+        assert "echo450ofmany" not in unwrapped(terminal)
+        while "echo450ofmany" not in unwrapped(terminal):
             before = terminal.lines
             terminal.type(PAGE_DOWN)
             terminal.see(lambda t, before=before: t.lines != before and shows("y  Yes, once")(t))
@@ -106,14 +106,8 @@ def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
 
 
 def test_a_hidden_character_and_its_code_look_different(project: ChatProject) -> None:
-    commands = [
-        "echo '\\u{202e}x'",
-        "echo '\u202ex'",
-        "echo '⟨U+202E⟩x'",
-        "echo 'a\tb'",
-        "echo 'a␉b'",
-        "echo 'a\u00a0b'",
-    ]
+    texts = ("\\u{202e}x", "\u202ex", "⟨U+202E⟩x", "a\tb", "a␉b", "a b", "a\u00a0b")
+    commands = [f"echo '{text}'" for text in texts]
     project.script(*([("run", {"command": command})] for command in commands), "Done.")
     seen = []
     with project.terminal("--session", "s", columns=100) as terminal:

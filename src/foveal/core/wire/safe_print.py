@@ -1,10 +1,10 @@
 """Makes untrusted text safe to print in a terminal.
 
 1. `visible` is for what a user decides about: commands, paths, arguments, changes. Each character that looks like
-   nothing or like a blank, other than the space, becomes a symbol (`␛`) or a mark (`⟨U+202E⟩`), and so does what looks
-   like a symbol or a mark: two texts that differ look different. It is applied once, to the text as it is.
-2. `printable` is for prose on a screen. It replaces control, zero-width, bidirectional and tag characters, and keeps
-   spaces of other languages and the selectors of emoji.
+   nothing or like a blank, other than the space, becomes a symbol (`␛`) or a mark (`⟨U+202E⟩`), and so does what
+   looks like a symbol or a mark: two texts that differ look different. It is applied once, to the text as it is.
+2. `printable` is for prose on a screen. It replaces control, zero-width, bidirectional and tag characters, and
+   keeps spaces of other languages and the selectors of emoji.
 3. `readable` replaces the same characters by their codes (`\\u{202e}`). Stored summaries depend on it: it does not
    change.
 4. Only the printed text changes, never what is stored.

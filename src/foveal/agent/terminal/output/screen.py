@@ -27,6 +27,7 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.layout import Layout
 from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.renderer import CPR_Support
 from prompt_toolkit.styles import Style
@@ -48,6 +49,7 @@ from foveal.agent.terminal.output.panel_host import PanelHost, bind_panel_keys
 from foveal.agent.terminal.output.panels import PickMenu, QuestionPanel, ScrolledRows, SwitchMenu
 from foveal.agent.terminal.output.streaming import StreamingMarkdown
 from foveal.agent.terminal.output.styled_text import (
+    TAB_COLUMNS,
     Row,
     Span,
     ansi_text,
@@ -154,7 +156,9 @@ class Screen:
             FormattedTextControl(self._panel, focusable=True, show_cursor=False), dont_extend_height=True
         )
         entry = Window(
-            BufferControl(self.entry),
+            BufferControl(
+                self.entry, input_processors=[TabsProcessor(tabstop=TAB_COLUMNS, char1=" ", char2=" ")]
+            ),
             height=self._entry_height,
             dont_extend_height=True,
             wrap_lines=True,
