@@ -53,8 +53,9 @@ _PUNCTUATION: Final = ".,;:!?)]}>'\"`"
 MAX_TYPED_CHARS: Final = 1_500
 """A longer message has pasted text, in which a name after `@` is seldom meant as a file."""
 _FILE_ENDING: Final = re.compile(
-    r"""\.(?: bat|c|cc|cfg|conf|cpp|cs|css|csv|diff|env|gif|go|h|hpp|html?|ini|ipynb|java|jpe?g|jsonl?|jsx?|kt|lock|log
-    |lua|md|patch|pdf|php|png|ps1|pyi?|rb|rs|rst|scala|sh|sql|svg|swift|tex|toml|tsv|tsx?|txt|vue|webp|xml|ya?ml|zig )""",
+    r"""\.(?: bat|c|cc|cfg|conf|cpp|cs|css|csv|diff|env|gif|go|h|hpp|html?|ini|ipynb|java|jpe?g|jsonl?|jsx?|kt
+    |lock|log|lua|md|patch|pdf|php|png|ps1|pyi?|rb|rs|rst|scala|sh|sql|svg|swift|tex|toml|tsv|tsx?|txt|vue|webp|xml
+    |ya?ml|zig )""",
     re.IGNORECASE | re.VERBOSE,
 )
 """Endings of names that are meant as files: `@notes.md`, but not `@app.get`."""
