@@ -325,8 +325,9 @@ class QuestionPanel:
         return [*rows, self._foot(width)]
 
     def _choice_text(self, choice: Choice) -> str:
-        keys = "" if choice.key != "n" else " (or Enter, Esc)" if self.is_ready else " (Esc)"
-        return f"{choice.key}  {choice.label}{keys}"
+        if choice.key != "n" or self.is_confirming:
+            return f"{choice.key}  {choice.label}"
+        return f"{choice.key}  {choice.label} ({'or Enter, Esc' if self.is_ready else 'Esc'})"
 
     def _foot(self, width: int) -> Row:
         """Return what keys do now."""
