@@ -14,7 +14,12 @@ from prompt_toolkit.document import Document
 
 from foveal.agent.terminal import user_input
 from foveal.agent.terminal.attachments import MAX_TYPED_CHARS, prepare_message
-from foveal.agent.terminal.user_input import MAX_LIST_AGE_S, MAX_MATCHES, Completions, WorkspaceFiles
+from foveal.agent.terminal.user_input import (
+    MAX_FILE_LIST_AGE_S,
+    MAX_MATCHING_FILES,
+    Completions,
+    WorkspaceFiles,
+)
 from foveal.agent.terminal.user_message import Attachment, UserMessage
 from foveal.core.log import Media, Text, UserSaid
 from foveal.providers.local.download import KNOWN_WEIGHTS
@@ -320,7 +325,7 @@ def test_the_list_of_a_large_folder_is_bounded(tmp_path: Path, monkeypatch: pyte
         (tmp_path / f"file{number}.txt").touch()
     files = WorkspaceFiles(tmp_path)
     assert len(files.names()) == 300
-    assert len(files.matching("file")) == MAX_MATCHES
+    assert len(files.matching("file")) == MAX_MATCHING_FILES
 
 
 def test_new_files_are_found_after_a_while(tmp_path: Path) -> None:
@@ -328,5 +333,5 @@ def test_new_files_are_found_after_a_while(tmp_path: Path) -> None:
     files = WorkspaceFiles(tmp_path, clock=lambda: now)
     assert files.names() == ()
     (tmp_path / "new.txt").touch()
-    now = MAX_LIST_AGE_S + 1
+    now = MAX_FILE_LIST_AGE_S + 1
     assert files.names() == ("new.txt",)

@@ -21,9 +21,9 @@ from foveal.agent.terminal.output.panel_host import CHECK_INTERVAL_S, QUIET_S, R
 from foveal.agent.terminal.output.panels import QuestionPanel, ScrolledRows, wrap_exactly
 from foveal.agent.terminal.output.screen import Screen
 from foveal.agent.terminal.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
-from foveal.agent.terminal.user_interface import NO, YES, Choice, Question
+from foveal.agent.terminal.user_interface import NO, YES, Choice, MenuItem, Question
 from support.chat_project import ChatProject
-from support.terminal import ESCAPE, TAB, Terminal
+from support.terminal import CTRL_C, ESCAPE, TAB, Terminal
 from support.waiting import DEADLINE_S, until
 
 SIZES: Final = ((60, 20), (80, 24), (120, 40))
@@ -605,6 +605,39 @@ def test_a_second_question_waits_for_the_first() -> None:
             await until(lambda: screen.entry.text == "yn")
             assert not second.done()
             second.cancel()
+
+    asyncio.run(steps())
+
+
+def test_a_menu_takes_keys_as_a_question_does() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            choosing = asyncio.create_task(screen.choose_many("Which?", [MenuItem("a", "the first")]))
+            await until(lambda: screen.panels.panel is not None)
+            await keyboard.press(screen, " y\r")  # for the message that the user was writing
+            await until(lambda: screen.entry.text == " y\n")
+            for key in (" ", "\r", "y"):
+                count = screen.app.render_counter
+                screen.app.invalidate()
+                await until(lambda count=count: screen.app.render_counter > count)
+                assert not choosing.done()
+                keyboard.now += SHOWN_S
+                await until(screen.panels.takes_keys)
+                await keyboard.press(screen, key)
+            assert await asyncio.wait_for(choosing, DEADLINE_S) == frozenset({"a"})
+            assert (screen.entry.text, keyboard.submitted) == (" y\n", [])
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("key", [ESCAPE, CTRL_C])
+def test_a_menu_is_left_at_once(key: str) -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            picking = asyncio.create_task(screen.pick("Which?", [MenuItem("a", "the first")]))
+            await until(lambda: screen.panels.panel is not None)
+            keyboard.keys.send_text(key)
+            assert await asyncio.wait_for(picking, DEADLINE_S) is None
 
     asyncio.run(steps())
 

@@ -34,9 +34,9 @@ MAX_LISTED_FILES: Final = 200
 """Files of a folder that completion reads."""
 MAX_WORKSPACE_FILES: Final = 20_000
 """Files of the workspace that are looked through after `@`."""
-MAX_LIST_AGE_S: Final = 5.0
+MAX_FILE_LIST_AGE_S: Final = 5.0
 """Seconds after which the files of the workspace are read again."""
-MAX_MATCHES: Final = 50
+MAX_MATCHING_FILES: Final = 50
 """Files that the list after `@` has at most."""
 MAX_PASTE_LINES: Final = 12
 MAX_PASTE_CHARS: Final = 1_500
@@ -51,7 +51,7 @@ _PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\
 
 class WorkspaceFiles:
     """The files of a folder, for the list after `@`: without those that git ignores, links and hidden folders of
-    tools. They are read again when they are older than `MAX_LIST_AGE_S`."""
+    tools. They are read again when they are older than `MAX_FILE_LIST_AGE_S`."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = str(folder.resolve())
@@ -62,7 +62,7 @@ class WorkspaceFiles:
     def names(self) -> tuple[str, ...]:
         """Return paths from the folder, at most `MAX_WORKSPACE_FILES`."""
         now = self._clock()
-        if self._read_at is None or now - self._read_at > MAX_LIST_AGE_S:
+        if self._read_at is None or now - self._read_at > MAX_FILE_LIST_AGE_S:
             found = files_to_search(self._folder, self._folder, Counter())
             listed = islice(found, MAX_WORKSPACE_FILES)
             self._names = tuple(os.path.relpath(file.path, self._folder) for file in listed)
@@ -77,7 +77,7 @@ class WorkspaceFiles:
             for name in self.names()
             if (rank := _match_rank(wanted, name)) is not None
         ]
-        return [name for *_, name in heapq.nsmallest(MAX_MATCHES, found)]
+        return [name for *_, name in heapq.nsmallest(MAX_MATCHING_FILES, found)]
 
 
 def _match_rank(wanted: str, path: str) -> int | None:
