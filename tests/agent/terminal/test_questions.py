@@ -18,7 +18,7 @@ from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
 from foveal.agent.terminal.output.panel_host import CHECK_INTERVAL_S, QUIET_S, REPEAT_S, SHOWN_S
-from foveal.agent.terminal.output.panels import QuestionPanel, ScrolledRows, wrap_exactly
+from foveal.agent.terminal.output.panels import QuestionPanel, ScrolledRows, SwitchMenu, wrap_exactly
 from foveal.agent.terminal.output.screen import Screen
 from foveal.agent.terminal.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
 from foveal.agent.terminal.user_interface import NO, YES, Choice, MenuItem, Question
@@ -628,6 +628,30 @@ def test_a_menu_takes_keys_as_a_question_does() -> None:
             assert (screen.entry.text, keyboard.submitted) == (" y\n", [])
 
     asyncio.run(steps())
+
+
+def test_text_typed_at_the_confirmation_of_a_menu_returns_to_it() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            menu = SwitchMenu("Which?", [MenuItem("a", "the first")])
+            showing = asyncio.create_task(screen.panels.run(menu))
+            menu.press(" ")
+            await until(lambda: screen.panels.panel is menu)
+            await until(lambda: not screen.panels.is_early or advance(keyboard))
+            await keyboard.press(screen, "\r")
+            assert (menu.is_confirming, screen.panels.is_early) == (True, True)
+            await keyboard.press(screen, "y")
+            assert (menu.is_confirming, screen.entry.text) == (True, "")
+            await keyboard.press(screen, "o")
+            assert (menu.is_confirming, menu.is_open, screen.entry.text) == (False, True, "yo")
+            showing.cancel()
+
+    asyncio.run(steps())
+
+
+def advance(keyboard: Keyboard) -> bool:
+    keyboard.now += SHOWN_S
+    return False
 
 
 @pytest.mark.parametrize("key", [ESCAPE, CTRL_C])

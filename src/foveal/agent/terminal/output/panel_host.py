@@ -217,18 +217,17 @@ class PanelHost:
         A confirmation that comes too early waits to be given again."""
         if self._is_repeat(character):
             return
-        question = self.question
-        if question is not None and question.is_confirming and character.casefold() == CONFIRM_KEY:
+        is_confirming = self.panel is not None and self.panel.is_confirming
+        if is_confirming and character.casefold() == CONFIRM_KEY:
             self._first_keys += character
         else:
             self._entry.insert_text(character)
 
     def _text_typed(self, _: Buffer) -> None:
         """Text in the input line means that the user writes: what waits for its second key is text too."""
-        question = self.question
-        if self._entry.text and question is not None and question.is_confirming:
+        if self._entry.text and self.panel is not None and self.panel.is_confirming:
             typed, self._first_keys = self._first_keys, ""
-            question.cancel_confirmation()
+            self.panel.cancel_confirmation()
             self._begin_step()
             text = typed + self._entry.text
             self._entry.set_document(Document(text, len(typed) + self._entry.cursor_position))
@@ -333,7 +332,7 @@ def _bind_early_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
 
     @keys.add(Keys.Any, filter=is_early)
     def type_early(event: KeyPressEvent) -> None:
-        if event.data.isprintable():
+        if len(event.data) == 1 and event.data >= " ":  # other keys have longer data
             host.press_early(event.data)
 
     @keys.add("enter", filter=is_early, eager=True)

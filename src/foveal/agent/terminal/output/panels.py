@@ -189,6 +189,10 @@ class Panel(Protocol):
         """Whether an answer that lasts was chosen and waits for `CONFIRM_KEY`."""
         ...
 
+    def cancel_confirmation(self) -> None:
+        """Return to the step before."""
+        ...
+
     def rows(self, *, width: int, height: int) -> list[Row]:
         """Return at most `height` rows of at most `width` columns."""
         ...
@@ -376,10 +380,10 @@ class _Menu:
     """The part that both menus share: a cursor over items."""
 
     takes_text = True
-    is_confirming = False
 
     def __init__(self, title: str, items: Sequence[MenuItem], hint: str) -> None:
         self.is_open: bool = True
+        self.is_confirming: bool = False
         self.is_ready = True
         self.view: FullView | None = None
         self._title, self._items, self._hint = title, tuple(items), hint
@@ -463,6 +467,9 @@ class _Menu:
             self._press_other(key)
         return True
 
+    def cancel_confirmation(self) -> None:
+        self.is_confirming = False
+
     def _open_view(self) -> None:
         if (item := self._current) is not None:
             self._viewed.add(item.key)
@@ -531,14 +538,13 @@ class SwitchMenu(_Menu):
 
     def __init__(self, title: str, items: Sequence[MenuItem], hint: str = "") -> None:
         super().__init__(title, items, hint)
-        self.is_confirming = False
         self.chosen: frozenset[str] | None = None
         self._on: frozenset[str] = frozenset()
 
     def press(self, key: str) -> bool:
         if not self.is_confirming:
             return super().press(key)
-        self.is_confirming = False
+        self.cancel_confirmation()
         if key.casefold() == CONFIRM_KEY:
             self._close()
         return True
