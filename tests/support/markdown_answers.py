@@ -22,8 +22,9 @@ class Answer(NamedTuple):
 class AnswerWriter:
     """Writes one answer from the choices that Hypothesis makes."""
 
-    def __init__(self, draw: st.DrawFn) -> None:
+    def __init__(self, draw: st.DrawFn, *, has_images: bool = False) -> None:
         self._draw = draw
+        self._images = ["image", "image link"] if has_images else []
         self._numbers = itertools.count(1)
         self.words: list[str] = []
         self.urls: list[str] = []
@@ -39,9 +40,8 @@ class AnswerWriter:
         return self.urls[-1]
 
     def inline(self) -> str:
-        match self._draw(
-            st.sampled_from(["plain", "bold", "italic", "both", "code", "link", "code link", "many"])
-        ):
+        kinds = ["plain", "bold", "italic", "both", "code", "link", "code link", "many", *self._images]
+        match self._draw(st.sampled_from(kinds)):
             case "bold":
                 return f"**{self.phrase()}**"
             case "italic":
@@ -54,6 +54,10 @@ class AnswerWriter:
                 return f"[{self.phrase()}]({self.url()})"
             case "code link":
                 return f"[`{self.phrase()}`]({self.url()})"
+            case "image":
+                return f"![{self.phrase()}]({self.url()})"
+            case "image link":
+                return f"[![{self.phrase()}](picture.png)]({self.url()})"
             case "many":
                 return " ".join(
                     f"[**{self.word()}**]({self.url()})" for _ in range(self._draw(st.integers(1, 60)))
@@ -91,8 +95,8 @@ class AnswerWriter:
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> Answer:
-    writer = AnswerWriter(draw)
+def answers(draw: st.DrawFn, *, has_images: bool = False) -> Answer:
+    writer = AnswerWriter(draw, has_images=has_images)
     blocks = [writer.block() for _ in range(draw(st.integers(1, 6)))]
     return Answer("\n\n".join(blocks), writer.words, writer.urls, writer.code)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import struct
 import subprocess
@@ -13,13 +14,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import pyte
 
 from support import warm_start
 from support.waiting import DEADLINE_S
 
+LASTING_KEYS: Final = ("s", "p")
+SECOND_KEY: Final = re.compile(r" *y (confirms|allows) ")
+"""The row of a question, or of switches, that takes the second key."""
 CTRL_C, CTRL_D, ENTER, ESCAPE, TAB = "\x03", "\x04", "\r", "\x1b", "\t"
 
 
@@ -112,6 +116,18 @@ class Terminal:
     def enter(self, text: str) -> None:
         self.type(text + ENTER)
 
+    def answer(self, key: str) -> None:
+        """Press a key once the open question takes keys, and the second one if the answer lasts."""
+        self.see(lambda t: any(line.endswith("(or Enter, Esc)") for line in t.lines))
+        self.type(key)
+        if key in LASTING_KEYS:
+            self.confirm()
+
+    def confirm(self) -> None:
+        """Press the second key of an answer that lasts, once it counts."""
+        self.see(lambda t: any(SECOND_KEY.match(line) for line in t.lines))
+        self.type("y")
+
     def paste(self, text: str) -> None:
         self.type(f"\x1b[200~{text}\x1b[201~")
 
@@ -144,6 +160,12 @@ class Terminal:
             if left < 0 or not self._read(min(left, 0.1)):
                 raise AssertionError(f"never seen: {wanted!r}\n{self.text[-3000:]}")
         return self.text
+
+    def read_for(self, seconds: float) -> None:
+        """Read what the program writes for this long."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._read(left)
 
     def ended(self, *, seconds: float = DEADLINE_S) -> int:
         """Wait for the program to end and return its exit code."""

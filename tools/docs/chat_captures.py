@@ -18,19 +18,19 @@ from typing import Any
 
 from terminal_svg import Run, capture
 
-from foveal.agent.terminal.output.panel_host import REPEAT_S
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.chat_project import ChatProject  # noqa: E402
-from support.terminal import Terminal  # noqa: E402
+from support.terminal import CTRL_C, ESCAPE, SECOND_KEY, Terminal  # noqa: E402
 
 FOLDER = ROOT / "docs" / "screens"
 COLUMNS, ROWS, TRY_ROWS = 80, 24, 20
 CONTEXT_ROWS = 33
 DEFAULT_COLOUR = "#c9d1d9"
 STILL_S = 1.0
+PASSING = ("question-early",)
+"""Captures of what is on the screen for a moment only."""
 SESSION_ID = re.compile(r"\d{4}-\d\d-\d\d-\d{6}-[0-9a-f]{4}")
 SHOWN_ID = "2026-01-31-093000-4f1c"
 """Drawn in place of the id of a new session, which is never the same."""
@@ -104,24 +104,34 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
         with project.terminal("--session", "port", env=env, columns=COLUMNS, rows=ROWS) as terminal:
             terminal.see("ctx ")
             terminal.enter("make the port 8080")
+            terminal.see("one moment")
+            yield "question-early", "A question that does not take keys yet", terminal
             terminal.see("Enter, Esc")
             yield "edit", "A question about an edit, with its diff", terminal
-            terminal.type("y")
+            terminal.type("s")
+            terminal.see(lambda t: any(SECOND_KEY.match(line) for line in t.lines))
+            yield "question-second", "The second key of an answer that lasts", terminal
+            terminal.type(ESCAPE)
+            terminal.answer("y")
             terminal.see("8080 now")
             terminal.enter("write a health check")
             terminal.see(
-                lambda t: any("more lines below" in line for line in t.lines) and "queued" not in t.text
+                lambda t: any("more lines between" in line for line in t.lines) and "queued" not in t.text
             )
             yield "write", "A question about a new file that is longer than the screen", terminal
-            time.sleep(REPEAT_S)  # the chat takes the same key within this time for one press
-            terminal.type("y")
+            terminal.answer("y")
             terminal.see("Written.")
             terminal.enter("push it")
             terminal.see("Allow run: git push origin main?")
             yield "permission", "A question about a command", terminal
-            terminal.type("n")
+            terminal.answer("n")
             # The figures count the whole answer.
             terminal.see(lambda t: "Not pushed." in t.text and is_idle(t))
+            terminal.type("explain @hlth")
+            terminal.see(lambda t: any(line.strip() == "health.py" for line in t.lines))
+            yield "mention", "The list of files after @", terminal
+            terminal.type(CTRL_C)
+            terminal.see(is_idle)
             terminal.resize(COLUMNS, CONTEXT_ROWS)
             terminal.enter("/context")
             terminal.see("recall_read")
@@ -248,5 +258,6 @@ if __name__ == "__main__":
     for name, title, terminal in chain(take_captures(), take_planning(), take_first_steps()):
         if wanted and name not in wanted:
             continue
-        wait_until_still(terminal)
+        if name not in PASSING:
+            wait_until_still(terminal)
         (FOLDER / f"{name}.svg").write_text(draw(title, terminal), encoding="utf-8")

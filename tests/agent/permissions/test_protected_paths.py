@@ -24,7 +24,7 @@ from foveal.agent.tools import Workspace, call_facts
         (".GIT/Hooks/x", ".GIT/Hooks"),
         ("sub/.git/config", "sub/.git/config"),
         ("x/../.git/config", ".git/config"),
-        (".g\u200cit/config", ".g\\u{200c}it/config"),
+        (".g\u200cit/config", ".g⟨U+200C⟩it/config"),
         ("foveal.toml", "foveal.toml"),
         (".foveal/x", ".foveal/x"),
         ("AGENTS.md", "AGENTS.md"),

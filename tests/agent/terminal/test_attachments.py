@@ -12,13 +12,19 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from foveal.agent.terminal.attachments import prepare_message
-from foveal.agent.terminal.user_input import Completions
+from foveal.agent.terminal import user_input
+from foveal.agent.terminal.attachments import MAX_TYPED_CHARS, prepare_message
+from foveal.agent.terminal.user_input import (
+    MAX_FILE_LIST_AGE_S,
+    MAX_MATCHING_FILES,
+    Completions,
+    WorkspaceFiles,
+)
 from foveal.agent.terminal.user_message import Attachment, UserMessage
 from foveal.core.log import Media, Text, UserSaid
 from foveal.providers.local.download import KNOWN_WEIGHTS
 from support.chat_project import ChatProject, InProcessChat, run_chat
-from support.terminal import TAB
+from support.terminal import ENTER, TAB
 
 
 def png(width: int = 2, height: int = 2) -> bytes:
@@ -78,7 +84,11 @@ def test_a_file_is_sent_with_the_message_and_shown_as_a_chip(project: ChatProjec
     [
         "ask me@a.txt about it",
         "the decorator @property and @functools.cache",
-        "@missing.txt and @ alone, @, @.",
+        "@missing and @ alone, @, @.",
+        "what do @app.get, @pytest.fixture and @types/node do?",
+        "import x from '@scope/missing.js'",
+        "\\\\@missing.txt is text",
+        "a paste " + "x" * MAX_TYPED_CHARS + " @missing.txt",
         "user@example.com",
         "\\@property stays",
     ],
@@ -190,12 +200,12 @@ def test_a_file_outside_is_attached_only_after_a_question(project: ChatProject, 
         terminal.see("ctx ")
         terminal.enter(f"read @{outside}")
         terminal.see("It is outside of the working folder.")
-        terminal.type("n")
+        terminal.answer("n")
         terminal.see("One.")
         terminal.see("is outside of the working folder: not attached")
         terminal.enter("read @link.txt")
         terminal.see(lambda t: t.text.count("It is outside of the working folder.") > 1)
-        terminal.type("y")
+        terminal.answer("y")
         terminal.see("Two.")
     first, second = [event.fact for event in project.events() if isinstance(event.fact, UserSaid)]
     assert first.content == f"read @{outside}"
@@ -236,3 +246,92 @@ def test_sizes_are_singular_for_one_token() -> None:
         "1 token",
         "1 of 2 tokens",
     )
+
+
+# ── Names that are not there, and the list after @ ───────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("read @missing.md please", "missing.md"),
+        ("read @src/nothing and @a.txt", "src/nothing"),
+        ("read @./nothing.", "./nothing"),
+        ('read @"my notes"', "my notes"),
+        ("compare @one.py, @two.py", "one.py, two.py"),
+    ],
+)
+def test_a_name_that_is_not_there_is_an_error_and_nothing_is_sent(
+    project: ChatProject, text: str, named: str
+) -> None:
+    (project.folder / "src").mkdir()
+    with project.terminal("--session", "s", columns=120) as terminal:
+        terminal.see("ctx ")
+        terminal.enter(text)
+        terminal.see(f"✗ there is no file {named}: nothing was sent")
+        terminal.see(lambda t: any(line == f"› {text}" for line in t.lines))  # to be corrected
+    assert project.user_messages() == []
+
+
+def test_files_are_listed_while_a_name_is_typed(project: ChatProject) -> None:
+    folder = project.folder / "src" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "renderer.py").write_text("x = 1\n")
+    project.script("Read.")
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.type("explain @rndr")
+        terminal.see(lambda t: any(line.strip() == "src/deep/renderer.py" for line in t.lines))
+        terminal.type(TAB)
+        terminal.see("› explain @src/deep/renderer.py")
+        terminal.type(ENTER)  # takes the name
+        terminal.enter("")
+        terminal.see("attached: src/deep/renderer.py")
+
+
+def listed(folder: Path, typed: str) -> list[str]:
+    completions = Completions(folder)
+    found = completions.get_completions(Document(typed), CompleteEvent())
+    return [completion.text for completion in found]
+
+
+def test_the_list_has_the_best_names_first_and_none_that_git_ignores(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("build/\n*.log\n")
+    names = (
+        "src/main.py",
+        "src/remain.txt",
+        "main/x.py",
+        "docs/m a i n.md",
+        "build/main.py",
+        "main.log",
+        "other.py",
+    )
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert listed(tmp_path, "see @main") == [
+        "@src/main.py", "@src/remain.txt", "@main/x.py", '@"docs/m a i n.md"',
+    ]  # fmt: skip
+    assert listed(tmp_path, "see @MNPY") == ["@src/main.py", "@main/x.py"]
+    assert listed(tmp_path, "me@main") == []
+    assert listed(tmp_path, "see @nothing like it") == []
+
+
+def test_the_list_of_a_large_folder_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_input, "MAX_WORKSPACE_FILES", 300)
+    for number in range(400):
+        (tmp_path / f"file{number}.txt").touch()
+    files = WorkspaceFiles(tmp_path)
+    assert len(files.names()) == 300
+    assert len(files.matching("file")) == MAX_MATCHING_FILES
+
+
+def test_new_files_are_found_after_a_while(tmp_path: Path) -> None:
+    now = 0.0
+    files = WorkspaceFiles(tmp_path, clock=lambda: now)
+    assert files.names() == ()
+    (tmp_path / "new.txt").touch()
+    now = MAX_FILE_LIST_AGE_S + 1
+    assert files.names() == ("new.txt",)

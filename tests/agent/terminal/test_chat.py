@@ -10,6 +10,8 @@ import sys
 from typing import Any, Final
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import foveal
 from foveal.agent.terminal.commands import SLASH_COMMANDS, parse_command, with_slash_commands
@@ -37,6 +39,7 @@ from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
 from foveal.core.models.budget import apportion
 from foveal.errors import FovealError
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.markdown_answers import Answer, answers
 from support.paths import ROOT
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB
 
@@ -101,12 +104,12 @@ def test_a_writing_tool_asks_and_always_is_remembered(project: ChatProject) -> N
         terminal.enter("do it")
         terminal.see("Allow run: touch made?")
         assert not (project.folder / "made").exists()
-        terminal.enter("")  # Enter means no
+        terminal.answer(ENTER)  # Enter means no
         terminal.see("No?")
         assert not (project.folder / "made").exists()
         terminal.enter("do it now")
         terminal.see(lambda t: "Always exactly `touch made`, in this session" in "\n".join(t.lines))
-        terminal.enter("s")
+        terminal.answer("s")
         terminal.see("Yes.")
         assert (project.folder / "made").exists()
         terminal.enter("and once more")
@@ -119,11 +122,11 @@ def test_a_line_that_is_not_an_answer_is_queued_and_the_question_stays(project: 
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("write b")
-        terminal.see("Allow write b.txt")
+        terminal.see("(or Enter, Esc)")
         terminal.enter("also the entry")  # ends with a y, and is not a yes
         terminal.see("queued: also the entry")
         assert not (project.folder / "b.txt").exists()
-        terminal.enter("y")
+        terminal.answer("y")
         terminal.see("Second.")
         assert (project.folder / "b.txt").read_text() == "x"
     assert project.user_messages() == ["write b", "also the entry"]
@@ -353,7 +356,7 @@ def test_no_text_can_control_the_terminal(project: ChatProject, colours: bool) -
         terminal.see("ctx ")
         terminal.enter("go")
         terminal.see("Allow run")
-        terminal.enter("n")
+        terminal.answer("n")
         terminal.see("The end.")
         terminal.enter("and")
         seen = terminal.see("Done.")
@@ -429,7 +432,7 @@ def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
         terminal.see("conversation? no")  # the question takes two lines
         terminal.see("Shortly.")
         terminal.see(lambda t: t.text.count("conversation?") == 2 and "n  No" in "\n".join(t.lines))
-        terminal.type("y")
+        terminal.answer("y")
         seen = terminal.see("before and after:")
         assert "summarised e" in seen
         assert "n  No" not in "\n".join(terminal.lines)
@@ -473,7 +476,7 @@ def test_a_running_compaction_shows_progress_and_messages_are_queued(project: Ch
             )
         terminal.enter("/compact the words")
         terminal.see("Compact the conversation now?")
-        terminal.enter("y")
+        terminal.answer("y")
         terminal.see("compacting")
         terminal.enter("are you there?")
         terminal.see("queued: are you there?")
@@ -1273,8 +1276,42 @@ def test_drawn_markdown_keeps_all_text_and_no_control_characters() -> None:
     drawn = MarkdownPainter(Theme(codes={})).draw(
         "List<int> <!-- hidden --> [bold]x[/bold] :smile: &#x202e; &#27;[2J", width=100
     )
-    assert drawn == "List<int> <!-- hidden --> [bold]x[/bold] :smile: \\u{202e} �[2J\n"
+    assert drawn == "List<int> <!-- hidden --> [bold]x[/bold] :smile: ⟨U+202E⟩ �[2J\n"
     assert "\x1b]8" not in MarkdownPainter(Theme()).draw("[a](http://b)", width=80)
+
+
+@given(answer=answers(has_images=True), width=st.sampled_from([30, 40, 80, 200]))
+@settings(max_examples=60)
+def test_drawn_markdown_loses_no_word(answer: Answer, width: int) -> None:
+    drawn = MarkdownPainter(Theme(codes={})).draw(answer.markdown, width=width)
+    shown = re.sub(
+        r"[\s▌•]", "", drawn
+    )  # a long word is broken, and a bar stands before each line of a quote
+    place = 0
+    for word in sorted(answer.words, key=answer.markdown.index):
+        assert (place := shown.find(word, place)) >= 0, word
+
+
+@pytest.mark.parametrize("width", range(20, 90, 7))
+def test_an_image_in_a_line_takes_no_letter_from_it(width: int) -> None:
+    words = (
+        "Look at ![a picture that must be](http://x/y.png) seen at some place of a long line that goes on."
+    )
+    drawn = MarkdownPainter(Theme(codes={})).draw(words, width=width)
+    told = "Look at image: a picture that must be (http://x/y.png) seen at some place of a long line that goes on."
+    assert drawn.split() == told.split()
+
+
+def test_a_pasted_tab_is_shown_as_a_blank_and_sent_as_it_is(project: ChatProject) -> None:
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.paste("if x:\n\treturn\t1")
+        terminal.see("return")
+        terminal.see(lambda t: any(line.strip() == "return  1" for line in t.lines))
+        assert "^I" not in terminal.text
+        terminal.enter("")
+        terminal.see("Hello you.")
+    assert project.user_messages() == ["if x:\n\treturn\t1"]
 
 
 def test_rows_are_safe_to_print_and_fit_the_width() -> None:
@@ -1291,14 +1328,14 @@ def test_a_long_row_is_wrapped_at_words_below_its_own_text() -> None:
         "  its tokens · /expand e27",
     ]
     assert wrapped[1] == (Span("  ", "dim"), bold("its"), Span(" tokens · /expand e27"))
-    for given, expected in {
+    for text, expected in {
         "  e3  the first of many": ["  e3  the first of", "      many"],
         "  │ so the summary goes on": ["  │ so the summary", "  │ goes on"],
         "a_word_longer_than_the_line": ["a_word_longer_than_t", "he_line"],
         "漢字漢字漢字 漢字": ["漢字漢字漢字 漢字"],
         "漢字漢字漢字漢字 漢字漢": ["漢字漢字漢字漢字", "漢字漢"],
     }.items():
-        assert plain_text(wrap_row(row(given), 20)).splitlines() == expected
+        assert plain_text(wrap_row(row(text), 20)).splitlines() == expected
     assert wrap_row(row("short"), 40) == [row("short")]
 
 

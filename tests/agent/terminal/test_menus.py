@@ -89,6 +89,7 @@ def test_switches_are_off_until_they_are_switched_on(tmp_path: Path, columns: in
         shown.type(" " + DOWN + DOWN + " " + UP + "  ")
         shown.see("(2 on)")
         shown.type(ENTER)
+        shown.confirm()
         shown.see("result: ['k0', 'k2']")
 
 

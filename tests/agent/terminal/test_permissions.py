@@ -36,7 +36,7 @@ def answer(terminal: Terminal, question: str, key: str) -> str:
     """Wait for a question, answer it, and return the screen as it was."""
     terminal.see(lambda t: question in screen(t) and "n No" in screen(t))
     seen = screen(terminal)
-    terminal.enter(key)  # as a line, because a key that arrives too early is text
+    terminal.answer(key)
     answered = re.compile(re.escape(question.rstrip("?")) + r".*?\? (yes|no|always)")
     terminal.see(lambda t: answered.search(screen(t)) is not None)
     return seen
@@ -94,7 +94,7 @@ def test_rules_are_listed_and_removed(project: ChatProject) -> None:
     with project.terminal("--session", "s", env=ASK, columns=110) as terminal:
         terminal.see("ctx ")
         terminal.enter("/permissions")
-        terminal.see("no rules: what changes something asks")
+        terminal.see("no rules: each command asks, and each change of a file")
         terminal.enter("go")
         seen = answer(terminal, "Allow run: touch a && ls a?", "s")
         assert "Always exactly `touch a`, `ls a`, in this session" in seen
@@ -109,6 +109,29 @@ def test_rules_are_listed_and_removed(project: ChatProject) -> None:
         terminal.enter("again")
         answer(terminal, "Allow run: ls a?", "n")
         terminal.see("Two.")
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "told"),
+    [
+        ((), {}, "no rules: there is no sandbox, so each command that can change something asks"),
+        ((), ASK, "no rules: each command asks, and each change of a file"),
+        (("--yes",), {}, "no rules: runs, and there is no sandbox"),
+        pytest.param(
+            (),
+            {"FOVEAL_TOOLS_SANDBOX": "auto"},
+            "no rules: in the sandbox, commands run; outside, each asks",
+            marks=pytest.mark.skipif(find_sandbox(ROOT).sandbox is None, reason="needs a sandbox"),
+        ),
+        (("--allow", "write"), {}, "everything else: there is no sandbox, so each command"),
+    ],
+)
+def test_permissions_say_what_happens_without_a_rule(
+    project: ChatProject, options: tuple[str, ...], env: dict[str, str], told: str
+) -> None:
+    done = project.run_piped("chat", *options, input="/permissions\n", env=env)
+    assert told in done.stdout
+    assert "protected paths and leaving the sandbox ask each time" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["/new", "/clear", "/fork", "/resume other"])
@@ -127,7 +150,7 @@ def test_rules_of_a_session_end_with_it(project: ChatProject, command: str) -> N
         terminal.enter(command)
         terminal.see(lambda t: re.search(r"session \S+ · \d+ events", screen(t)) is not None)
         terminal.enter("/permissions")
-        terminal.see("no rules: what changes something asks")
+        terminal.see("no rules: each command asks, and each change of a file")
 
 
 def test_a_project_rule_is_stored_for_this_folder_only(project: ChatProject) -> None:
@@ -227,7 +250,7 @@ def test_a_folder_swapped_while_the_question_is_open_is_not_written(project: Cha
             "Allow odd__add, as shown above?",
             '{\n  "q": "' + "x" * 990 + '",\n  "z": "rm -rf / HIDDEN"\n}\n',
         ),
-        ({"q": "a\u00a0b"}, "Allow odd__add, as shown above?", '{\n  "q": "a\\u{a0}b"\n}\n'),
+        ({"q": "a\u00a0b"}, "Allow odd__add, as shown above?", '{\n  "q": "a⟨U+00A0⟩b"\n}\n'),
     ],
 )
 def test_a_question_about_an_mcp_tool_shows_all_arguments(

@@ -17,16 +17,17 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
-from foveal.agent.terminal.output.panel_host import REPEAT_S
-from foveal.agent.terminal.output.panels import QuestionPanel, ScrolledRows, wrap_exactly
+from foveal.agent.terminal.output.panel_host import CHECK_INTERVAL_S, QUIET_S, REPEAT_S, SHOWN_S
+from foveal.agent.terminal.output.panels import QuestionPanel, ScrolledRows, SwitchMenu, wrap_exactly
 from foveal.agent.terminal.output.screen import Screen
 from foveal.agent.terminal.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
-from foveal.agent.terminal.user_interface import NO, YES, Choice, Question
+from foveal.agent.terminal.user_interface import NO, YES, Choice, MenuItem, Question
 from support.chat_project import ChatProject
-from support.terminal import ESCAPE, TAB, Terminal
+from support.terminal import CTRL_C, ESCAPE, TAB, Terminal
 from support.waiting import DEADLINE_S, until
 
 SIZES: Final = ((60, 20), (80, 24), (120, 40))
+ALWAYS: Final = Choice("s", "Always `git status`, in this session", lasts=True)
 END, HOME, PAGE_DOWN = "\x1b[F", "\x1b[H", "\x1b[6~"
 
 
@@ -48,8 +49,11 @@ def test_a_long_write_is_asked_about_in_full(project: ChatProject, columns: int,
     with project.terminal(columns=columns, rows=rows) as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
-        terminal.see(shows("Allow write new.txt", "Yes, once", "Enter, Esc", "more lines below", "line 1\n"))
-        assert not shows("line 70")(terminal)
+        terminal.see(
+            shows("Allow write new.txt", "Yes, once", "Enter, Esc", "more lines between", "line 1\n")
+        )
+        assert shows("line 70")(terminal)
+        assert not shows("line 35")(terminal)
         terminal.type(PAGE_DOWN)
         terminal.see(shows("more lines above", "Allow write new.txt", "Yes, once"))
         terminal.type(END)
@@ -66,12 +70,58 @@ def test_a_command_cannot_hide_its_end_behind_spaces(project: ChatProject) -> No
     with project.terminal(columns=60, rows=20) as terminal:
         terminal.see("ctx ")
         terminal.enter("greet me")
-        terminal.see(shows("echo hello", "more lines below", "No (or Enter, Esc)"))
-        terminal.type(END)
-        terminal.see(shows("; rm a", "No (or Enter, Esc)"))
+        terminal.see(shows("echo hello", "more lines between", "; rm a", "No (Esc)"))
         terminal.type(ESCAPE)
         terminal.see("Not run.")
     assert (project.folder / "a.txt").exists()
+
+
+def unwrapped(terminal: Terminal) -> str:
+    """The text of the screen without blanks and marks of wrapped lines."""
+    return "".join("".join(terminal.lines).replace("┊", "").split())
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 12), (200, 60)])
+@pytest.mark.parametrize("separator", ["\n", "; "])
+def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
+    project: ChatProject, columns: int, rows: int, separator: str
+) -> None:
+    middle = separator.join(f"echo {number} of many" for number in range(900))
+    project.script(
+        [("run", {"command": f"echo BEGIN{separator}{middle}{separator}rm a.txt # END"})], "Not run."
+    )
+    with project.terminal("--session", "s", columns=columns, rows=rows) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        terminal.see(shows("(or Enter, Esc)"))
+        terminal.see(shows("BEGIN", "more lines between", "# END", "y  Yes, once", "press one of these keys"))
+        assert "echo450ofmany" not in unwrapped(terminal)
+        while "echo450ofmany" not in unwrapped(terminal):
+            before = terminal.lines
+            terminal.type(PAGE_DOWN)
+            terminal.see(lambda t, before=before: t.lines != before and shows("y  Yes, once")(t))
+        terminal.answer("n")
+        terminal.see("Not run.")
+    assert (project.folder / "a.txt").exists()
+
+
+def test_a_hidden_character_and_its_code_look_different(project: ChatProject) -> None:
+    texts = ("\\u{202e}x", "\u202ex", "⟨U+202E⟩x", "a\tb", "a␉b", "a b", "a\u00a0b")
+    commands = [f"echo '{text}'" for text in texts]
+    project.script(*([("run", {"command": command})] for command in commands), "Done.")
+    seen = []
+    with project.terminal("--session", "s", columns=100) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        for number, _ in enumerate(commands, 1):
+            terminal.see(lambda t, n=number: t.text.count("Allow run") == n and shows("(or Enter, Esc)")(t))
+            question = "\n".join(terminal.lines).rpartition("● ")[2]
+            seen.append(question.partition("y  Yes")[0])
+            terminal.answer("n")
+        terminal.see("Done.")
+    assert "⟨U+202E⟩x" in seen[1]
+    assert len({text.partition("'")[2].partition("'")[0] for text in seen}) == len(commands)
+    assert "\u202e" not in terminal.raw.decode()
 
 
 def test_the_question_stays_when_the_terminal_is_resized(project: ChatProject) -> None:
@@ -79,12 +129,12 @@ def test_the_question_stays_when_the_terminal_is_resized(project: ChatProject) -
     with project.terminal(columns=120, rows=40) as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
-        terminal.see(shows("Allow write new.txt", "more lines below"))
+        terminal.see(shows("Allow write new.txt", "more lines between"))
         terminal.resize(60, 20)
         terminal.see(
             lambda terminal: any(line.strip() == "session" for line in terminal.lines)
         )  # drawn again
-        terminal.see(shows("Allow write new.txt", "No (or Enter, Esc)", "more lines below", " ctx "))
+        terminal.see(shows("Allow write new.txt", "No (or Enter, Esc)", "more lines between", " ctx "))
         terminal.type(END)
         terminal.see(shows("line 62", "Allow write new.txt"))
         terminal.enter("")
@@ -100,8 +150,8 @@ def test_v_shows_the_text_on_the_whole_screen_and_returns(project: ChatProject) 
     with project.terminal() as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
-        terminal.see(shows("Allow write new.txt", "␛[2J␛]0;owned␇ harmless", "more lines below"))
-        terminal.type("v")
+        terminal.see(shows("Allow write new.txt", "␛[2J␛]0;owned␇ harmless", "more lines between"))
+        terminal.answer("v")
         terminal.see(shows("q or Esc returns"))
         assert b"\x1b[?1049h" in terminal.raw
         terminal.type(END)
@@ -129,10 +179,67 @@ def test_text_typed_before_the_question_is_no_answer(project: ChatProject) -> No
         assert not (project.folder / "new.txt").exists()
         terminal.type(TAB)
         terminal.see(lambda t: not shows("Tab keeps it")(t))
-        terminal.type("y")
+        terminal.answer("y")
         terminal.see("Written.")
         terminal.see(shows("› yn"))
     assert project.user_messages() == ["write it"]
+
+
+@pytest.mark.parametrize("keys_per_second", [2, 5, 12])
+def test_what_a_typist_types_as_the_question_appears_is_text(
+    project: ChatProject, keys_per_second: int
+) -> None:
+    words = "so also check"
+    project.script(write_of(2), "Not written.", held_after=0)
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.see("thinking")
+        for place, key in enumerate(words):
+            if place == 0:
+                project.release()  # the question appears while the next keys arrive
+            terminal.type(key)
+            terminal.read_for(1 / keys_per_second)
+        terminal.see(shows("Allow write new.txt", f"› {words}", "Tab keeps it for later"))
+        assert "y confirms" not in terminal.text
+        terminal.type(ESCAPE)
+        terminal.see("Not written.")
+        terminal.see(shows(f"› {words}"))
+    assert not (project.folder / "new.txt").exists()
+    assert project.user_messages() == ["write it"]
+
+
+@pytest.mark.parametrize("burst", ["s", "so al", "y", "sy", "\x1b[200~y\x1b[201~"])
+def test_a_burst_of_keys_that_arrives_with_the_question_is_text(project: ChatProject, burst: str) -> None:
+    project.script(write_of(2), "Not written.", held_after=0)
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.see("thinking")
+        project.release()
+        terminal.type(burst)  # as over a slow connection: nothing, and then all at once
+        kept = burst.removeprefix("\x1b[200~").removesuffix("\x1b[201~").strip()
+        terminal.see(shows(f"› {kept}", "Tab keeps it for later"))
+        terminal.type(TAB)
+        terminal.answer("n")
+        terminal.see("Not written.")
+        terminal.see(shows(f"› {kept}"))
+    assert not (project.folder / "new.txt").exists()
+    assert project.user_messages() == ["write it"]
+
+
+def test_always_is_given_with_two_keys_and_shown_as_such(project: ChatProject) -> None:
+    project.script(write_of(2), [("write", {"path": "b.txt", "content": "b"})], "Written.")
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.see(shows("n  No (or Enter, Esc)", "press one of these keys"))
+        terminal.type("s")
+        terminal.see(shows("one moment, then y confirms s, which lasts"))
+        terminal.confirm()
+        terminal.see("Written.")
+        assert terminal.text.count("Allow write") == 1
+    assert (project.folder / "b.txt").read_text() == "b"
 
 
 def test_a_change_that_needs_no_question_is_shown_after_it_ran(project: ChatProject) -> None:
@@ -172,6 +279,8 @@ class Keyboard:
     def __init__(self, keys: PipeInput) -> None:
         self.keys = keys
         self.now = 100.0
+        self.submitted: list[str] = []
+        """What was sent as a message."""
 
     def clock(self) -> float:
         return self.now
@@ -190,7 +299,7 @@ async def open_screen() -> AsyncIterator[tuple[Screen, Keyboard]]:
         keyboard = Keyboard(keys)
         screen = Screen(
             DummyCompleter(),
-            on_submit=lambda text: None,
+            on_submit=keyboard.submitted.append,
             on_interrupt=lambda: None,
             clock=keyboard.clock,
         )
@@ -203,19 +312,37 @@ async def open_screen() -> AsyncIterator[tuple[Screen, Keyboard]]:
             await running
 
 
-async def ask(screen: Screen, text: str, **given: Any) -> asyncio.Task[str]:
+async def ask(screen: Screen, keyboard: Keyboard, text: str, **given: Any) -> asyncio.Task[str]:
     """Open a question, and wait until keys answer it."""
-    asking = asyncio.create_task(screen.ask(Question(text=text, **given)))
-    await takes_keys(screen, text)
+    asking = await open_question(screen, text, **given)
+    await takes_keys(screen, keyboard, text)
     return asking
 
 
-async def takes_keys(screen: Screen, text: str) -> None:
-    def is_asking() -> bool:
-        question = screen.panels.question
-        return question is not None and question.question.text == text and screen.panels.takes_keys()
+async def open_question(screen: Screen, text: str, **given: Any) -> asyncio.Task[str]:
+    """Open a question, and wait until it is drawn."""
+    asking = asyncio.create_task(screen.ask(Question(text=text, **given)))
+    await drawn(screen, text)
+    return asking
 
-    await until(is_asking)
+
+async def drawn(screen: Screen, text: str) -> None:
+    await until(lambda: screen.panels.question is not None and screen.panels.question.question.text == text)
+    count = screen.app.render_counter
+    screen.app.invalidate()
+    await until(lambda: screen.app.render_counter > count)
+
+
+async def takes_keys(screen: Screen, keyboard: Keyboard, text: str) -> None:
+    await drawn(screen, text)
+    keyboard.now += SHOWN_S
+    await until(screen.panels.takes_keys)
+
+
+async def still_ignores_keys(screen: Screen) -> None:
+    """Check that a question does not take keys, after it had time to find out that it could."""
+    await asyncio.sleep(3 * CHECK_INTERVAL_S)
+    assert screen.panels.is_early
 
 
 async def set_text_aside(screen: Screen, keyboard: Keyboard) -> None:
@@ -232,7 +359,7 @@ def test_a_key_that_arrives_before_the_first_drawing_is_text() -> None:
             await keyboard.press(screen, "y")
             assert (asking.done(), screen.entry.text) == (False, "y")
             await set_text_aside(screen, keyboard)
-            await takes_keys(screen, "Delete all?")
+            await takes_keys(screen, keyboard, "Delete all?")
             keyboard.keys.send_text("n")
             assert await asyncio.wait_for(asking, DEADLINE_S) == "n"
             assert screen.entry.text == "y"
@@ -253,13 +380,87 @@ def test_a_key_that_waits_unread_while_the_question_is_drawn_is_text() -> None:
     asyncio.run(steps())
 
 
+def test_a_question_takes_keys_after_it_was_seen() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await open_question(screen, "Delete all?")
+            keyboard.now += SHOWN_S - 0.01
+            await still_ignores_keys(screen)
+            keyboard.now += 0.01
+            await until(screen.panels.takes_keys)
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "y"
+
+    asyncio.run(steps())
+
+
+def test_a_question_takes_keys_only_when_the_user_has_stopped_typing() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await open_question(screen, "Delete all?")
+            for place, key in enumerate("so also check"):
+                keyboard.now += QUIET_S - 0.01
+                await still_ignores_keys(screen)
+                await keyboard.press(screen, key)
+                assert screen.entry.text == "so also check"[: place + 1]
+            keyboard.now += QUIET_S
+            await until(lambda: not screen.panels.is_early)
+            await keyboard.press(screen, "y")  # the input line has text
+            assert (asking.done(), screen.entry.text) == (False, "so also checky")
+            asking.cancel()
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("s", "s"),
+        ("so also\r", "so also\n"),
+        ("\r", ""),
+        ("\x1b[200~y\ns\x1b[201~", "y\ns"),
+        ("ab\x1b[Dc", "acb"),
+        ("ab\x1b\rc", "ab\nc"),
+        ("pass", "pass"),
+        ("/new\r", "/new\n"),
+    ],
+)
+def test_what_is_typed_too_early_stays_in_the_input_line(typed: str, kept: str) -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await open_question(screen, "Delete all?", choices=(YES, ALWAYS, NO))
+            await keyboard.press(screen, typed)
+            await until(lambda: screen.entry.text == kept)
+            assert not asking.done()
+            if kept:
+                await set_text_aside(screen, keyboard)
+            await takes_keys(screen, keyboard, "Delete all?")
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "y"
+            assert (screen.entry.text, keyboard.submitted) == (kept, [])
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("typed", ["", "half a text"])
+def test_esc_refuses_at_once(typed: str) -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            screen.entry.insert_text(typed)
+            asking = await open_question(screen, "Delete all?")
+            keyboard.keys.send_text(ESCAPE)
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "n"
+            assert screen.entry.text == typed
+
+    asyncio.run(steps())
+
+
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
         ("y", "y"),
         ("Y", "y"),
         ("y\r", "y"),
-        ("s", "s"),
         ("\r", "n"),
         ("n", "n"),
         ("yes\r", "y"),
@@ -268,11 +469,89 @@ def test_a_key_that_waits_unread_while_the_question_is_drawn_is_text() -> None:
 )
 def test_one_key_or_one_word_answers(typed: str, answer: str) -> None:
     async def steps() -> None:
-        choices = (YES, Choice("s", "Always `git status`, this session"), NO)
         async with open_screen() as (screen, keyboard):
-            asking = await ask(screen, "Run it?", choices=choices)
+            asking = await ask(screen, keyboard, "Run it?", choices=(YES, ALWAYS, NO))
             keyboard.keys.send_text(typed)
             assert await asyncio.wait_for(asking, DEADLINE_S) == answer
+            assert screen.entry.text == ""
+
+    asyncio.run(steps())
+
+
+# ── The second key of an answer that lasts ───────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def confirming(first: str = "s") -> AsyncIterator[tuple[Screen, Keyboard, asyncio.Task[str]]]:
+    """Open a question, and choose the answer that lasts."""
+    async with open_screen() as (screen, keyboard):
+        asking = await ask(screen, keyboard, "Run it?", choices=(YES, ALWAYS, NO))
+        await keyboard.press(screen, first)
+        question = screen.panels.question
+        assert question is not None
+        await until(lambda: question.is_confirming)
+        assert not asking.done()
+        yield screen, keyboard, asking
+        asking.cancel()
+
+
+@pytest.mark.parametrize("second", ["y", "Y"])
+def test_an_answer_that_lasts_needs_a_second_key(second: str) -> None:
+    async def steps() -> None:
+        async with confirming() as (screen, keyboard, asking):
+            await takes_keys(screen, keyboard, "Run it?")
+            keyboard.keys.send_text(second)
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "s"
+            assert screen.entry.text == ""
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [("\r", ""), (ESCAPE, ""), ("\x1b[A", ""), ("s", "ss"), ("n", "sn"), ("\x1b[200~yes\x1b[201~", "syes")],
+)
+def test_any_other_second_key_returns_to_the_question(other: str, text: str) -> None:
+    async def steps() -> None:
+        async with confirming() as (screen, keyboard, asking):
+            await takes_keys(screen, keyboard, "Run it?")
+            keyboard.keys.send_text(other)
+            question = screen.panels.question
+            assert question is not None
+            await until(lambda: not question.is_confirming and screen.entry.text == text)
+            assert (asking.done(), question.is_open, screen.panels.is_early) == (False, True, True)
+            if text:
+                await set_text_aside(screen, keyboard)
+            await takes_keys(screen, keyboard, "Run it?")
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "y"
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("words", ["so also check", "synchronise"])
+@pytest.mark.parametrize("keys_per_second", [2, 5, 12])
+def test_words_typed_at_a_question_never_grant_what_lasts(words: str, keys_per_second: int) -> None:
+    async def steps() -> None:
+        async with confirming() as (screen, keyboard, asking):
+            for key in words[1:]:
+                keyboard.now += 1 / keys_per_second
+                await asyncio.sleep(2 * CHECK_INTERVAL_S)
+                await keyboard.press(screen, key)
+            assert (asking.done(), screen.entry.text) == (False, words)
+
+    asyncio.run(steps())
+
+
+def test_a_second_key_that_comes_too_early_is_given_again() -> None:
+    async def steps() -> None:
+        async with confirming() as (screen, keyboard, asking):
+            await keyboard.press(screen, "y")
+            await still_ignores_keys(screen)
+            assert (asking.done(), screen.entry.text) == (False, "")
+            await takes_keys(screen, keyboard, "Run it?")
+            keyboard.keys.send_text("y")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "s"
             assert screen.entry.text == ""
 
     asyncio.run(steps())
@@ -282,7 +561,7 @@ def test_one_key_or_one_word_answers(typed: str, answer: str) -> None:
 def test_several_keys_at_once_and_pastes_are_text(typed: str) -> None:
     async def steps() -> None:
         async with open_screen() as (screen, keyboard):
-            asking = await ask(screen, "Run it?")
+            asking = await ask(screen, keyboard, "Run it?")
             await keyboard.press(screen, typed)
             assert not asking.done()
             assert screen.entry.text == typed.removeprefix("\x1b[200~").removesuffix("\x1b[201~")
@@ -294,18 +573,18 @@ def test_several_keys_at_once_and_pastes_are_text(typed: str) -> None:
 def test_a_key_that_is_held_down_answers_one_question() -> None:
     async def steps() -> None:
         async with open_screen() as (screen, keyboard):
-            first = await ask(screen, "First?")
+            first = await ask(screen, keyboard, "First?")
             second = asyncio.create_task(screen.ask(Question(text="Second?")))
             await keyboard.press(screen, "y")
             assert await asyncio.wait_for(first, DEADLINE_S) == "y"
-            await takes_keys(screen, "Second?")
-            for _ in range(4):
+            await drawn(screen, "Second?")
+            for _ in range(8):
                 keyboard.now += REPEAT_S / 2
                 await keyboard.press(screen, "y")
             question = screen.panels.question
             assert question is not None
             assert (question.is_open, second.done(), screen.entry.text) == (True, False, "")
-            keyboard.now += 2 * REPEAT_S
+            await takes_keys(screen, keyboard, "Second?")
             keyboard.keys.send_text("y")
             assert await asyncio.wait_for(second, DEADLINE_S) == "y"
 
@@ -315,17 +594,74 @@ def test_a_key_that_is_held_down_answers_one_question() -> None:
 def test_a_second_question_waits_for_the_first() -> None:
     async def steps() -> None:
         async with open_screen() as (screen, keyboard):
-            first = await ask(screen, "First?")
+            first = await ask(screen, keyboard, "First?")
             second = asyncio.create_task(screen.ask(Question(text="Second?")))
             await keyboard.press(screen, "yn")  # two keys at once are text
             assert (first.done(), screen.entry.text) == (False, "yn")
             await set_text_aside(screen, keyboard)
-            await takes_keys(screen, "First?")
+            await takes_keys(screen, keyboard, "First?")
             keyboard.keys.send_text("y")
             assert await asyncio.wait_for(first, DEADLINE_S) == "y"
             await until(lambda: screen.entry.text == "yn")
             assert not second.done()
             second.cancel()
+
+    asyncio.run(steps())
+
+
+def test_a_menu_takes_keys_as_a_question_does() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            choosing = asyncio.create_task(screen.choose_many("Which?", [MenuItem("a", "the first")]))
+            await until(lambda: screen.panels.panel is not None)
+            await keyboard.press(screen, " y\r")  # for the message that the user was writing
+            await until(lambda: screen.entry.text == " y\n")
+            for key in (" ", "\r", "y"):
+                count = screen.app.render_counter
+                screen.app.invalidate()
+                await until(lambda count=count: screen.app.render_counter > count)
+                assert not choosing.done()
+                keyboard.now += SHOWN_S
+                await until(screen.panels.takes_keys)
+                await keyboard.press(screen, key)
+            assert await asyncio.wait_for(choosing, DEADLINE_S) == frozenset({"a"})
+            assert (screen.entry.text, keyboard.submitted) == (" y\n", [])
+
+    asyncio.run(steps())
+
+
+def test_text_typed_at_the_confirmation_of_a_menu_returns_to_it() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            menu = SwitchMenu("Which?", [MenuItem("a", "the first")])
+            showing = asyncio.create_task(screen.panels.run(menu))
+            menu.press(" ")
+            await until(lambda: screen.panels.panel is menu)
+            await until(lambda: not screen.panels.is_early or advance(keyboard))
+            await keyboard.press(screen, "\r")
+            assert (menu.is_confirming, screen.panels.is_early) == (True, True)
+            await keyboard.press(screen, "y")
+            assert (menu.is_confirming, screen.entry.text) == (True, "")
+            await keyboard.press(screen, "o")
+            assert (menu.is_confirming, menu.is_open, screen.entry.text) == (False, True, "yo")
+            showing.cancel()
+
+    asyncio.run(steps())
+
+
+def advance(keyboard: Keyboard) -> bool:
+    keyboard.now += SHOWN_S
+    return False
+
+
+@pytest.mark.parametrize("key", [ESCAPE, CTRL_C])
+def test_a_menu_is_left_at_once(key: str) -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            picking = asyncio.create_task(screen.pick("Which?", [MenuItem("a", "the first")]))
+            await until(lambda: screen.panels.panel is not None)
+            keyboard.keys.send_text(key)
+            assert await asyncio.wait_for(picking, DEADLINE_S) is None
 
     asyncio.run(steps())
 
@@ -340,7 +676,7 @@ def test_wrapping_keeps_every_character(text: str, width: int) -> None:
     lines = list(wrap_exactly(parts, width))
     shown = ["".join(span.text for span in line) for line in lines]
     assert "".join(line[2:] for line in shown) == "+" + text.replace("\x1b", "␛").replace(
-        "\ufe0f", "\\u{fe0f}"
+        "\ufe0f", "⟨U+FE0F⟩"
     )
     assert all(cell_width(line) <= width for line in shown)
     assert [line[0] for line in shown] == ["│"] + ["┊"] * (len(shown) - 1)

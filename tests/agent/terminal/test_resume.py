@@ -76,6 +76,7 @@ def test_resume_without_an_id_opens_a_menu_and_shows_the_last_turns(project: Cha
         assert "something else" in seen
         assert "just now · this folder · " in seen
         assert " tokens · long" in seen
+        terminal.see("type to search")
         terminal.type("quest")
         terminal.see(lambda t: not any("something else" in line for line in t.lines))
         terminal.type(ENTER)

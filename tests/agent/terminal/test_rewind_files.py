@@ -29,11 +29,12 @@ def test_rewind_offers_messages_and_restores_conversation_and_files(project: Cha
         terminal.see("Done.")
         terminal.enter("/rewind")
         terminal.see("Go back to before which message?")
+        terminal.see("type to search")
         terminal.type(ENTER)
         seen = terminal.see("Conversation and files")
         assert "Go back to before “change files”: what?" in seen
         assert "what these calls did is not undone: run (1×)" in seen
-        terminal.type("b")
+        terminal.answer("b")
         seen = terminal.see("deleted new.txt")
         assert "back to before “change files”; /undo takes the rewind back" in seen
         assert "restored a.txt" in seen
@@ -140,7 +141,7 @@ def test_a_protected_file_is_not_restored_without_a_terminal(
         terminal.see("ctx ")
         terminal.enter("write it")
         terminal.see("Allow write AGENTS.md")
-        terminal.type("y")
+        terminal.answer("y")
         terminal.see("Done.")
 
     async def steps(chat: InProcessChat) -> None:

@@ -54,12 +54,12 @@ def test_a_model_that_cheats_stays_in_the_sandbox(project: ChatProject, outside:
         assert terminal.text.count("Allow ") == 1
         assert (project.folder / "made").exists()
         assert not (outside / "copy").exists()
-        terminal.enter("n")
+        terminal.answer("n")
         terminal.see("Refused?")
         assert not (outside / "copy").exists()
         terminal.enter("again")
         terminal.see(lambda t: t.text.count("Allow run outside of the sandbox") == 2)
-        terminal.enter("y")
+        terminal.answer("y")
         terminal.see("Copied.")
     assert (outside / "copy").read_text() == "one\ntwo\n"
     assert "Read-only file system\n[foveal: the sandbox blocks the network and writes" in results(project)[1]

@@ -124,10 +124,10 @@ def test_a_digest_names_path_old_and_new_content() -> None:
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
-        ("a.txt\u00a0", "a.txt\\u{a0}"),
+        ("a.txt\u00a0", "a.txt⟨U+00A0⟩"),
         ("a.txt ", "a.txt␠"),
         ("a  b.txt", "a␠␠b.txt"),
-        ("a\ufe0f\u2800.txt", "a\\u{fe0f}\\u{2800}.txt"),
+        ("a\ufe0f\u2800.txt", "a⟨U+FE0F⟩⟨U+2800⟩.txt"),
         (f"{'d' * 200}/{'e' * 200}/evil.sh", f"{'d' * 200}/{'e' * 200}/evil.sh"),
     ],
 )

@@ -392,7 +392,7 @@ def test_without_servers_the_library_is_not_imported() -> None:
     ("given", "shown"),
     [
         ({"q": "x" * 990, "z": "rm -rf / HIDDEN"}, '  "z": "rm -rf / HIDDEN"\n}'),
-        ({"q": "a\u00a0b"}, '{\n  "q": "a\\u{a0}b"\n}'),
+        ({"q": "a\u00a0b"}, '{\n  "q": "a⟨U+00A0⟩b"\n}'),
         ({"q": "a  b"}, '{\n  "q": "a  b"\n}'),
     ],
 )

@@ -518,7 +518,7 @@ def test_previews_show_the_change_and_are_safe_to_print(box: Toolbox, folder: Pa
     (folder / "a").write_text("one\ntwo\n")
     change = json.dumps({"path": "a", "old": "two", "new": "\x1b[2Jthree\u202e"})
     assert box.describe("edit", change) == "edit a: 1 line, 3 characters become 1 line, 10 characters"
-    assert box.preview("edit", change) == "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+␛[2Jthree\\u{202e}"
+    assert box.preview("edit", change) == "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+␛[2Jthree⟨U+202E⟩"
     assert "not in the file" in box.preview("edit", json.dumps({"path": "a", "old": "zz", "new": ""}))
     big = json.dumps({"path": "b", "content": "x\n" * 5_000})
     assert box.describe("write", big) == "write b: 5,000 lines, 10,000 characters"
@@ -766,8 +766,8 @@ def test_a_command_touches_the_files_that_it_mentions(box: Toolbox, folder: Path
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        ("./check.sh\u00a0", "./check.sh\\u{a0}"),
-        ("\u2003./check.sh\ufe0f", "\\u{2003}./check.sh\\u{fe0f}"),
+        ("./check.sh\u00a0", "./check.sh⟨U+00A0⟩"),
+        ("\u2003./check.sh\ufe0f", "⟨U+2003⟩./check.sh⟨U+FE0F⟩"),
         ("./check.sh\\ ", "./check.sh\\ "),
         ("./a\t'b\tc'", "./a␉ 'b␉ c'"),
     ],
@@ -778,8 +778,8 @@ def test_a_command_is_shown_as_it_runs(box: Toolbox, command: str, shown: str) -
 
 def test_a_command_is_described_on_one_line_that_is_safe_to_print(box: Toolbox) -> None:
     command = "echo a\n\x1b[2J\u202erm -rf /"
-    assert box.describe("run", json.dumps({"command": command})) == "run: echo a ⏎ ␛[2J\\u{202e}rm -rf /"
-    assert box.preview("run", json.dumps({"command": command})) == "echo a\n␛[2J\\u{202e}rm -rf /"
+    assert box.describe("run", json.dumps({"command": command})) == "run: echo a ⏎ ␛[2J⟨U+202E⟩rm -rf /"
+    assert box.preview("run", json.dumps({"command": command})) == "echo a\n␛[2J⟨U+202E⟩rm -rf /"
     long = box.describe("run", json.dumps({"command": "x" * 5_000}))
     assert long.endswith("… (+3,000 characters)")
     assert (

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveal.core.log import UserSaid
 from foveal.core.wire import exact_line
-from foveal.core.wire.safe_print import one_line, readable, visible
+from foveal.core.wire.safe_print import one_line, printable, readable, unhidden, visible
 
 ANY = st.text(st.characters(codec=None))
+
+
+CODE = re.compile(r"\\u\{([0-9a-f]+)\}")
+
+
+def as_mark(code: re.Match[str]) -> str:
+    return f"⟨U+{int(code[1], 16):04X}⟩"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +48,8 @@ ANY = st.text(st.characters(codec=None))
     ],
 )
 def test_unsafe_characters_are_shown_by_their_code(hostile: str, shown: str) -> None:
-    assert visible(hostile) == readable(hostile) == shown
+    assert readable(hostile) == shown
+    assert visible(hostile) == printable(hostile) == CODE.sub(as_mark, shown)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +89,17 @@ HIDDEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uff
 def test_what_looks_like_nothing_or_like_a_blank_is_shown_where_a_user_decides() -> None:
     spaces = "\u00a0\u1680\u2000\u2002\u200a\u202f\u205f\u3000"
     for character in spaces + HIDDEN:
-        assert visible(f"./check.sh{character}") == f"./check.sh\\u{{{ord(character):x}}}"
+        assert visible(f"./check.sh{character}") == f"./check.sh⟨U+{ord(character):04X}⟩"
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("\u0301", "\\u{301}"),
-        ("a \u0338b", "a \\u{338}b"),
-        ("./\u0301\u0302x", "./\\u{301}\\u{302}x"),
-        ("1\ufe0f\u20e3", "1\\u{fe0f}\\u{20e3}"),
-        ("e" + "\u0301" * 9, "e" + "\u0301" * 8 + "\\u{301}"),
+        ("\u0301", "⟨U+0301⟩"),
+        ("a \u0338b", "a ⟨U+0338⟩b"),
+        ("./\u0301\u0302x", "./⟨U+0301⟩⟨U+0302⟩x"),
+        ("1\ufe0f\u20e3", "1⟨U+FE0F⟩⟨U+20E3⟩"),
+        ("e" + "\u0301" * 9, "e" + "\u0301" * 8 + "⟨U+0301⟩"),
     ],
 )
 def test_a_mark_without_a_letter_is_shown(text: str, shown: str) -> None:
@@ -102,7 +111,7 @@ def test_a_mark_without_a_letter_is_shown(text: str, shown: str) -> None:
     [
         ("a b", "a b"),
         (" a  b ", "␠a␠␠b␠"),
-        ("a\nb\tc\u00a0", "a␊b␉c\\u{a0}"),
+        ("a\nb\tc\u00a0", "a␊b␉c⟨U+00A0⟩"),
         ("x" * 5_000, "x" * 5_000),
     ],
 )
@@ -122,8 +131,32 @@ _BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 @given(ANY)
-def test_visible_is_idempotent(text: str) -> None:
-    assert visible(visible(text)) == visible(text)
+def test_what_is_visible_stays_as_it_is(text: str) -> None:
+    assert unhidden(visible(text)) == visible(text)
+    assert printable(visible(text)) == visible(text)
+
+
+LOOK_ALIKES = st.text(st.sampled_from("⟨⟩U+0241B7E8\x1b\u202e\u200b␛␉⏎\t\n \\u{}"), max_size=20)
+
+
+@given(ANY | LOOK_ALIKES)
+@example("⟨U+202E⟩")
+@example("\u202e⟨U+27E8⟩U+202E⟩")
+def test_texts_that_differ_look_different(text: str) -> None:
+    shown = visible(text)
+    symbols = {chr(0x2400 + code): chr(code) for code in range(0x20)}
+    meant = re.sub(
+        "⟨U\\+([0-9A-F]{4,6})⟩|[\u2400-\u241f]",
+        lambda found: chr(int(found[1], 16)) if found[1] else symbols[found[0]],
+        shown,
+    )
+    assert meant == text
+
+
+def test_a_character_and_its_code_look_different() -> None:
+    for literal in ("\\u{202e}", "⟨U+202E⟩", "\\u202e"):
+        assert visible(literal) != visible("\u202e")
+        assert exact_line(literal) != exact_line("\u202e")
 
 
 @given(ANY)
@@ -145,7 +178,7 @@ def test_all_other_characters_keep_their_place(text: str) -> None:
     ],
 )
 def test_invisible_characters_are_shown(invisible: str) -> None:
-    for show in (visible, readable):
+    for show in (visible, readable, printable):
         assert not any(character in show(f"a{invisible}b") for character in invisible)
 
 
@@ -154,7 +187,7 @@ def test_one_line_is_one_line_within_its_width(text: str, width: int) -> None:
     line = one_line(text, width=width)
     assert len(line) <= width
     assert line.splitlines() in ([], [line])
-    assert readable(line) == line
+    assert printable(line) == line
 
 
 def test_one_line_marks_a_shortened_text() -> None:

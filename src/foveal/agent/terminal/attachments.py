@@ -1,6 +1,7 @@
 """Attachments: files, folders and images that a message names with `@path`.
 
-1. A path that does not exist stays text, and so do e-mail addresses and decorators. `\\@path` is never attached.
+1. A name that does not exist and looks like a path is an error. Other names stay text: e-mail addresses,
+   decorators, names in pasted text. `\\@path` is never attached.
 2. A path outside of the working folder is attached only if the user agrees.
 3. All texts together are clipped to the limits of one tool result, and to a share of the room for messages, because
    the latest message of the user is never reduced.
@@ -31,6 +32,7 @@ from foveal.core.engine.settings import result_limits
 from foveal.core.log.events import ATTACHED_MARK, Content, Media, Text, text_of
 from foveal.core.reduction.truncation import clip_parts, join_pieces
 from foveal.core.wire.safe_print import exact_line, one_line
+from foveal.errors import FovealError
 
 MAX_ATTACHMENTS: Final = 20
 """Files of one message."""
@@ -48,6 +50,17 @@ _IMAGE_PATH: Final = re.compile(
 )
 _PUNCTUATION: Final = ".,;:!?)]}>'\"`"
 """Characters after a path that belong to the sentence, unless a file has such a name."""
+
+
+MAX_TYPED_CHARS: Final = 1_500
+"""A longer message has pasted text, in which a name after `@` is seldom meant as a file."""
+_FILE_ENDING: Final = re.compile(
+    r"""\.(?: bat|c|cc|cfg|conf|cpp|cs|css|csv|diff|env|gif|go|h|hpp|html?|ini|ipynb|java|jpe?g|jsonl?|jsx?|kt
+    |lock|log|lua|md|patch|pdf|php|png|ps1|pyi?|rb|rs|rst|scala|sh|sql|svg|swift|tex|toml|tsv|tsx?|txt|vue|webp|xml
+    |ya?ml|zig )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Endings of names that are meant as files: `@notes.md`, but not `@app.get`."""
 
 
 class _Mention(msgspec.Struct, frozen=True):
@@ -83,6 +96,26 @@ def _find_mentions(text: str, folder: Path) -> list[_Mention]:
     return sorted(found, key=lambda one: one.start)
 
 
+def _missing_names(text: str, folder: Path) -> list[str]:
+    """Return the names of a typed message that look like paths and do not exist."""
+    if len(text) > MAX_TYPED_CHARS:
+        return []
+    missing = []
+    for match in _MENTION.finditer(text):
+        is_own_word = match.start() == 0 or text[match.start() - 1].isspace()
+        names = [match[2]] if match[2] else list(_without_punctuation(match[3]))
+        if names and is_own_word and not match[1] and not any(_exists(folder, name) for name in names):
+            missing += [names[-1]] if match[2] or _looks_like_path(names[-1], folder) else []
+    return list(dict.fromkeys(missing))
+
+
+def _looks_like_path(name: str, folder: Path) -> bool:
+    """Return whether a name has the ending of a file, or begins with a folder that exists."""
+    first, slash, _ = name.partition("/")
+    has_ending = _FILE_ENDING.fullmatch(Path(name).suffix) is not None
+    return has_ending or bool(slash and (first in ("", ".", "..", "~") or _exists(folder, first)))
+
+
 def _without_punctuation(name: str) -> Iterator[str]:
     """Yield a name, and the name without the punctuation after it."""
     while any(map(str.isalnum, name)) or name == "./":
@@ -105,6 +138,12 @@ def _exists(folder: Path, name: str) -> bool:
 async def prepare_message(text: str, state: ChatState, *, piped: str = "") -> UserMessage:
     """Return a message with the files that it names and what was piped, asking the user about files outside of the
     working folder."""
+    if missing := _missing_names(text, state.options.folder):
+        state.ui.suggest_input(text)
+        names = ", ".join(map(exact_line, missing))
+        raise FovealError(
+            f"there is no file {names}: nothing was sent. \\@ in place of @ sends the name as text"
+        )
     mentions = _find_mentions(text, state.options.folder)
     if not mentions and not piped:
         return UserMessage(content=text, shown=text)

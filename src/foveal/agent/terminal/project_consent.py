@@ -24,7 +24,7 @@ from foveal.config.consent import project_items
 from foveal.config.instructions.files import InstructionFiles
 from foveal.config.memory_file import project_memory_item
 from foveal.config.project import GivenItems, ItemAnswer, ItemTrust, ProjectItem, Trust, items_hash
-from foveal.core.wire.safe_print import exact_line, one_line
+from foveal.core.wire.safe_print import exact_line, one_line, visible
 
 _MAX_ROUNDS: Final = 3
 """Questions at the start: an allowed setting can add names of instruction files, which are asked about next."""
@@ -92,9 +92,9 @@ def _body_rows(item: ProjectItem, seen: str | None) -> Iterator[Row]:
     if seen is not None:
         yield row(dim("changed since you were asked:"))
         lines = unified_diff(seen.split("\n"), item.text.split("\n"), "before", "now", lineterm="", n=3)
-        yield from diff_rows("\n".join(lines))
+        yield from diff_rows(visible("\n".join(lines)))
         yield from (row(), row(dim("now, in full:")))
-    yield from text_rows(item.text, indent="    ")
+    yield from text_rows(visible(item.text), indent="    ")
 
 
 # ── The start of a chat ──────────────────────────────────────────────────────────────────────────────────

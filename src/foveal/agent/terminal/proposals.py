@@ -12,11 +12,15 @@ from foveal.agent.terminal.user_interface import Choice, Question
 from foveal.agent.terminal.user_message import typed_text
 from foveal.core.log.events import Event, UserSaid
 from foveal.core.view.fold import effective_events
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import exact_line
 from foveal.errors import NotRemembered
 from foveal.memory import Memory, MemoryEntry
 
-_CHOICES: Final = (Choice("y", "Yes, remember it"), Choice("e", "Edit it first"), Choice("n", "No"))
+_CHOICES: Final = (
+    Choice("y", "Yes, remember it", lasts=True),
+    Choice("e", "Edit it first"),
+    Choice("n", "No"),
+)
 
 
 async def propose_at_end(state: ChatState) -> None:
@@ -48,7 +52,7 @@ async def _review(state: ChatState, memory: Memory) -> None:
         place = f" ({number} of {len(waiting)})" if len(waiting) > 1 else ""
         question = Question(
             text=f"Remember this in all later sessions?{place} Ctrl-C decides later.",
-            details=(row(f"  “{one_line(entry.text, width=600)}”"),),
+            details=(row(f"  “{exact_line(entry.text)}”"),),
             choices=_CHOICES,
         )
         answer = await state.ui.ask(question)

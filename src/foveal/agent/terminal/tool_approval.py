@@ -143,7 +143,8 @@ def approval_question(decision: Ask, call: CallFacts, what: str, preview: str) -
     why = decision.why and f"It can be allowed only once: {decision.why}."
     return Question(
         text=_question_text(call, what, preview),
-        details=(*_preview_rows(call, preview), *_why_rows(why)),
+        details=tuple(_preview_rows(call, preview)),
+        remarks=tuple(_why_rows(why)),
         choices=(YES, *_always_choices(decision, call), NO),
         unattended_advice=_advice(decision, call),
     )
@@ -174,12 +175,12 @@ def _always_choices(decision: Ask, call: CallFacts) -> list[Choice]:
     if decision.session_rules:
         exactly = "exactly " if call.line is not None else ""
         within = " in the working folder" if call.tool in CHANGING_FILE_TOOLS else ""
-        choices.append(
-            Choice("s", f"Always {exactly}{_rule_texts(decision.session_rules)}{within}, in this session")
-        )
+        label = f"Always {exactly}{_rule_texts(decision.session_rules)}{within}, in this session"
+        choices.append(Choice("s", label, lasts=True))
     if decision.project_rules:
         texts = _rule_texts(decision.project_rules)
-        choices.append(Choice("p", f"Always commands that begin with {texts}, in this project, for 30 days"))
+        label = f"Always commands that begin with {texts}, in this project, for 30 days"
+        choices.append(Choice("p", label, lasts=True))
     return choices
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -21,12 +25,19 @@ from prompt_toolkit.keys import Keys
 from foveal.agent.terminal.commands import SLASH_COMMANDS
 from foveal.agent.terminal.commands.remembering import MEMORY_ACTS
 from foveal.agent.terminal.output.styled_text import counted
+from foveal.agent.tools.search_worker import files_to_search
 from foveal.core.policies.presets import PRESETS
 from foveal.core.wire.safe_print import visible
 from foveal.user_paths import state_folder
 
 MAX_LISTED_FILES: Final = 200
 """Files of a folder that completion reads."""
+MAX_WORKSPACE_FILES: Final = 20_000
+"""Files of the workspace that are looked through after `@`."""
+MAX_FILE_LIST_AGE_S: Final = 5.0
+"""Seconds after which the files of the workspace are read again."""
+MAX_MATCHING_FILES: Final = 50
+"""Files that the list after `@` has at most."""
 MAX_PASTE_LINES: Final = 12
 MAX_PASTE_CHARS: Final = 1_500
 """A larger paste is shown by its name."""
@@ -38,8 +49,55 @@ _PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+class WorkspaceFiles:
+    """The files of a folder, for the list after `@`: without those that git ignores, links and hidden folders of
+    tools. They are read again when they are older than `MAX_FILE_LIST_AGE_S`."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = str(folder.resolve())
+        self._clock = clock
+        self._names: tuple[str, ...] = ()
+        self._read_at: float | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """Return paths from the folder, at most `MAX_WORKSPACE_FILES`."""
+        now = self._clock()
+        if self._read_at is None or now - self._read_at > MAX_FILE_LIST_AGE_S:
+            found = files_to_search(self._folder, self._folder, Counter())
+            listed = islice(found, MAX_WORKSPACE_FILES)
+            self._names = tuple(os.path.relpath(file.path, self._folder) for file in listed)
+            self._read_at = now
+        return self._names
+
+    def matching(self, typed: str) -> list[str]:
+        """Return the names that have the typed characters in this order, the best first."""
+        wanted = typed.casefold()
+        found = [
+            (rank, len(name), name)
+            for name in self.names()
+            if (rank := _match_rank(wanted, name)) is not None
+        ]
+        return [name for *_, name in heapq.nsmallest(MAX_MATCHING_FILES, found)]
+
+
+def _match_rank(wanted: str, path: str) -> int | None:
+    """Return how well a path matches, 0 for best, or None: a name that begins with the text, a name or a path that
+    has it, and then by how far its characters are apart."""
+    path = path.casefold()
+    name = path[path.rfind(os.sep) + 1 :]
+    if wanted in path:
+        return 0 if name.startswith(wanted) else 1 if wanted in name else 2
+    place, first = -1, -1
+    for character in wanted:
+        place = path.find(character, place + 1)
+        if place < 0:
+            return None
+        first = place if first < 0 else first
+    return 3 + place - first
+
+
 class Completions(Completer):
-    """Completes slash commands and their arguments while they are typed, and file names on Tab."""
+    """Completes slash commands with their arguments and files after `@` while they are typed, file names on Tab."""
 
     def __init__(
         self,
@@ -49,6 +107,7 @@ class Completions(Completer):
     ) -> None:
         """`sessions` and `entries` return the ids of sessions, and of the entries of memories."""
         self._folder = folder
+        self._workspace_files = WorkspaceFiles(folder)
         self._sessions = sessions
         self._entries = entries
 
@@ -63,6 +122,17 @@ class Completions(Completer):
                 return
         if complete_event.completion_requested and not (text.startswith("/") and " " not in text):
             yield from self._files(text)
+        elif is_mention(text):
+            yield from self._mentioned(_last_word(text))
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        if is_mention(document.text_before_cursor) and not complete_event.completion_requested:
+            # Reading a large folder takes a moment, and the user goes on typing.
+            await asyncio.to_thread(self._workspace_files.names)
+        async for completion in super().get_completions_async(document, complete_event):
+            yield completion
 
     def _arguments(self, name: str) -> Iterable[str] | None:
         if name == "/policy":
@@ -73,6 +143,11 @@ class Completions(Completer):
             return self._entries()
         return self._sessions() if name in ("/resume", "/continue-from") else None
 
+    def _mentioned(self, word: str) -> Iterator[Completion]:
+        """Yield the files of the workspace that match what follows `@`."""
+        for path in self._workspace_files.matching(word.removeprefix("@").removeprefix('"')):
+            yield Completion(f"@{_quoted(path)}", start_position=-len(word), display=visible(path))
+
     def _files(self, text: str) -> Iterator[Completion]:
         word = _last_word(text)
         at = "@" if word.startswith("@") else ""
@@ -82,8 +157,8 @@ class Completions(Completer):
             if found.name.startswith(name) and (name.startswith(".") or not found.name.startswith(".")):
                 shown = found.name + ("/" if found.is_dir() else "")
                 path = os.path.join(folder, shown)
-                if at and any(map(str.isspace, path)):
-                    path = f'"{path}' + ("" if found.is_dir() else '"')
+                if at:
+                    path = _quoted(path).removesuffix('"') if found.is_dir() else _quoted(path)
                 yield Completion(at + path, start_position=-len(word), display=visible(shown))
 
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:
@@ -92,6 +167,15 @@ class Completions(Completer):
                 return sorted(islice(entries, MAX_LISTED_FILES), key=lambda entry: entry.name)
         except (OSError, ValueError, RuntimeError):
             return []
+
+
+def is_mention(text: str) -> bool:
+    """Return whether the word before the cursor names a file with `@`."""
+    return _last_word(text).startswith("@")
+
+
+def _quoted(path: str) -> str:
+    return f'"{path}"' if any(map(str.isspace, path)) else path
 
 
 def _last_word(text: str) -> str:
@@ -160,6 +244,19 @@ def _bind_editing(keys: KeyBindings, screen: TypedInput) -> None:
     @keys.add("s-tab", filter=~has_completions)
     def plan(event: KeyPressEvent) -> None:
         screen.submit("/plan")
+
+    is_naming = Condition(lambda: is_mention(screen.entry.document.text_before_cursor))
+
+    @keys.add("tab", filter=is_naming & ~has_completions)
+    def complete(event: KeyPressEvent) -> None:
+        """Complete the only possible name at once: the list can be on its way, and the key would be lost."""
+        buffer = event.current_buffer
+        wanted = CompleteEvent(completion_requested=True)
+        found = list(islice(buffer.completer.get_completions(buffer.document, wanted), 2))
+        if len(found) == 1:
+            buffer.apply_completion(found[0])
+        else:
+            buffer.start_completion(insert_common_part=True)
 
     @keys.add(Keys.BracketedPaste)
     def paste(event: KeyPressEvent) -> None:
@@ -237,12 +334,13 @@ class _History(FileHistory):
 def input_buffer(completer: Completer) -> Buffer:
     """Return the buffer of the input line."""
 
-    def is_command() -> bool:
-        return buffer.text.startswith("/") and "\n" not in buffer.text
+    def is_completed() -> bool:
+        is_command = buffer.text.startswith("/") and "\n" not in buffer.text
+        return is_command or is_mention(buffer.document.text_before_cursor)
 
     buffer = Buffer(
         completer=completer,
-        complete_while_typing=Condition(is_command),
+        complete_while_typing=Condition(is_completed),
         history=input_history(),
         multiline=True,
         name="entry",

@@ -33,6 +33,8 @@ class Choice(msgspec.Struct, frozen=True):
     key: str
     """One character; `v` is taken by the full view."""
     label: str
+    lasts: bool = False
+    """The answer counts for more than this once, so that a second key confirms it."""
 
 
 YES: Final = Choice("y", "Yes, once")
@@ -44,7 +46,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     details: tuple[Row, ...] = ()
-    """Rows shown above the question, in full; they can be paged."""
+    """Rows shown above the question, in full; they can be paged. The first and the last are always shown first."""
+    remarks: tuple[Row, ...] = ()
+    """Rows below the details that are not asked about."""
     choices: tuple[Choice, ...] = (YES, NO)
     """The possible answers; Enter and Esc mean `n`."""
     waits: bool = True

@@ -202,7 +202,9 @@ class PlannedChange(NamedTuple):
     def diff(self, name: str) -> str:
         """Return the whole change as a unified diff that is safe to print."""
         old, new = _without_crlf(self.old or "", self.new)
-        return "\n".join(visible(line) for line in _diff_lines(old, new, name))
+        lines = _diff_lines(old, new, name)
+        head = islice(lines, 2)  # has the name, which is visible already
+        return "\n".join([*head, *map(visible, lines)])
 
 
 def count_text(text: str) -> str:

@@ -1,11 +1,13 @@
 """Makes untrusted text safe to print in a terminal.
 
 1. `visible` is for what a user decides about: commands, paths, arguments, changes. Each character that looks like
-   nothing or like a blank, other than the space, becomes a symbol or its code, so that two texts that differ look
-   different.
-2. `readable` is for prose. It replaces control, zero-width, bidirectional and tag characters, and keeps spaces of
-   other languages and the selectors of emoji. Stored summaries depend on it: its set does not change.
-3. Only the printed text changes, never what is stored.
+   nothing or like a blank, other than the space, becomes a symbol (`␛`) or a mark (`⟨U+202E⟩`), and so does what
+   looks like a symbol or a mark: two texts that differ look different. It is applied once, to the text as it is.
+2. `printable` is for prose on a screen. It replaces control, zero-width, bidirectional and tag characters, and
+   keeps spaces of other languages and the selectors of emoji.
+3. `readable` replaces the same characters by their codes (`\\u{202e}`). Stored summaries depend on it: it does not
+   change.
+4. Only the printed text changes, never what is stored.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ _UNSAFE: Final = re.compile(
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n\t]")
+MARK: Final = re.compile(r"⟨U\+[0-9A-F]{4,6}⟩")
+_LOOK_ALIKES: Final = re.compile(rf"(?={MARK.pattern})⟨|[\u2400-\u2424⏎]")
+"""Characters of a text that look like a mark, or like a symbol for a character that cannot be seen."""
 _UNSEEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _BLANKS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U00016fe4\U0001107f\U0001d159"
@@ -34,10 +39,24 @@ MAX_KNOWN_UNSEEN: Final = 65_536
 
 
 def visible(text: str) -> str:
-    """Return the text with each character that cannot be seen as a symbol or its code; newlines and tabs stay."""
+    """Return the text with each character that cannot be seen as a symbol or a mark; newlines and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return unhidden(_LOOK_ALIKES.sub(_mark, text))
+
+
+def unhidden(text: str) -> str:
+    """Return what `visible` does, for a text that can have its symbols and marks already: they stay."""
     if text.isascii() and text.isprintable():
         return text
     return _NOT_PLAIN.sub(_show, text)
+
+
+def printable(text: str) -> str:
+    """Return prose with each unsafe character as a symbol or a mark; newlines and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE.sub(_mark, text)
 
 
 def readable(text: str) -> str:
@@ -50,7 +69,7 @@ def readable(text: str) -> str:
 def one_line(text: str, *, width: int = 80) -> str:
     """Return the first `width` characters of a text on one line, safe to print; blanks become single spaces. It is
     for titles and excerpts, not for what a user decides about."""
-    words = readable(" ".join(text.split(maxsplit=width)))
+    words = printable(" ".join(text.split(maxsplit=width)))
     return words if len(words) <= width else words[: width - 1] + "…"
 
 
@@ -63,10 +82,10 @@ def exact_line(text: str) -> str:
 def _show(match: re.Match[str]) -> str:
     character, at = match.group(), match.start()
     if _is_unseen(character):
-        return _escape(match)
+        return _mark(match)
     # A mark that follows no letter changes a character of the text around it, or stands on a blank.
     if unicodedata.category(character)[0] == "M" and not _has_letter_before(match.string, at):
-        return _escape(match)
+        return _mark(match)
     return character
 
 
@@ -83,6 +102,11 @@ def _has_letter_before(text: str, at: int) -> bool:
         if (category := unicodedata.category(character)[0]) != "M":
             return category in "LN"
     return False
+
+
+def _mark(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL, CommandRule, Rule
 from foveal.agent.terminal.chat_state import ChatState
@@ -11,12 +12,14 @@ from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import MenuItem
 from foveal.errors import FovealError
 
+_ALWAYS_ASKS: Final = "protected paths and leaving the sandbox ask each time, whatever the rules"
+
 
 async def permissions(state: ChatState, argument: str) -> list[Row]:
     """List the rules; with `remove N`, or `remove` and a choice, forget one."""
     word, _, number = argument.partition(" ")
     if not word:
-        return _list_rules(state.approval)
+        return _list_rules(state.approval, is_sandboxed=state.sandbox is not None)
     if word != "remove":
         raise FovealError(f"/permissions has no {word!r}; /permissions remove N forgets a rule")
     rules = state.approval.removable_rules()
@@ -32,7 +35,7 @@ async def permissions(state: ChatState, argument: str) -> list[Row]:
     return [row(f"removed: {_scope(rule)}, {_meaning(rule)}; it asks again")]
 
 
-def _list_rules(approval: ToolApproval) -> list[Row]:
+def _list_rules(approval: ToolApproval, *, is_sandboxed: bool) -> list[Row]:
     rules = approval.removable_rules()
     table = [
         (str(number), _scope(rule), _meaning(rule), _program(rule), _end(rule))
@@ -43,11 +46,25 @@ def _list_rules(approval: ToolApproval) -> list[Row]:
     mode = "everything runs without asking (--yes)" if approval.allows_everything else f"mode {approval.mode}"
     rows = [row(bold("permissions"), dim(f"  {mode} · {approval.project}"))]
     rows += [row(f"  {line}") for line in table_lines(table)]
-    if not table:
-        rows.append(row(dim("  no rules: what changes something asks")))
+    begin = "everything else" if table else "no rules"
+    rows += [
+        row(dim(f"  {begin}: {_default(approval, is_sandboxed=is_sandboxed)}")),
+        row(dim(f"  {_ALWAYS_ASKS}")),
+    ]
     if approval.rule_file.problem:
         rows.append(row(dim(f"  {approval.rule_file.problem}")))
     return [*rows, row(dim("  /permissions remove N forgets a rule"))] if rules else rows
+
+
+def _default(approval: ToolApproval, *, is_sandboxed: bool) -> str:
+    """Return what happens with a call that no rule covers."""
+    if approval.allows_everything:
+        return "runs; commands stay in the sandbox" if is_sandboxed else "runs, and there is no sandbox"
+    if approval.mode == "ask":
+        return "each command asks, and each change of a file"
+    if is_sandboxed:
+        return "in the sandbox, commands run; outside, each asks, and so does what cannot be restored"
+    return "there is no sandbox, so each command that can change something asks"
 
 
 def _menu(rules: tuple[Rule, ...]) -> list[MenuItem]:

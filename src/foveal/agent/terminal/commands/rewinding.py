@@ -44,7 +44,7 @@ from foveal.agent.tools.workspace import Workspace
 from foveal.core.engine.operations import OperationRequest
 from foveal.core.log.events import REDUCTIONS, Event, Rewound, Superseded, UserSaid, handle, kind
 from foveal.core.view.fold import effective_events, effective_rewinds
-from foveal.core.wire.safe_print import exact_line, one_line
+from foveal.core.wire.safe_print import exact_line, one_line, visible
 from foveal.errors import FovealError
 from foveal.sessions.perform import perform
 
@@ -385,4 +385,4 @@ def file_diff_rows(name: str, before: bytes | None, after: bytes | None) -> list
     lines = list(unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))[2:]
     if not lines:
         return [head, row(dim("    only line endings or the encoding differ"))]
-    return [head, *diff_rows("\n".join(lines))]
+    return [head, *diff_rows(visible("\n".join(lines)))]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown, MarkdownElement
 from rich.segment import Segment
@@ -18,7 +19,7 @@ from rich.style import Style
 from rich.theme import Theme as RichTheme
 
 from foveal.agent.terminal.output.styled_text import COLOUR_NUMBERS, Theme
-from foveal.core.wire.safe_print import readable
+from foveal.core.wire.safe_print import printable
 
 MAX_PROSE_COLUMNS: Final = 100
 """Wider terminals are not filled: longer lines are hard to read."""
@@ -58,7 +59,28 @@ class _PlainMarkdown(Markdown):
     def __init__(self, text: str, *, code_theme: str) -> None:
         super().__init__(text, code_theme=code_theme, hyperlinks=False)
         parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-        self.parsed = parser.parse(text)
+        self.parsed = [_without_images(token) for token in parser.parse(text)]
+
+
+def _without_images(token: Token) -> Token:
+    """Return a token with each image as a link to it: rich draws an image before the paragraph that it is in, and
+    what it has drawn then takes room from the paragraph's first line."""
+    if token.children is None:
+        return token
+    children = list[Token]()
+    for child in token.children:
+        if child.type != "image":
+            children.append(child)
+            continue
+        address = str(child.attrs.get("src", ""))
+        alt = "".join(part.content for part in child.children or ())
+        text = f"image: {alt}" if alt else "image"
+        is_in_link = sum(one.nesting for one in children if one.type.startswith("link_")) > 0
+        ends = [] if is_in_link else [Token("link_close", "a", -1)]
+        begins = [] if is_in_link else [Token("link_open", "a", 1, attrs={"href": address})]
+        children += [*begins, Token("text", "", 0, content=text), *ends]
+    token.children = children
+    return token
 
 
 class MarkdownPainter:
@@ -83,7 +105,7 @@ class MarkdownPainter:
         if not text.strip():
             return ""
         options = self._console.options.update(width=max(20, min(width - 1, MAX_PROSE_COLUMNS)))
-        markdown = _PlainMarkdown(readable(text), code_theme=self._code_theme)
+        markdown = _PlainMarkdown(printable(text), code_theme=self._code_theme)
         lines = self._console.render_lines(markdown, options, pad=False)
         return "".join(line + "\n" for line in _collapse_blank_lines([self._line(line) for line in lines]))
 
@@ -93,7 +115,7 @@ class MarkdownPainter:
     def _segment(self, segment: Segment) -> str:
         if segment.control:
             return ""
-        text = self._theme.characters(readable(segment.text).replace("\n", ""))
+        text = self._theme.characters(printable(segment.text).replace("\n", ""))
         style = segment.style or Style.null()
         if not self._theme.codes:
             return text

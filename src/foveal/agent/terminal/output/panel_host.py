@@ -2,11 +2,13 @@
 
 A key press is an answer only if the user could see what it answers:
 
-1. The panel has been drawn, and all input that was waiting at that time has been read. What was typed earlier is
-   text of the input line.
+1. The panel has been on the screen for `SHOWN_S`, and no key arrived for `QUIET_S`. Until then it looks inactive,
+   and keys belong to the input line. A step that needs a second key is on the screen anew.
 2. The input line is empty. A text that was begun before the question is finished first, or set aside with Tab.
 3. For a character, no other character arrived with it: a paste, or several keys at once, is text.
-4. The key is not the one that answered the question before, pressed again within `REPEAT_S`.
+4. The key is not the one that answered the question before, held down.
+
+Esc and Ctrl-C need none of this: they refuse.
 """
 
 from __future__ import annotations
@@ -19,20 +21,27 @@ from typing import Any, Final
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.containers import Window
 
-from foveal.agent.terminal.output.panels import FullView, Panel, QuestionPanel
+from foveal.agent.terminal.output.panels import CONFIRM_KEY, FullView, Panel, QuestionPanel
 from foveal.agent.terminal.output.styled_text import Row
 
 PANEL_KEYS: Final = ("up", "down", "pageup", "pagedown", "home", "end", "enter", "escape")
 MENU_KEYS: Final = ("tab", "backspace", "c-c")
 """Keys that menus and views take from the input line; a question leaves them to it."""
 
+SHOWN_S: Final = 0.7
+"""Seconds that a panel is on the screen before it takes keys."""
+QUIET_S: Final = 0.4
+"""Seconds without a key before a panel takes keys: the user has stopped typing."""
 REPEAT_S: Final = 0.3
 """Seconds within which the same key counts as one press: it was held down or pressed twice."""
+CHECK_INTERVAL_S: Final = 0.05
+"""Seconds between two checks whether a panel can take keys."""
 
 
 class PanelHost:
@@ -45,7 +54,7 @@ class PanelHost:
         on_view_closed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` returns the seconds that tell a repeated key from a new press."""
+        """`clock` returns the seconds that time panels and presses."""
         self.panel: Panel | None = None
         self.app: Application[None]
         self.window: Window
@@ -55,16 +64,22 @@ class PanelHost:
         self._clock = clock
         self._closed: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._drawn: Panel | None = None
-        self._has_early_input = False
-        """Whether input from before the first drawing is left."""
+        self._shown_at: float | None = None
+        """When the panel, or its second step, was drawn first."""
         self._is_armed = False
         """Whether the panel takes keys."""
+        self._checking: asyncio.TimerHandle | None = None
         self._can_line_answer = False
-        """Whether a line that is entered now was typed after the question was drawn."""
+        """Whether a line that is entered now was typed after the question took keys."""
         self._set_aside = ""
         """Text of the input line that returns when the panel closes."""
-        self._last_key, self._last_press_at = "", 0.0
+        self._first_keys = ""
+        """What was typed since a choice waits for its second key: text, if that key does not come."""
+        self._key_at = -QUIET_S
+        """When the last key arrived."""
+        self._held_key, self._held_at = "", 0.0
+        """The character that answered the last question, and when it arrived last."""
+        entry.on_text_changed += self._text_typed
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,6 +97,11 @@ class PanelHost:
         """Whether the panel takes all keys, so that the input line is not shown."""
         return self.is_viewing or (self.panel is not None and self.panel.takes_text and self._is_armed)
 
+    @property
+    def is_early(self) -> bool:
+        """Whether a panel is open that does not take keys yet."""
+        return self.panel is not None and self.panel.is_open and not self._is_armed
+
     def takes_keys(self) -> bool:
         if self.panel is None or not self._is_armed:
             return False
@@ -94,16 +114,25 @@ class PanelHost:
         """Show a panel until the user closes it; panels that are opened meanwhile wait."""
         async with self._one_at_a_time:
             self._closed = asyncio.get_running_loop().create_future()
-            self.panel, self._is_armed, self._drawn = panel, False, None
-            self.app.invalidate()
+            self.panel = panel
+            self._begin_step()
             try:
                 await self._closed
             finally:
                 self._close()
 
+    def _begin_step(self) -> None:
+        """Take no keys until the user has seen the panel as it is now."""
+        self._is_armed, self._shown_at = False, None
+        self.app.layout.focus(self._entry)
+        self.app.invalidate()
+
     def _close(self) -> None:
         self._leave_view()
-        self.panel, self._closed, self._is_armed = None, None, False
+        if self._checking is not None:
+            self._checking.cancel()
+        self.panel, self._closed, self._is_armed, self._checking = None, None, False, None
+        self._first_keys = ""
         self.app.layout.focus(self._entry)
         if self._set_aside:
             self._entry.insert_text(self._set_aside)
@@ -115,21 +144,33 @@ class PanelHost:
         panel = self.panel
         if panel is None:
             return []
-        if self._drawn is not panel:
-            self._drawn, self._has_early_input = panel, has_pending_input(self.app)
         if panel.view is not None:
             return panel.view.rows(width=width, height=height)
+        panel.is_ready = self._is_armed
         if isinstance(panel, QuestionPanel):
             panel.has_typed_text = bool(self._entry.text)
         return panel.rows(width=width, height=height)
 
     def after_render(self, _: object = None) -> None:
-        """Arm the panel once it is drawn, if no input was waiting when the drawing began."""
-        if self.panel is None or self._is_armed or self._drawn is not self.panel:
+        """Begin to count the time that a panel is on the screen."""
+        if self.panel is not None and not self._is_armed and self._shown_at is None:
+            self._shown_at = self._clock()
+            if self._checking is None:
+                self._check_later()
+
+    def _check_later(self) -> None:
+        self._checking = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._arm)
+
+    def _arm(self) -> None:
+        """Let the panel take keys, if it was seen for long enough and the user is not typing."""
+        self._checking = None
+        if self.panel is None or self._is_armed:
             return
-        if self._has_early_input:
-            self._has_early_input = has_pending_input(self.app)
-            asyncio.get_running_loop().call_soon(self.after_render)
+        now = self._clock()
+        was_seen = self._shown_at is not None and now - self._shown_at >= SHOWN_S
+        # Input that waits to be read was typed before the panel looks ready.
+        if not was_seen or now - self._key_at < QUIET_S or has_pending_input(self.app):
+            self._check_later()
             return
         self._is_armed, self._can_line_answer = True, not self._entry.text
         if self.panel.takes_text:
@@ -138,6 +179,10 @@ class PanelHost:
 
     # ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
 
+    def key_arrived(self, _: object = None) -> None:
+        """Note the time of a key, whatever it does."""
+        self._key_at = self._clock()
+
     def press(self, key: str) -> bool:
         """Pass a key to the panel or its view; return whether it was used."""
         panel = self.panel
@@ -145,19 +190,56 @@ class PanelHost:
             return False
         if panel.view is not None:
             return self._press_in_view(panel.view, key)
+        was_confirming = panel.is_confirming
         is_used = panel.press(key)
         if self.is_viewing:
             self._switch_screen(is_full=True)
         if not panel.is_open and self._closed is not None and not self._closed.done():
             self._is_armed = False
             self._closed.set_result(None)
+        elif panel.is_confirming != was_confirming:
+            self._first_keys = key if panel.is_confirming and len(key) == 1 else ""
+            self._begin_step()
         return is_used
 
-    def is_repeat(self, key: str) -> bool:
-        """Return whether a character belongs to the press before."""
-        before, now = self._last_press_at, self._clock()
-        is_same, self._last_key, self._last_press_at = key == self._last_key, key, now
-        return is_same and now - before < REPEAT_S
+    def press_character(self, character: str) -> bool:
+        """Pass a character to the panel, unless it repeats the press before; return whether it was used."""
+        if self._is_repeat(character):
+            return True
+        panel = self.panel
+        is_used = self.press(character)
+        if panel is not None and (not panel.is_open or panel.is_confirming):
+            self._held_key, self._held_at = character, self._clock()
+        return is_used
+
+    def press_early(self, character: str) -> None:
+        """Handle a character before the panel takes keys: it is text of the input line, unless it repeats a press.
+        A confirmation that comes too early waits to be given again."""
+        if self._is_repeat(character):
+            return
+        is_confirming = self.panel is not None and self.panel.is_confirming
+        if is_confirming and character.casefold() == CONFIRM_KEY:
+            self._first_keys += character
+        else:
+            self._entry.insert_text(character)
+
+    def _text_typed(self, _: Buffer) -> None:
+        """Text in the input line means that the user writes: what waits for its second key is text too."""
+        if self._entry.text and self.panel is not None and self.panel.is_confirming:
+            typed, self._first_keys = self._first_keys, ""
+            self.panel.cancel_confirmation()
+            self._begin_step()
+            text = typed + self._entry.text
+            self._entry.set_document(Document(text, len(typed) + self._entry.cursor_position))
+
+    def _is_repeat(self, key: str) -> bool:
+        """Return whether a character belongs to the press that answered the last question."""
+        now = self._clock()
+        if key != self._held_key or now - self._held_at >= REPEAT_S:
+            self._held_key = ""
+            return False
+        self._held_at = now
+        return True
 
     def take_line(self, answer: str | None) -> bool:
         """Use an entered line as the answer to an open question, if it is one; return whether it was used.
@@ -224,11 +306,11 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
         if host.hides_entry:
             host.press(event.data)
             return
-        is_answer = arrived_alone(event) and (host.is_repeat(event.data) or host.press(event.data))
-        if not is_answer:
+        if not (arrived_alone(event) and host.press_character(event.data)):
             host.decline()
             entry.insert_text(event.data)
 
+    _bind_early_keys(keys, host, entry)
     is_typing = Condition(lambda: host.question is not None and host.question.has_typed_text)
 
     @keys.add("tab", filter=is_typing & ~has_completions, eager=True)
@@ -237,6 +319,31 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
 
     for name in ("pageup", "pagedown"):
         keys.add(name, filter=is_typing, eager=True)(_pressing(host, name))
+
+
+def _bind_early_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
+    """Add the bindings of a panel that does not take keys: they belong to the input line, and only Esc and Ctrl-C
+    reach it. Enter is a line break there: the line was not meant for what is asked now."""
+    is_early = Condition(lambda: host.is_early)
+    is_asking = Condition(lambda: host.panel is not None and not host.is_viewing)
+    is_menu = Condition(lambda: host.panel is not None and host.panel.takes_text and not entry.text)
+    # Alt with a key is Esc and the key, which arrive together.
+    is_alone = Condition(lambda: not host.app.key_processor.input_queue)
+
+    @keys.add(Keys.Any, filter=is_early)
+    def type_early(event: KeyPressEvent) -> None:
+        if len(event.data) == 1 and event.data >= " ":  # other keys have longer data
+            host.press_early(event.data)
+
+    @keys.add("enter", filter=is_early, eager=True)
+    def break_line(event: KeyPressEvent) -> None:
+        if entry.text:
+            entry.newline(copy_margin=False)
+        elif host.panel is not None and host.panel.is_confirming:
+            host.press("enter")
+
+    keys.add("escape", filter=is_asking & is_alone, eager=True)(_pressing(host, "escape"))
+    keys.add("c-c", filter=is_early & is_menu, eager=True)(_pressing(host, "c-c"))
 
 
 def _pressing(host: PanelHost, name: str) -> Callable[[KeyPressEvent], None]:

@@ -13,8 +13,10 @@ from typing import Final, Protocol
 from foveal.agent.terminal.output.styled_text import (
     Row,
     Span,
+    Style,
     bold,
     cell_width,
+    counted,
     cut,
     cut_row,
     dim,
@@ -25,13 +27,14 @@ from foveal.agent.terminal.output.styled_text import (
     wrap,
 )
 from foveal.agent.terminal.user_interface import Choice, MenuItem, Question
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import unhidden
 
 # ── Scrolled rows ────────────────────────────────────────────────────────────────────────────────────
 # 1. Each row is wrapped at the last column and at no other place, so no character is left out, and each character
 #    that cannot be seen is shown by its code. A bar stands before each line, and a broken bar before the rest of a
 #    wrapped one: no text can pass for a line of its own, nor for the question below the area.
-# 2. `window` returns the lines that fit, and above and below them how many do not.
+# 2. `window` returns the lines that fit, and how many do not. At first these are the first and the last lines, so
+#    that a long command cannot hide its end; scrolling reads what is between.
 
 LINE_MARK: Final = "│ "
 WRAPPED_MARK: Final = "┊ "
@@ -42,27 +45,36 @@ SCROLL_KEYS: Final = frozenset({"up", "down", "pageup", "pagedown", "home", "end
 class ScrolledRows:
     """Rows of which a part is visible; `press` scrolls."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
+    def __init__(self, rows: Sequence[Row], *, after: Sequence[Row] = (), shows_end: bool = False) -> None:
+        """With `shows_end`, the first and the last lines of `rows` are visible at first; `after` follows them."""
+        self._rows, self._after = rows, after
         self._lines: list[Row] = []
+        self._end = 0
+        """Number of the lines of `rows`."""
         self._width = 0
         self._top = 0
+        self._is_folded = shows_end
+        """Whether the first and the last lines are visible, and not those between."""
         self._height = 1
-        """Lines that the last window showed."""
+        """Lines that the last window showed; of a folded one, those at its beginning."""
 
     def lines(self, width: int) -> list[Row]:
         """Return all lines, wrapped to `width` columns."""
         if width != self._width:
             self._width = width
-            self._lines = [line for parts in self._rows for line in wrap_exactly(parts, width)]
+            lines = [line for parts in self._rows for line in wrap_exactly(parts, width)]
+            self._end = len(lines)
+            self._lines = lines + [line for parts in self._after for line in wrap_exactly(parts, width)]
         return self._lines
 
     def window(self, *, width: int, height: int) -> list[Row]:
-        """Return at most `height` rows: lines, and a count of those above and below where there are more."""
+        """Return at most `height` rows: lines, and how many more there are."""
         lines = self.lines(width)
         if len(lines) <= height:
             self._top, self._height = 0, max(1, len(lines))
             return lines
+        if self._is_folded:
+            return self._folded(width, height)
         self._height = max(1, height - 2)
         self._top = max(0, min(self._top, len(lines) - self._height))
         below = len(lines) - self._top - self._height
@@ -70,11 +82,31 @@ class ScrolledRows:
         above = cut_row(_hidden("↑", self._top, "above"), width)
         return [above, *shown, cut_row(_hidden("↓", below, "below"), width)]
 
+    def _folded(self, width: int, height: int) -> list[Row]:
+        """Return the first lines, the last ones of `rows`, and between them how many are hidden; what comes after
+        `rows` too, if it is short."""
+        room = max(2, height - 1)
+        after = self._lines[self._end :]
+        if len(after) > room // 3:
+            after = []
+        room -= len(after)
+        self._height = min(room - room // 2, self._end)
+        tail = min(room // 2, self._end - self._height)
+        between = self._end - self._height - tail
+        below = len(self._lines) - self._end - len(after)
+        counts = [counted(between, "more line") + " between"] if between else []
+        counts += [f"{below:,} below"] if below else []
+        fold = cut_row(row(Span(f"  ↓ {', '.join(counts)}", "fair")), width)
+        return [*self._lines[: self._height], fold, *self._lines[self._end - tail : self._end], *after]
+
     def press(self, key: str) -> bool:
         """Scroll with a key; return whether the key scrolls."""
         if key not in SCROLL_KEYS:
             return False
-        page = max(1, self._height - 1)
+        if self._is_folded and key in ("up", "pageup", "home"):
+            return True
+        page = max(1, self._height if self._is_folded else self._height - 1)
+        self._is_folded = False
         steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -self._top}
         self._top = max(0, self._top + steps.get(key, len(self._lines)))
         return True
@@ -84,7 +116,7 @@ def _hidden(arrow: str, count: int, where: str) -> Row:
     """Return the row that counts hidden lines; an end that is visible is named as such."""
     if count == 0:
         return row(dim(f"  {'the beginning' if where == 'above' else 'the end'}"))
-    return row(Span(f"  {arrow} {count:,} more line{'s' * (count != 1)} {where}", "fair"))
+    return row(Span(f"  {arrow} {counted(count, 'more line')} {where}", "fair"))
 
 
 def wrap_exactly(parts: Row, width: int) -> Iterator[Row]:
@@ -93,7 +125,7 @@ def wrap_exactly(parts: Row, width: int) -> Iterator[Row]:
     line: list[Span] = []
     left, mark = room, LINE_MARK
     for span in parts:
-        for piece, ends_line in _pieces(single_line(visible(span.text)), left, room):
+        for piece, ends_line in _pieces(_exact(span.text), left, room):
             if ends_line:
                 yield (dim(mark), *line)
                 left, line, mark = room, [], WRAPPED_MARK
@@ -101,6 +133,11 @@ def wrap_exactly(parts: Row, width: int) -> Iterator[Row]:
                 line.append(Span(piece, span.style))
                 left -= cell_width(piece)
     yield (dim(mark), *line)
+
+
+def _exact(text: str) -> str:
+    """Return a text on one line with every character visible, tabs too."""
+    return single_line(unhidden(text).replace("\t", "␉"))
 
 
 def _pieces(text: str, left: int, room: int) -> Iterator[tuple[str, bool]]:
@@ -129,6 +166,9 @@ MAX_PINNED_ROWS: Final = 2
 
 MAX_CURRENT_ITEM_ROWS: Final = 4
 """Rows of the item at the cursor of a menu."""
+CONFIRM_KEY: Final = "y"
+"""The second key of an answer that lasts."""
+EARLY_HINT: Final = "one moment: keys still go to the input line"
 MIN_DETAIL_COLUMNS: Final = 8
 """A detail that would get fewer columns is left out."""
 
@@ -137,10 +177,21 @@ class Panel(Protocol):
     """What the screen needs of a panel."""
 
     is_open: bool
+    is_ready: bool
+    """Whether keys reach the panel; set before each drawing."""
     takes_text: bool
     """Whether typed characters belong to the panel instead of the input line."""
     view: FullView | None
     """The view over the whole screen, while it is open."""
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether an answer that lasts was chosen and waits for `CONFIRM_KEY`."""
+        ...
+
+    def cancel_confirmation(self) -> None:
+        """Return to the step before."""
+        ...
 
     def rows(self, *, width: int, height: int) -> list[Row]:
         """Return at most `height` rows of at most `width` columns."""
@@ -181,98 +232,140 @@ class FullView:
 
 
 class QuestionPanel:
-    """A question that one key answers."""
+    """A question that one key answers, or two keys if the answer lasts."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
         self.answer: str = ""
         self.is_open: bool = True
+        self.is_ready = True
         self.takes_text = False
         self.view: FullView | None = None
         self.has_typed_text = False
         """The input line has text, so characters are text and not answers."""
+        self._chosen: Choice | None = None
+        """The permanent answer that waits for the second key."""
         self._body = ScrolledRows(question.details)
-        self._body_width = 0
+        self._body_size = (0, 0)
+        """The width, and the rows of each pinned text, for which the body was made."""
+
+    @property
+    def is_confirming(self) -> bool:
+        return self._chosen is not None
 
     def rows(self, *, width: int, height: int) -> list[Row]:
-        self._fit_body(width)
-        pinned = self._pinned(width)
-        body_height = max(MIN_BODY_ROWS, height - len(pinned) - 1)
+        most = MAX_PINNED_ROWS
+        pinned = self._pinned(width, most)
+        if len(pinned) + MIN_BODY_ROWS > height:
+            most = 1
+            pinned = self._pinned(width, most)
+        if (width, most) != self._body_size:  # what is pinned in part depends on them
+            self._body_size = (width, most)
+            asked, choices = self._texts(width, most)
+            self._body = ScrolledRows(asked, after=choices, shows_end=True)
+        room = height - len(pinned)
+        hint = [row(dim(cut(SCROLL_HINT, width)))]
+        if len(self._body.lines(width)) <= room:
+            hint = []
+        body_height = max(MIN_BODY_ROWS, room - len(hint))
         body = self._body.window(width=width, height=body_height)
-        is_scrolled = len(self._body.lines(width)) > body_height
-        return [*body, *([row(dim(cut(SCROLL_HINT, width)))] if is_scrolled else []), *pinned]
+        return [*body, *(hint if len(body) < room else []), *pinned]
 
     def press(self, key: str) -> bool:
-        if key == "v" and self.question.waits and not self._is_choice("v"):
-            self.view = FullView(self.question.text, self._all_details(self._body_width or 80))
+        if self._chosen is not None:
+            return self._confirm(key)
+        if key == "v" and self.question.waits and self._choice("v") is None:
+            asked, choices = self._texts(self._body_size[0] or 80, MAX_PINNED_ROWS)
+            self.view = FullView(self.question.text, (*asked, *choices))
         elif key in ("enter", "escape"):
             self._close("n")
-        elif self._is_choice(key.casefold()):
-            self._close(key.casefold())
+        elif (choice := self._choice(key.casefold())) is not None:
+            if choice.lasts:
+                self._chosen = choice
+            else:
+                self._close(choice.key)
         else:
             return self._body.press(key)
+        return True
+
+    def cancel_confirmation(self) -> None:
+        """Return to the question."""
+        self._chosen = None
+
+    def _confirm(self, key: str) -> bool:
+        """Give the chosen answer, or return to the question; a character that confirms nothing is text."""
+        if self._chosen is not None and key.casefold() == CONFIRM_KEY:
+            self._close(self._chosen.key)
+        elif len(key) == 1:
+            return False
+        self.cancel_confirmation()
         return True
 
     def _close(self, answer: str) -> None:
         self.answer, self.is_open = answer, False
 
-    def _is_choice(self, key: str) -> bool:
-        return any(choice.key == key for choice in self.question.choices)
+    def _choice(self, key: str) -> Choice | None:
+        return next((choice for choice in self.question.choices if choice.key == key), None)
 
-    def _fit_body(self, width: int) -> None:
-        if width != self._body_width:  # what is pinned in part depends on the width
-            self._body_width = width
-            self._body = ScrolledRows(self._all_details(width))
+    def _texts(self, width: int, most: int) -> tuple[list[Row], list[Row]]:
+        """Return what is asked about, and remarks and choices; in full where only `most` rows are pinned."""
+        asked = text_rows(self.question.text) if len(_lines(self.question.text, width)) > most else []
+        texts = [self._choice_text(choice) for choice in self.question.choices]
+        long = [text for text in texts if len(_lines(text, width - len(CHOICE_INDENT))) > most]
+        after = (line for text in long for line in text_rows(text))
+        return [*asked, *self.question.details], [*self.question.remarks, *after]
 
-    def _all_details(self, width: int) -> tuple[Row, ...]:
-        """Return the details, and in full the texts that are pinned in part."""
-        choices, room = map(_choice_text, self.question.choices), width - len(CHOICE_INDENT)
-        texts = [(self.question.text, width), *((choice, room) for choice in choices)]
-        long = [text for text, columns in texts if len(_lines(text, columns)) > MAX_PINNED_ROWS]
-        return (*self.question.details, *(line for text in long for line in text_rows(text)))
-
-    def _pinned(self, width: int) -> list[Row]:
-        """Return the question and its choices."""
-        rows = [row(bold(line)) for line in _head(self.question.text, width)]
+    def _pinned(self, width: int, most: int) -> list[Row]:
+        """Return the question, its choices and what keys do now, with at most `most` rows for each text."""
+        rows = [row(bold(line)) for line in _head(self.question.text, width, most)]
         for choice in self.question.choices:
-            first, *rest = _head(_choice_text(choice), width - len(CHOICE_INDENT))
+            first, *rest = _head(self._choice_text(choice), width - len(CHOICE_INDENT), most)
+            is_live = self.is_ready and self._chosen in (None, choice)
+            style: Style = "" if is_live else "dim"
             rows += [
-                row(Span(f"  {first[:1]}", "accent"), first[1:]),
-                *(row(f"{CHOICE_INDENT}{line}") for line in rest),
+                row(Span(f"  {first[:1]}", "accent" if is_live else "dim"), Span(first[1:], style)),
+                *(row(Span(f"{CHOICE_INDENT}{line}", style)) for line in rest),
             ]
+        return [*rows, self._foot(width)]
+
+    def _choice_text(self, choice: Choice) -> str:
+        if choice.key != "n" or self.is_confirming:
+            return f"{choice.key}  {choice.label}"
+        return f"{choice.key}  {choice.label} ({'or Enter, Esc' if self.is_ready else 'Esc'})"
+
+    def _foot(self, width: int) -> Row:
+        """Return what keys do now."""
+        if self._chosen is not None:
+            text = _confirm_hint(f"confirms {self._chosen.key}, which lasts", is_ready=self.is_ready)
+            return row(Span(cut(f"  {text}", width), "fair"))
         if self.has_typed_text:
-            rows.append(
-                row(
-                    Span(
-                        cut("  Your text is no answer. Tab keeps it for later.", width),
-                        "fair",
-                    )
-                )
-            )
-        return rows
+            return row(Span(cut("  Your text is no answer. Tab keeps it for later.", width), "fair"))
+        return row(dim(cut(f"  {READY_HINT if self.is_ready else EARLY_HINT}", width)))
 
 
 CHOICE_INDENT: Final = " " * 5
 """Before the rows of a choice after the first."""
 MORE_MARK: Final = "… (in full above)"
+READY_HINT: Final = "press one of these keys"
 SCROLL_HINT: Final = "  ↑ ↓ PgUp PgDn Home End scroll · v shows all"
 
 
-def _choice_text(choice: Choice) -> str:
-    return f"{choice.key}  {choice.label}{' (or Enter, Esc)' if choice.key == 'n' else ''}"
+def _confirm_hint(what: str, *, is_ready: bool) -> str:
+    """Return what the second key does."""
+    return f"{'' if is_ready else 'one moment, then '}{CONFIRM_KEY} {what} · any other key goes back"
 
 
-def _head(text: str, width: int) -> list[str]:
-    """Return the first lines of a text, with a mark where it goes on."""
+def _head(text: str, width: int, most: int) -> list[str]:
+    """Return the first lines of a text, at most `most`, with a mark where it goes on."""
     lines = _lines(text, width)
-    if len(lines) <= MAX_PINNED_ROWS:
+    if len(lines) <= most:
         return lines
-    last = cut(lines[MAX_PINNED_ROWS - 1], width - len(MORE_MARK)).removesuffix("…")
-    return [*lines[: MAX_PINNED_ROWS - 1], cut(last + MORE_MARK, width)]
+    last = cut(lines[most - 1], width - len(MORE_MARK)).removesuffix("…")
+    return [*lines[: most - 1], cut(last + MORE_MARK, width)]
 
 
 def _lines(text: str, width: int) -> list[str]:
-    return wrap(visible(text), width)
+    return wrap(_exact(text), width)
 
 
 def _first_rows(lines: list[str], most: int, width: int) -> list[str]:
@@ -290,6 +383,8 @@ class _Menu:
 
     def __init__(self, title: str, items: Sequence[MenuItem], hint: str) -> None:
         self.is_open: bool = True
+        self.is_confirming: bool = False
+        self.is_ready = True
         self.view: FullView | None = None
         self._title, self._items, self._hint = title, tuple(items), hint
         self._viewed: set[str] = set()
@@ -308,7 +403,9 @@ class _Menu:
 
     def rows(self, *, width: int, height: int) -> list[Row]:
         head = [row(bold(line)) for line in wrap(self._title, width)[:MAX_PINNED_ROWS]]
-        foot = [row(dim(line)) for text in (self._keys(), self._hint) if text for line in wrap(text, width)]
+        style: Style = "fair" if self.is_confirming else "dim"
+        foot = [row(Span(line, style)) for line in wrap(self._foot(), width)]
+        foot += [row(dim(line)) for line in wrap(self._hint, width)] if self._hint else []
         search = self._search_rows(width)
         self._page = max(1, height - len(head) - len(foot) - len(search) - MAX_CURRENT_ITEM_ROWS)
         self._top = max(self._cursor - self._page + 1, min(self._top, self._cursor), 0)
@@ -349,6 +446,9 @@ class _Menu:
             *(row(dim(f"{indent}{line}")) for line in _first_rows(details, left, width - len(indent))),
         ]
 
+    def _foot(self) -> str:
+        return self._keys() if self.is_ready else EARLY_HINT
+
     def press(self, key: str) -> bool:
         last = max(0, len(self._shown) - 1)
         steps = {
@@ -366,6 +466,9 @@ class _Menu:
         else:
             self._press_other(key)
         return True
+
+    def cancel_confirmation(self) -> None:
+        self.is_confirming = False
 
     def _open_view(self) -> None:
         if (item := self._current) is not None:
@@ -431,15 +534,32 @@ def _searched(item: MenuItem) -> str:
 
 
 class SwitchMenu(_Menu):
-    """A menu of switches, all off at first."""
+    """A menu of switches, all off at first; what is on is confirmed with a second key, as the answer lasts."""
 
     def __init__(self, title: str, items: Sequence[MenuItem], hint: str = "") -> None:
         super().__init__(title, items, hint)
         self.chosen: frozenset[str] | None = None
         self._on: frozenset[str] = frozenset()
 
+    def press(self, key: str) -> bool:
+        if not self.is_confirming:
+            return super().press(key)
+        self.cancel_confirmation()
+        if key.casefold() == CONFIRM_KEY:
+            self._close()
+        return True
+
+    def _close(self) -> None:
+        self.chosen, self.is_open = self._on, False
+
     def _switch(self, item: MenuItem) -> str:
         return "[x] " if item.key in self._on else "[ ] "
+
+    def _foot(self) -> str:
+        if self.is_confirming:
+            are = "the item that is on" if len(self._on) == 1 else f"the {len(self._on):,} items that are on"
+            return _confirm_hint(f"allows {are}", is_ready=self.is_ready)
+        return super()._foot()
 
     def _keys(self) -> str:
         return f"↑ ↓ move · Space switches · v shows all of it · Enter confirms ({len(self._on)} on) · Esc leaves"
@@ -447,7 +567,9 @@ class SwitchMenu(_Menu):
     def _press_other(self, key: str) -> None:
         item = self._current
         if key == "enter":
-            self.chosen, self.is_open = self._on, False
+            self.is_confirming = bool(self._on)
+            if not self._on:
+                self._close()
         elif key == " " and item is not None and item.needs_view and item.key not in self._viewed:
             self._open_view()
         elif key == " " and item is not None:

@@ -27,6 +27,7 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.layout import Layout
 from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.renderer import CPR_Support
 from prompt_toolkit.styles import Style
@@ -48,6 +49,7 @@ from foveal.agent.terminal.output.panel_host import PanelHost, bind_panel_keys
 from foveal.agent.terminal.output.panels import PickMenu, QuestionPanel, ScrolledRows, SwitchMenu
 from foveal.agent.terminal.output.streaming import StreamingMarkdown
 from foveal.agent.terminal.output.styled_text import (
+    TAB_COLUMNS,
     Row,
     Span,
     ansi_text,
@@ -78,6 +80,8 @@ MAX_PRINTED_LINES: Final = 16
 MAX_CALL_LINES: Final = 4
 """Lines of the description of a call that are printed."""
 MAX_INPUT_LINES_BELOW_PANEL: Final = 3
+SMALL_TERMINAL_ROWS: Final = 16
+"""In fewer rows, a panel leaves one line to the input and none to the live area."""
 MENU_STYLE: Final = Style.from_dict(
     {
         "completion-menu": "bg:default fg:default",
@@ -147,6 +151,7 @@ class Screen:
             after_render=self.panels.after_render,
         )
         self.panels.app = self.app
+        self.app.key_processor.before_key_press += self.panels.key_arrived
         # The layout does not depend on the cursor position, so the terminal is not queried for it.
         self.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
 
@@ -158,7 +163,9 @@ class Screen:
             FormattedTextControl(self._panel, focusable=True, show_cursor=False), dont_extend_height=True
         )
         entry = Window(
-            BufferControl(self.entry),
+            BufferControl(
+                self.entry, input_processors=[TabsProcessor(tabstop=TAB_COLUMNS, char1=" ", char2=" ")]
+            ),
             height=self._entry_height,
             dont_extend_height=True,
             wrap_lines=True,
@@ -176,9 +183,13 @@ class Screen:
 
     def _entry_height(self) -> Dimension:
         if self.panels.panel is not None:
-            return Dimension(min=1, max=MAX_INPUT_LINES_BELOW_PANEL)
+            return Dimension(min=1, max=self._lines_below_panel)
         completing = self.entry.complete_state is not None and bool(self.entry.complete_state.completions)
         return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
+
+    @property
+    def _lines_below_panel(self) -> int:
+        return 1 if self._terminal_rows < SMALL_TERMINAL_ROWS else MAX_INPUT_LINES_BELOW_PANEL
 
     def _prefix(self, line: int, wrapped: int) -> AnyFormattedText:
         prompt = (
@@ -200,6 +211,8 @@ class Screen:
 
     def _live_text(self) -> str:
         is_asking = self.panels.panel is not None
+        if is_asking and self._terminal_rows < SMALL_TERMINAL_ROWS:
+            return ""
         live_rows = self.live.rows(
             width=self.width - 1,
             height=self._terminal_rows,
@@ -216,7 +229,7 @@ class Screen:
         height = self._terminal_rows
         if not self.panels.is_viewing:
             live = self._live_text()
-            entry = MAX_INPUT_LINES_BELOW_PANEL if self.entry.text else 1
+            entry = self._lines_below_panel if self.entry.text else 1
             height -= (live.count("\n") + 1 if live else 0) + entry + 1
         rows = self.panels.rows(width=self.width - 1, height=height)
         return ANSI(ansi_text(rows[:height], width=self.width - 1, theme=self.theme).removesuffix("\n"))
@@ -410,8 +423,11 @@ class Screen:
 
     async def ask(self, question: Question) -> str:
         self._print_rest_of_answer()
-        details = tuple(rows_in_theme(question.details, self.theme))
-        panel = QuestionPanel(replace(question, text=self.theme.characters(question.text), details=details))
+        details, remarks = (
+            tuple(rows_in_theme(rows, self.theme)) for rows in (question.details, question.remarks)
+        )
+        text = self.theme.characters(question.text)
+        panel = QuestionPanel(replace(question, text=text, details=details, remarks=remarks))
         await self.panels.run(panel)
         self.live.restart()
         self._print_answered(panel)
@@ -420,7 +436,7 @@ class Screen:
     def _print_answered(self, panel: QuestionPanel) -> None:
         question = panel.question
         label = next((choice.label for choice in question.choices if choice.key == panel.answer), "No")
-        self.print_lines(question.details)
+        self.print_lines([*question.details, *question.remarks])
         self.print_rows([row(bold(question.text), dim(f" {label[:1].lower()}{label[1:]}"))])
 
     def _first_wrapped(self, rows: Sequence[Row]) -> list[Row]:

@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from foveal.core.wire.safe_print import readable
+from foveal.core.wire.safe_print import MARK, printable
 
 Background = Literal["dark", "light", "unknown"]
 
@@ -48,8 +48,8 @@ COLOUR_NUMBERS: Final[dict[Background, dict[str, int]]] = {
 }
 """Colours of the palette of 256 colours; those for an unknown background have a contrast of at least 3 on both."""
 ASCII_MARKS: Final = str.maketrans(
-    "│┊└●▪✗›…·▕▏█■▣□▫–—→←↑↓◐◓◑◒⏎␊“”‘’×−•▌─━═┃║┏┓┗┛┡┩├┤┬┴┼╇╈",
-    "||`*-x>~.[]##%-.--><^v|/-\\\\\\\"\"''x-*|---||+++++++++++++",
+    "│┊└●▪✗›…·▕▏█■▣□▫–—→←↑↓◐◓◑◒⏎␊“”‘’×−•▌─━═┃║┏┓┗┛┡┩├┤┬┴┼╇╈⟨⟩",
+    "||`*-x>~.[]##%-.--><^v|/-\\\\\\\"\"''x-*|---||+++++++++++++<>",
 )
 """ASCII characters of one column for the characters that the screen draws."""
 
@@ -114,6 +114,8 @@ MAX_KNOWN_CHARACTERS: Final = 65_536
 _ROW_START: Final = re.compile(r" *(?:│ +|[▪✗└●?] +|\S(?: ?\S)*  +)?")
 """The indentation of a row, with a mark or a first column after it."""
 
+_REVERSED: Final = "\x1b[7m\\g<0>\x1b[27m"
+"""A mark of a character that cannot be seen, apart from text that looks like one."""
 _HUNK: Final = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _DIFF_STYLES: Final[dict[str, Style]] = {"+": "good", "-": "bad"}
 
@@ -288,7 +290,7 @@ def counted(count: int, unit: str) -> str:
 
 def single_line(text: str) -> str:
     """Return a text that is safe to print and has no line breaks."""
-    return readable(text).replace("\n", "␊").expandtabs(TAB_COLUMNS)
+    return printable(text).replace("\n", "␊").expandtabs(TAB_COLUMNS)
 
 
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +310,7 @@ def ansi_text(rows: Iterable[Row], *, width: int = 0, theme: Theme = DEFAULT_THE
 
 
 def _ansi_span(span: Span, theme: Theme) -> str:
-    text = theme.characters(single_line(span.text))
+    text = theme.characters(MARK.sub(_REVERSED, single_line(span.text)))
     code = theme.codes.get(span.style, "")
     return f"\x1b[{code}m{text}\x1b[0m" if code and text else text
 
