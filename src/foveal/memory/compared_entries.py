@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Final
 
@@ -14,6 +15,11 @@ MAX_COMPARED_ENTRIES: Final = 1_000
 """Entries, the newest, among which a later one replaces earlier ones."""
 _REVOKING: Final = "Forget what I said about "
 """A sentence that the comparison of statements reads as a revocation, in front of what to forget."""
+
+_LIKES: Final = re.compile(
+    r"\b(?:like|love|hate|dislike|mag|aime|gusta|gosto|нравится|люблю)\b|喜欢|喜歡|好き", re.IGNORECASE
+)
+"""Preferences that stand beside others: who loves French may love German too."""
 
 
 class ComparedEntries:
@@ -63,4 +69,5 @@ class ComparedEntries:
 
 
 def _statement(seq: int, text: str, kind: EntryKind) -> Statement:
-    return Statement(seq, 0, text, "rule" if kind in ("rule", "preference") else "fact")
+    is_rule = kind == "rule" or (kind == "preference" and _LIKES.search(text) is None)
+    return Statement(seq, 0, text, "rule" if is_rule else "fact")
