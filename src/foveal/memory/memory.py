@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
@@ -50,7 +49,15 @@ from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import propose_from
-from foveal.memory.quotes import entry_text, find_quote, is_long_enough, is_surely_typed, kind_of, typed_words
+from foveal.memory.quotes import (
+    MAX_ENTRY_CHARS,
+    entry_text,
+    find_quote,
+    is_long_enough,
+    is_surely_typed,
+    kind_of,
+    typed_words,
+)
 from foveal.memory.search import EntryIndex
 from foveal.memory.shown_text import memory_text
 from foveal.memory.spoken import SpokenRequest, spoken_requests
@@ -58,6 +65,9 @@ from foveal.ports import Store
 
 MAX_OWNER_CHARS: Final = 400
 _KINDS: Final = ("preference", "fact", "rule", "procedure")
+_DONE: Final = {"remember": "remembered", "forget": "forgotten"}
+_FORGETS_ABOUT: Final = re.compile(r"\bforget about\b", re.IGNORECASE)
+"""Words that also call off an order: "forget about the tests"."""
 
 DecideFacts = Callable[[MemoryState], Sequence[AnyMemoryFact]]
 """Returns the facts to append to a memory in this state."""
@@ -112,8 +122,8 @@ class MemoryNote(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     """The sentence for the user."""
-    entry: MemoryEntry
-    """The entry as it is now."""
+    entry: MemoryEntry | None = None
+    """The entry as it is now; None if nothing was done, and the sentence says why."""
 
 
 class Memory:
@@ -390,7 +400,8 @@ class Memory:
             by: Who spoke, where several people speak.
 
         Returns:
-            What was remembered, forgotten, and in long messages proposed, for the user to see.
+            What was remembered, forgotten, and in long messages proposed, for the user to see; also that a
+            statement is too long, or that no entry says what is to be forgotten.
 
         Raises:
             StoreError: The store cannot write.
@@ -399,30 +410,35 @@ class Memory:
         for event in events:
             if isinstance(event.fact, UserSaid):
                 for request in spoken_requests(typed_words(event.fact.content)):
-                    with suppress(NotRemembered):
+                    try:
                         notes += await self._obey(request, event, session=session, by=by)
+                    except NotRemembered as problem:
+                        notes.append(MemoryNote(text=f"Not {_DONE[request.action]}: {problem}"))
         return notes
 
     async def _obey(self, request: SpokenRequest, event: Event, *, session: str, by: str) -> list[MemoryNote]:
-        quote = entry_text(request.quote)
+        text = entry_text(request.text)
+        quote = entry_text(request.quote[:MAX_ENTRY_CHARS])
         origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle, quote=quote)
         if not is_surely_typed(event):
             # The words may be pasted, and what others wrote neither becomes an entry nor takes one away.
             if request.action == "forget":
-                return []
-            proposal = await self._propose(entry_text(request.text), None, origin)
+                raise NotRemembered("it stands in a long message, in which text may be pasted")
+            proposal = await self._propose(text, None, origin)
             if not proposal.proposed or proposal.forgotten:
                 return []  # it is an entry already, or the owner said no
-            text = f"Proposed {proposal.id}, because it stands in a long message: {proposal.text}"
-            return [MemoryNote(text=text, entry=proposal)]
+            said = f"Proposed {proposal.id}, because it stands in a long message: {proposal.text}"
+            return [MemoryNote(text=said, entry=proposal)]
         if request.action == "remember":
-            entry = await self._keep(entry_text(request.text), None, origin)
+            entry = await self._keep(text, None, origin)
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
             return [Forgotten(target=seq, origin=origin) for seq in self._compared.meant(state, request.text)]
 
         forgotten = [fact for _, fact in await self._change(decide) if isinstance(fact, Forgotten)]
+        if not forgotten and not _FORGETS_ABOUT.search(request.quote):
+            raise NotRemembered(f"no entry says “{text}”")
         entries = [self._state.entries[fact.target] for fact in forgotten]
         return [MemoryNote(text=f"Forgot {entry.id}: {entry.text}", entry=entry) for entry in entries]
 
