@@ -1,7 +1,7 @@
 """Proposes entries from what the user stated in a conversation.
 
 Words of others are no statements of the user: quotations, what "Bob wrote:" announces, code, logs, and sentences
-that report what somebody else said.
+that report what other people said.
 """
 
 from __future__ import annotations
