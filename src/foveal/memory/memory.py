@@ -36,6 +36,7 @@ from foveal.memory.facts import (
     Edited,
     EntryKind,
     EntryOrigin,
+    FileTaken,
     Forgotten,
     Proposed,
     Recalled,
@@ -687,11 +688,13 @@ class Memory:
                 seq = state.number(id)
                 if seq is not None and state.entries[seq].counts and state.entries[seq].text != text:
                     facts.append(Edited(target=seq, text=text, origin=origin))
-            return facts
+            touched = {fact.target for fact in facts if isinstance(fact, Forgotten | Edited)}
+            lines = [(text, kind or kind_of(text), origin) for kind, text in added]
+            new = self._new_entries(state, state.next_seq + 1 + len(facts), lines)
+            facts += [one for one in new if not (isinstance(one, Replaced) and one.target in touched)]
+            return [FileTaken(facts=len(facts)), *facts] if facts else []
 
         await self._change(decide)
-        for kind, text in added:
-            await self._keep(text, kind, origin)
 
     # ── The memory as a whole ────────────────────────────────────────────────────────────────────────
 
@@ -736,20 +739,8 @@ class Memory:
                     raise NotRemembered(f"line {number:,} is no entry: {problem}") from None
         texts = {text.casefold(): (text, entry) for entry in read for text in [entry_text(entry.text)]}
 
-        def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            known = {*texts_of(state.counting())}
-            new = [kept for same, kept in texts.items() if same not in known]
-            replaced = {
-                old: state.next_seq + place
-                for place, (text, entry) in enumerate(new)
-                for old in self._compared.replaced_by(state, state.next_seq + place, text, entry.kind)
-            }
-            return [
-                *(Remembered(text=text, entry=entry.kind, origin=_imported(entry)) for text, entry in new),
-                *(Replaced(target=old, by=seq) for old, seq in replaced.items()),
-            ]
-
-        await self._change(decide)
+        new = [(text, entry.kind, _imported(entry)) for text, entry in texts.values()]
+        await self._change(lambda state: self._new_entries(state, state.next_seq, new))
         return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
 
     async def erase(self) -> None:
@@ -781,6 +772,23 @@ class Memory:
             return [kept, *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._add(text, decide, lambda state: state.counting())
+
+    def _new_entries(
+        self, state: MemoryState, seq: int, given: Iterable[tuple[str, EntryKind, EntryOrigin]]
+    ) -> list[AnyMemoryFact]:
+        """Return the facts that bring several entries from `seq` on, with what they replace; without those that an
+        entry says already."""
+        known = {*texts_of(state.counting())}
+        new = [one for one in given if one[0].casefold() not in known]
+        replaced = {
+            old: seq + place
+            for place, (text, kind, _) in enumerate(new)
+            for old in self._compared.replaced_by(state, seq + place, text, kind)
+        }
+        return [
+            *(Remembered(text=text, entry=kind, origin=origin) for text, kind, origin in new),
+            *(Replaced(target=old, by=by) for old, by in replaced.items()),
+        ]
 
     async def _propose(self, text: str, kind: EntryKind | None, origin: EntryOrigin) -> MemoryEntry:
         """Propose a statement, unless an entry says the same, or said it."""
