@@ -293,7 +293,7 @@ async def test_a_copied_line_with_its_mark_leaves_the_original(tmp_path: Path) -
         file.path.write_text(file.path.read_text().replace(line, lines))
         assert await file.write() == []
         assert await texts(memory) == ["The cat is Pixel.", "The dog is Byte."]
-        assert "- The dog is Byte. <!-- m2 -->" in file.path.read_text()
+        assert "- The dog is Byte. <!-- m1 -->" in file.path.read_text()
 
 
 @async_test

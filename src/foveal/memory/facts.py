@@ -135,7 +135,7 @@ class Recalled(MemoryFact, frozen=True, tag="recalled"):
 
 
 class FileTaken(MemoryFact, frozen=True, tag="file_taken"):
-    """The owner edited the file of the memory: the next facts, this many, are one change."""
+    """The owner edited the file of the memory: the facts before this, so many, are one change."""
 
     facts: int
 

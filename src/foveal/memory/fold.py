@@ -158,8 +158,8 @@ class MemoryState:
     def _taken_together(self, seq: int) -> Sequence[int]:
         """Return the facts that came with a fact from one edit of the file; none if it came otherwise."""
         for step in self._steps:
-            if isinstance(step.fact, FileTaken) and step.seq < seq <= step.seq + step.fact.facts:
-                return range(step.seq + 1, step.seq + step.fact.facts + 1)
+            if isinstance(step.fact, FileTaken) and step.seq - step.fact.facts <= seq < step.seq:
+                return range(step.seq - step.fact.facts, step.seq)
         return ()
 
     def undone_file_edits(self, version: int) -> list[AnyMemoryFact]:

@@ -30,6 +30,7 @@ from foveal.errors import BadSetting, NotRemembered, UnknownSession
 from foveal.memory.appending import append_decided
 from foveal.memory.compared_entries import ComparedEntries
 from foveal.memory.facts import (
+    TOLD,
     Accepted,
     AnyMemoryFact,
     Cleared,
@@ -690,9 +691,9 @@ class Memory:
                     facts.append(Edited(target=seq, text=text, origin=origin))
             touched = {fact.target for fact in facts if isinstance(fact, Forgotten | Edited)}
             lines = [(text, kind or kind_of(text), origin) for kind, text in added]
-            new = self._new_entries(state, state.next_seq + 1 + len(facts), lines)
+            new = self._new_entries(state, state.next_seq + len(facts), lines)
             facts += [one for one in new if not (isinstance(one, Replaced) and one.target in touched)]
-            return [FileTaken(facts=len(facts)), *facts] if facts else []
+            return [*facts, FileTaken(facts=len(facts))] if facts else []
 
         await self._change(decide)
 
@@ -711,7 +712,8 @@ class Memory:
         """Keep the entries of an export, as their owner. They get new ids.
 
         Args:
-            lines: What `export` returned.
+            lines: What `export` returned, or lines of JSON of another program: each needs `text`, and may have
+                `kind` and an `origin` with `by` and `quote`. Other fields are left out.
 
         Returns:
             The entries that say it now.
@@ -730,16 +732,16 @@ class Memory:
                 await foveal.Memory("grace", store=store).import_(await ada.export())
             ```
         """
-        read: list[MemoryEntry] = []
+        read: list[_ImportedEntry] = []
         for number, line in enumerate(lines.splitlines(), 1):
             if line.strip():
                 try:
-                    read.append(msgspec.json.decode(line, type=MemoryEntry))
+                    read.append(msgspec.json.decode(line, type=_ImportedEntry))
                 except msgspec.DecodeError as problem:
                     raise NotRemembered(f"line {number:,} is no entry: {problem}") from None
         texts = {text.casefold(): (text, entry) for entry in read for text in [entry_text(entry.text)]}
 
-        new = [(text, entry.kind, _imported(entry)) for text, entry in texts.values()]
+        new = [(text, entry.kind or kind_of(text), _imported(entry)) for text, entry in texts.values()]
         await self._change(lambda state: self._new_entries(state, state.next_seq, new))
         return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
 
@@ -866,7 +868,15 @@ class Memory:
         return any(seq in self._compared.meant(state, about) for about in asked)
 
 
-def _imported(entry: MemoryEntry) -> EntryOrigin:
+class _ImportedEntry(msgspec.Struct, frozen=True):
+    """A line of an export, as far as an import needs it."""
+
+    text: str
+    kind: EntryKind | None = None
+    origin: EntryOrigin = TOLD
+
+
+def _imported(entry: _ImportedEntry) -> EntryOrigin:
     return EntryOrigin(source="imported", by=entry.origin.by, quote=entry.origin.quote)
 
 

@@ -229,6 +229,12 @@ def test_a_cloned_memory_plants_nothing_without_a_yes(project: ChatProject) -> N
 
 
 def test_a_statement_for_the_project_is_in_its_file_and_in_no_other_project(project: ChatProject) -> None:
+    refused = project.run_piped(
+        "chat", "--session", "s", input="/remember --project The build needs Node 22.\n"
+    )
+    assert "there is no memory of a project here" in refused.stderr
+    assert not (project.folder / ".foveal").exists()
+    (project.folder / ".git").mkdir()
     done = project.run_piped(
         "chat", "--session", "s", input="/remember --project The build needs Node 22.\nhi\n"
     )
