@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from foveal.core.compaction.summariser import Summarise, summariser_chain
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
 from foveal.core.models.budget import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 from foveal.core.tokens.counter import Counter, counter
@@ -50,7 +51,7 @@ from foveal.memory.facts import (
 from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
-from foveal.memory.proposed import propose_from
+from foveal.memory.proposed import joined_proposals, model_proposals, propose_from
 from foveal.memory.quotes import (
     MAX_ENTRY_CHARS,
     entry_text,
@@ -592,7 +593,9 @@ class Memory:
         with self._lock:
             self._uses += [seq for id in ids if (seq := self._state.number(id)) is not None]
 
-    async def propose(self, events: Iterable[Event], *, session: str = "") -> list[MemoryEntry]:
+    async def propose(
+        self, events: Iterable[Event], *, session: str = "", model: Summarise | None = None
+    ) -> list[MemoryEntry]:
         """Propose what the user stated in a conversation.
 
         These are the rules, corrections and facts that hold at its end.
@@ -601,6 +604,8 @@ class Memory:
         Args:
             events: The effective events of the conversation.
             session: The id of the session.
+            model: What `summarise=` takes. It is asked once for further statements, each with words of the user,
+                which are looked up in the messages. If it fails, the statements that code finds are proposed.
 
         Returns:
             The new proposals, which wait for `accept` or `reject`.
@@ -620,7 +625,10 @@ class Memory:
                 await memory.accept(proposal.id)
             ```
         """
-        found = propose_from(events)
+        known_events = [*events]
+        found = propose_from(known_events)
+        for writer in summariser_chain(model)[:1]:
+            found = joined_proposals(found, await model_proposals(writer, known_events))
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
             known = state.ever_said()

@@ -107,6 +107,24 @@ def test_each_way_to_learn_can_be_switched_off(project: ChatProject, key: str) -
     assert ('"remember"' in offered(project, "s")) == (key not in ("enabled", "learn_tools"))
 
 
+def test_a_model_proposes_what_code_does_not_see_if_it_is_asked(project: ChatProject) -> None:
+    quote = "tests come first and code second"
+    said = f"For me {quote}. Why is CI red?"
+
+    def proposed() -> list[str]:
+        return [one["text"] for one in json.loads(project.run_piped("memory", "list", "--json").stdout)]
+
+    project.script("Hello.", json.dumps({"quote": quote, "kind": "preference"}))
+    run(project, said, "off")
+    assert proposed() == []
+    noticed = run(project, said, "on", "--set", "memory.propose_with_model=true")
+    assert "1 statement is proposed" in noticed
+    assert proposed() == [f"For me {quote}."]
+    project.script("Hello.")  # the model has no answer for the second request
+    run(project, "Never push to main.", "failed", "--set", "memory.propose_with_model=true")
+    assert proposed() == [f"For me {quote}.", "Never push to main."]
+
+
 def test_the_tool_for_files_is_offered_on_request(project: ChatProject) -> None:
     run(project, "hi", "without")
     run(project, "hi", "with", "--set", "memory.tool=true")
