@@ -77,6 +77,30 @@ def test_edits_of_the_file_are_the_owners(project: ChatProject) -> None:
     assert "7070" not in shown_memory(project, "next")
 
 
+def test_two_homes_on_one_store_have_one_memory(project: ChatProject) -> None:
+    (project.home / "elsewhere").mkdir()
+    other = ChatProject(project.home / "elsewhere")
+    other.store = project.store
+    run(project, "Remember that my name is Ada. Remember that I never want a push to main.", "monday")
+    run(project, "Remember that my name is Grace.", "monday")
+    run(other, "hi", "tuesday")
+    known = shown_memory(other, "tuesday")
+    assert ("Grace" in known, "Ada" in known, "push to main" in known) == (True, False, True)
+
+    assert other.run_piped("memory", "forget", "m1").returncode == 0
+    assert "push to main" not in memory_file(other).read_text()
+    assert "push to main" in memory_file(project).read_text()  # written before
+    run(project, "hi", "wednesday")
+    assert "push to main" not in shown_memory(project, "wednesday")
+    assert "push to main" not in memory_file(project).read_text()
+
+    file = memory_file(other)
+    file.write_text(file.read_text().replace("my name is Grace.", "my name is Grace Hopper."))
+    run(other, "hi", "thursday")
+    run(project, "hi", "friday")
+    assert "my name is Grace Hopper." in shown_memory(project, "friday")
+
+
 def test_a_session_without_entries_sends_what_it_sent_without_memory(project: ChatProject) -> None:
     run(project, "hi", "with")
     run(project, "hi", "tools", "--set", "memory.learn_tools=false")
