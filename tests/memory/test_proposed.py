@@ -21,6 +21,8 @@ OWN = {
     "Here are my rules:\n- Never push to main.\n- Use tabs.": ["Never push to main.", "Use tabs."],
     "> Can we push to main?\nNo, never push to main.": ["No, never push to main."],
     "Never push to main.\nHere is the log:\nYou must always restart.": ["Never push to main."],
+    "Important: always run the tests.": ["Important: always run the tests."],
+    "Fix the parser and run the tests. Never push to main.": ["Never push to main."],
     "Use tabs.\n```\nnever push\n```\nAlways run the tests.": ["Use tabs.", "Always run the tests."],
 }
 OF_OTHERS = (
@@ -46,6 +48,10 @@ OF_OTHERS = (
     "2026-01-02 10:00:00 start\nNever retry the job.\n2026-01-02 10:00:01 end\nWhy?",
     "Nov 18 10:00:01 host app[12]: You must never retry.\nNov 18 10:00:02 host app[12]: The port is 80.",
     "He never works on Fridays.",
+    "Translate: Never push to main.",
+    "Fix this text: I must never push to main.",
+    "The error message is: you must always use tabs.",
+    "In the meeting Bob said we must never push to main.",
     "Remember that function from yesterday?",
     "Remember that function from yesterday.",
     "Forget that I use tabs.",

@@ -12,6 +12,8 @@ from foveal.core.tokens.counter import Estimate
 from foveal.stores import MemoryStore
 
 REPLACED = (
+    ("My e-mail is ada@example.com.", "My email address is grace@example.com."),
+    ("I'm Ada.", "I'm called Grace."),
     ("My name is Ada.", "My name is Grace."),
     ("My name is Ada.", "I'm called Grace"),
     ("My first name is Ada.", "my first name is Grace now"),
@@ -88,6 +90,12 @@ REPLACED = (
     ("Die Frist ist der 3. Mai.", "Die Frist ist der 4. Mai."),
 )
 BOTH = (
+    ("I am Ada.", "I am Mary's husband."),
+    ("Use tabs.", "Use tabs and spaces."),
+    ("Je m'appelle Ada.", "Mon chien s'appelle Rex."),
+    ("我叫小明。", "我的狗叫旺财。"),
+    ("Bus 5 leaves at 8:00.", "Bus 6 leaves at 8:30."),
+    ("I use vim.", "I use emacs."),
     ("My name is Ada.", "My name is Bob in the tests."),
     ("My name is Ada and I use tabs.", "My name is Grace."),
     ("My name is Ada.", "My sister's name is Grace."),
@@ -206,6 +214,11 @@ BOTH = (
     ("Use Python 3.12.", "Use Python 3.13 in CI."),
     ("Monday meetings are short.", "Friday meetings are long."),
 )
+
+
+def test_a_longer_name_replaces_a_shorter_one_and_not_the_other_way_round() -> None:
+    assert kept("My name is Ada.", "My name is Ada Lovelace.") == ["My name is Ada Lovelace."]
+    assert kept("My name is Ada Lovelace.", "Call me Ada.") == ["My name is Ada Lovelace.", "Call me Ada."]
 
 
 def kept(*statements: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final
 from foveal.core.compaction.standing.replaced_statements import KnownStatements, Statement
 from foveal.memory.facts import EntryKind
 from foveal.memory.fold import MemoryState
-from foveal.memory.single_values import single_value
+from foveal.memory.single_values import SingleValue, single_value
 
 MAX_COMPARED_ENTRIES: Final = 1_000
 """Entries, the newest, among which a later one replaces earlier ones."""
@@ -37,7 +37,8 @@ class ComparedEntries:
         self._follow(state)
         found = {old.seq for old in self._known.replaced_by(_statement(seq, text, kind))}
         if new := single_value(text):
-            found |= self._by_subject.get(new.subject, set()) - {seq}
+            given = self._by_subject.get(new.subject, set()) - {seq}
+            found |= {old for old in given if not _shortens(single_value(self._texts[old]), new)}
         return sorted(found)
 
     def meant(self, state: MemoryState, words: str) -> list[int]:
@@ -66,6 +67,11 @@ class ComparedEntries:
                 self._texts[seq] = entry.text
                 if value := single_value(entry.text):
                     self._by_subject[value.subject].add(seq)
+
+
+def _shortens(old: SingleValue | None, new: SingleValue) -> bool:
+    """Return whether a value only leaves out words of the earlier one: "Ada" after "Ada Lovelace"."""
+    return old is not None and {*new.value.casefold().split()} < {*old.value.casefold().split()}
 
 
 def _statement(seq: int, text: str, kind: EntryKind) -> Statement:

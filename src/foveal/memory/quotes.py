@@ -46,6 +46,9 @@ _ANNOUNCED: Final = re.compile(
         |escribió|escribe|dijo|dice|escreveu|escreve|disse|diz|ha\ scritto|scrive|написал|написала|пишет|сказал
         |сказала|говорит)(?:\ (?:to\ me|me|mir|that|this|today|yesterday|earlier|heute|gestern))?\s*:
     | (?<![我私])(?:写道|写着|说道|说|寫道|と書いて(?:い(?:ます|る))?|と言って(?:い(?:ます|る))?)\s*[：:]
+    | (?:^|(?<=[.!?\n]))\s*(?:please\ )?(?:translate|proofread|rephrase|rewrite|correct|fix|summari[sz]e|explain
+        |übersetze|korrigiere|traduis|corrige|traduce|resume|traduza|resuma|переведи|исправь)
+      \b(?!\ (?:and|then)\b)(?:\ [^\n:.!?]{1,40})?\s*:
     | (?:^|(?<=[.!?\n])|\bhere(?:['’]s|\ is|\ are)|\bthis\ is|\bbelow\ is|\bhier\ ist|\bvoici|\baquí\ está
         |\baqui\ está|\becco|\bвот|这是|以下是|これは)
       \s*(?:(?:the|a|an|their|his|her|die|der|das|eine|ein|le|la|un|une|el|una|o|a|um|uma|il)\ )?
@@ -54,12 +57,13 @@ _ANNOUNCED: Final = re.compile(
         |docs|article|thread|ticket|issue|review|comment|page|quote|quotation|zitat|citation|cita|цитата
         |web\ ?site|nachricht|brief|ausgabe|protokoll|courriel|lettre
         |journal|sortie|correo|mensaje|carta|salida|registro|mensagem|saída|messaggio|письмо|сообщение|лог|вывод
-        |邮件|日志|消息|メール|ログ)
-      (?:\ (?:from|by|of|in|at|that|which|i\ got|we\ got|von|vom|de|du|da|do|dal|от|из)\b[^\n:.!?]{1,60})?\s*[：:]
+        |error|error\ message|邮件|日志|消息|メール|ログ)
+      (?:\ (?:from|by|of|in|at|that|which|i\ got|we\ got|von|vom|de|du|da|do|dal|от|из)\b[^\n:.!?]{1,60})?
+      (?:\ is)?\s*[：:]
     """,
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
-"""What announces words of others: "Bob wrote:", "here is the mail from Bob:"."""
+"""What announces words of others, or words to work on: "Bob wrote:", "here is the mail from Bob:", "translate:"."""
 _PREFERENCES: Final = re.compile(
     r"\b(?:i(?:'d| would)? (?:prefer|like|love|want|hate|dislike)|my favou?rite"
     r"|ich (?:bevorzuge|mag|möchte|hätte gern)"

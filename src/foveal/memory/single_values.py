@@ -128,7 +128,7 @@ _JUDGEMENTS: Final = words_of(
     unique the a an
     """
 )
-_NUMBERED: Final = words_of("birthday birthdate dateofbirth age weight phone phonenumber address")
+_NUMBERED: Final = words_of("birthday birthdate dateofbirth age weight phone address")
 """Subjects whose values have digits."""
 
 
@@ -182,7 +182,6 @@ _CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
     "position": _is_job,
     "profession": _is_job,
     "email": lambda value: "@" in value,
-    "emailaddress": lambda value: "@" in value,
     "pronouns": lambda value: "/" in value,
     "locale": lambda value: len(value) == 2 or "_" in value or "-" in value,
     **dict.fromkeys(_NUMBERED, _has_digit),
@@ -262,7 +261,8 @@ def _choice(sentence: str) -> SingleValue | None:
 
 def _plain(noun: str) -> str:
     """Return a noun as subjects are compared: without blanks, in American spelling."""
-    return re.sub("[ -]", "", _BRITISH.sub("or", noun.casefold().replace("favourite", "favorite")))
+    plain = re.sub("[ -]", "", _BRITISH.sub("or", noun.casefold().replace("favourite", "favorite")))
+    return re.sub("(?<=email)address$|(?<=phone)number$", "", plain)
 
 
 def _is_one_value(text: str) -> bool:

@@ -81,7 +81,7 @@ _ASKED_JAPANESE: Final = re.compile(
     r"[。？?]*$"
 )
 _REFERS: Final = re.compile(
-    r"(?:for\b|(?:the\s+|same\s+)?[\w'-]+(?:\s+[\w'-]+)?(?:\s+(?:from|where|when|we|i|you|he|she|they|with)\b.*)?[.!…]*$)",
+    r"(?:(?:for|thing|one)\b|(?:the\s+|same\s+)?[\w'-]+(?:\s+[\w'-]+)?(?:\s+(?:from|where|when|we|i|you|he|she|they|with)\b.*)?[.!…]*$)",
     re.IGNORECASE | re.DOTALL,
 )
 """What follows "remember that" where "that" points at a thing: "function from yesterday"."""
