@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Iterable, Sequence
 from concurrent.futures import Future
 from importlib.resources import files
+from itertools import islice
 from typing import Any, Final, NamedTuple, cast, get_args
 
 import msgspec
@@ -51,6 +52,7 @@ MAX_MODEL_SECONDS: Final = 60.0
 _MAX_SHOWN_CHARS: Final = 4_000
 """Characters of one message that a model is shown."""
 _MAX_LINES_READ: Final = 400
+_MAX_LINE_CHARS: Final = 300
 _LIST_MARK: Final = re.compile(r"^\s*[-*+•]\s+")
 _REPORTS: Final = re.compile(
     r"\W*(?:(?:according to|laut|selon|según|segundo|secondo|по словам"
@@ -240,8 +242,8 @@ def _states_something(sentence: str) -> bool:
 
 def _pasted_lines(text: str) -> list[tuple[int, int]]:
     """Return what stands from the first to the last line of a pasted log or listing."""
-    starts = [0, *(found.end() for found in re.finditer("\n", text))][:_MAX_LINES_READ]
-    pasted = [start for start in starts if is_pasted_line(text, start)]
+    starts = [0, *(found.end() for found in islice(re.finditer("\n", text), _MAX_LINES_READ))]
+    pasted = [start for start in starts if is_pasted_line(text[start : start + _MAX_LINE_CHARS], 0)]
     return [(pasted[0], pasted[-1])] if len(pasted) > 1 else []
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.ledger.pasted_text import is_harness_text, is_pasted_line, pasted_spans
@@ -40,18 +41,18 @@ _FILLERS: Final = re.compile(
 )
 """Letters and marks that are drawn as nothing."""
 _ANNOUNCED: Final = re.compile(
-    r"""
+    r"""(?:
       (?<!\bi\ )(?<!\bwe\ )(?<!\bich\ )(?<!\bwir\ )(?<!\bje\ )(?<!j'ai\ )(?<!\byo\ )(?<!\beu\ )(?<!\bя\ )
       \b(?:wrote|writes|says|said|replied|commented|posted|schrieb|schreibt|sagt|sagte|meint|a\ écrit|écrit|a\ dit
         |escribió|escribe|dijo|dice|escreveu|escreve|disse|diz|ha\ scritto|scrive|написал|написала|пишет|сказал
         |сказала|говорит)(?:\ (?:to\ me|me|mir|that|this|today|yesterday|earlier|heute|gestern))?\s*:
     | (?<![我私])(?:写道|写着|说道|说|寫道|と書いて(?:い(?:ます|る))?|と言って(?:い(?:ます|る))?)\s*[：:]
-    | (?:^|(?<=[.!?\n]))\s*(?:please\ )?(?:translate|proofread|rephrase|rewrite|correct|fix|summari[sz]e|explain
-        |übersetze|korrigiere|traduis|corrige|traduce|resume|traduza|resuma|переведи|исправь)
+    | (?:^|(?<=[.!?\n]))[ \t]{0,8}(?:please\ )?(?:translate|proofread|rephrase|rewrite|correct|fix
+        |summari[sz]e|explain|übersetze|korrigiere|traduis|corrige|traduce|resume|traduza|resuma|переведи|исправь)
       \b(?!\ (?:and|then)\b)(?:\ [^\n:.!?]{1,40})?\s*:
     | (?:^|(?<=[.!?\n])|\bhere(?:['’]s|\ is|\ are)|\bthis\ is|\bbelow\ is|\bhier\ ist|\bvoici|\baquí\ está
         |\baqui\ está|\becco|\bвот|这是|以下是|これは)
-      \s*(?:(?:the|a|an|their|his|her|die|der|das|eine|ein|le|la|un|une|el|una|o|a|um|uma|il)\ )?
+      \s{0,8}(?:(?:the|a|an|their|his|her|die|der|das|eine|ein|le|la|un|une|el|una|o|a|um|uma|il)\ )?
       (?:\w+(?:['’]s)?\ ){0,2}?
       (?:e-?mail|mail|message|letter|logs?|log\ file|output|traceback|stack\ trace|transcript|readme|documentation
         |docs|article|thread|ticket|issue|review|comment|page|quote|quotation|zitat|citation|cita|цитата
@@ -59,11 +60,14 @@ _ANNOUNCED: Final = re.compile(
         |journal|sortie|correo|mensaje|carta|salida|registro|mensagem|saída|messaggio|письмо|сообщение|лог|вывод
         |error|error\ message|邮件|日志|消息|メール|ログ)
       (?:\ (?:from|by|of|in|at|that|which|i\ got|we\ got|von|vom|de|du|da|do|dal|от|из)\b[^\n:.!?]{1,60})?
-      (?:\ is)?\s*[：:]
-    """,
+      (?:\ is)?\s{0,4}[：:]
+    )\Z""",
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
 """What announces words of others, or words to work on: "Bob wrote:", "here is the mail from Bob:", "translate:"."""
+_ANNOUNCED_CHARS: Final = 160
+"""Characters before a colon that are read for it."""
+_MAX_COLONS_READ: Final = 200
 _PREFERENCES: Final = re.compile(
     r"\b(?:i(?:'d| would)? (?:prefer|like|love|want|hate|dislike)|my favou?rite"
     r"|ich (?:bevorzuge|mag|möchte|hätte gern)"
@@ -173,8 +177,12 @@ def find_quote(events: Iterable[Event], words: str) -> Quote | None:
 def foreign_spans(text: str) -> list[tuple[int, int]]:
     """Return the parts of a message that are pasted, or announced as words of others; they may overlap. What is
     announced goes to the end: where it ends cannot be told."""
-    announced = _ANNOUNCED.search(text) if ":" in text or "：" in text else None
-    return [*pasted_spans(text), *([(announced.end(), len(text))] if announced else [])]
+    colons = islice(re.finditer("[:：]", text), _MAX_COLONS_READ)
+    ends = (found.end() for found in colons)
+    announced = next(
+        (end for end in ends if _ANNOUNCED.search(text, max(0, end - _ANNOUNCED_CHARS), end)), None
+    )
+    return [*pasted_spans(text), *([(announced, len(text))] if announced is not None else [])]
 
 
 def own_places(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
