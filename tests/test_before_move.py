@@ -399,6 +399,7 @@ NEW_KEYS = (
     "memory.learn_proposals",
     "memory.learn_spoken",
     "memory.learn_tools",
+    "memory.propose_with_model",
     "memory.tool",
     "prompt",
     "server.database",

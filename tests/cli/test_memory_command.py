@@ -6,9 +6,13 @@ import json
 from subprocess import CompletedProcess
 from typing import Any
 
+import msgspec
 import pytest
 
+from foveal.memory import EntryOrigin, MemoryEntry
+from foveal.server.api.schemas import entry_to_api
 from support.chat_project import ChatProject
+from support.terminal import Terminal
 
 
 def memory(project: ChatProject, *args: str, code: int = 0, input: str = "") -> CompletedProcess[str]:
@@ -60,6 +64,7 @@ def test_the_exit_code_tells_an_error_from_wrong_usage(
 
 
 def test_entries_move_with_export_and_import(project: ChatProject) -> None:
+    (project.folder / "pyproject.toml").touch()
     memory(project, "add", "The port is 8081.")
     memory(project, "export", "-o", "memory.jsonl")
     assert "was not overwritten" in memory(project, "export", "-o", "memory.jsonl", code=1).stderr
@@ -72,3 +77,72 @@ def test_entries_move_with_export_and_import(project: ChatProject) -> None:
     assert len(entries(project, "list")) == 2
     memory(project, "forget", "p0")
     assert [one["id"] for one in entries(project, "list")] == ["m0"]
+
+
+def test_an_import_needs_only_texts(project: ChatProject) -> None:
+    lines = '{"text": "I prefer tabs."}\n{"text": "Never push.", "kind": "rule", "id": "x", "more": 1}\n'
+    memory(project, "import", "-", input=lines)
+    assert [(one["kind"], one["text"], one["origin"]["source"]) for one in entries(project, "list")] == [
+        ("preference", "I prefer tabs.", "imported"),
+        ("rule", "Never push.", "imported"),
+    ]
+    assert "line 1 is no entry" in memory(project, "import", "-", input='{"kind": "rule"}\n', code=1).stderr
+
+
+def test_the_json_of_an_entry_has_the_fields_of_the_api(project: ChatProject) -> None:
+    memory(project, "add", "I prefer tabs.")
+    [shown] = entries(project, "show", "m0")
+    origin = EntryOrigin(source="told")
+    entry = MemoryEntry(id="m0", kind="preference", text="I prefer tabs.", origin=origin, at=shown["at"])
+    api = msgspec.to_builtins(entry_to_api(entry))
+    assert {name: shown[name] for name in api} == api
+
+
+def test_entries_are_searched(project: ChatProject) -> None:
+    memory(project, "add", "I prefer tabs.")
+    memory(project, "add", "The port is 8081.")
+    assert [one["id"] for one in entries(project, "search", "which", "port")] == ["m1"]
+    assert memory(project, "search", "zebra").stdout == "no entry has these words\n"
+    assert "required: WORDS" in memory(project, "search", code=2).stderr
+
+
+def test_an_undo_says_what_is_not_remembered_any_more(project: ChatProject) -> None:
+    memory(project, "add", "I prefer tabs.")
+    memory(project, "add", "I prefer spaces.")
+    taken_back = memory(project, "undo", "m1").stdout
+    assert taken_back.startswith("m1 is not remembered any more: I prefer spaces.\n")
+    assert memory(project, "undo").stdout == "m0 is not remembered any more: I prefer tabs.\n"
+    assert entries(project, "list") == []
+
+
+@pytest.mark.parametrize("act", [("add", "x y"), ("list",), ("import", "-"), ("erase", "--yes"), ("undo",)])
+def test_a_folder_without_a_project_has_no_memory_of_one(project: ChatProject, act: tuple[str, ...]) -> None:
+    done = memory(project, *act, "--project", code=1, input='{"text": "x y"}\n')
+    assert "this folder is in no project" in done.stderr
+    assert not (project.folder / ".foveal").exists()
+
+
+def test_erasing_asks_and_leaves_no_words_in_the_store_and_the_file(project: ChatProject) -> None:
+    memory(project, "add", "The hint is xylophone.")
+    memory(project, "edit", "m0", "The hint is marimba.")
+    file = project.home / ".config/foveal/memory.md"
+    assert "pass --yes" in memory(project, "erase", code=1).stderr
+    assert "marimba" in file.read_text()
+    assert memory(project, "erase", "--yes").stdout.startswith("erased your memory: 1 entry,")
+    assert not file.exists()
+    kept = b"".join(path.read_bytes() for path in project.home.glob("chats.db*"))
+    assert kept
+    assert not any(word in kept for word in (b"xylophone", b"marimba"))
+    assert entries(project, "list", "--all") == []
+    memory(project, "add", "The hint is tuba.")
+    assert [one["text"] for one in entries(project, "list")] == ["The hint is tuba."]
+
+
+def test_erasing_asks_at_a_terminal(project: ChatProject) -> None:
+    memory(project, "add", "The hint is xylophone.")
+    for answer, left in (("n", 1), ("y", 0)):
+        with Terminal("memory", "erase", env=project.env, cwd=project.folder) as terminal:
+            terminal.see("for good? [y/N]")
+            terminal.enter(answer)
+            terminal.see("nothing was erased" if left else "erased your memory")
+        assert len(entries(project, "list")) == left

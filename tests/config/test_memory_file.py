@@ -236,3 +236,79 @@ async def test_after_erasing_the_deleted_file_brings_nothing_back(tmp_path: Path
     assert await file.write() == []
     assert await memory.entries(all=True) == []
     assert fold_memory(await store.read("foveal-memory:user")).entries == {}
+
+
+@async_test
+async def test_an_overlong_line_stays_where_it_is_while_the_file_is_written(tmp_path: Path) -> None:
+    memory = new_memory()
+    file = user_memory_file(memory, folder=tmp_path)
+    for text in ("The port is 8081.", "The cat is Pixel."):
+        await memory.remember(text)
+    await file.write()
+    long, longer = f"- {'long ' * 120}end", f"- The cat is {'very ' * 120}old. <!-- m1 -->"
+    text = file.path.read_text().replace("<!-- m0 -->\n", f"<!-- m0 -->\n{long}\n")
+    file.path.write_text(text.replace("- The cat is Pixel. <!-- m1 -->", longer))
+    assert ["an entry at most 500" in note for note in await file.read()] == [True, True]
+    assert await file.read() == []  # said once
+    await memory.remember("The dog is Byte.")
+    again = user_memory_file(memory, folder=tmp_path)
+    notes = await again.write()
+    assert len(notes) == 2
+    assert all("has a line that is left out" in note for note in notes)
+    assert file.path.read_text().split("\n")[2:] == [
+        "## Facts", "- The port is 8081. <!-- m0 -->", long, longer, "- The dog is Byte. <!-- m2 -->", "",
+    ]  # fmt: skip
+    assert await texts(memory) == ["The port is 8081.", "The cat is Pixel.", "The dog is Byte."]
+    assert await again.write() == []
+
+
+@async_test
+async def test_the_file_does_not_undo_an_undo(tmp_path: Path) -> None:
+    memory = new_memory()
+    file = user_memory_file(memory, folder=tmp_path)
+    for text in ("The port is 8081.", "The cat is Pixel."):
+        await memory.remember(text)
+    await file.write()
+    text = file.path.read_text().replace("- The port is 8081. <!-- m0 -->\n", "").replace("Pixel", "Momo")
+    file.path.write_text(f"{text}- The dog is Byte.\n")
+    await file.read()
+    assert await texts(memory) == ["The cat is Momo.", "The dog is Byte."]
+    await memory.undo()  # elsewhere: the file stays as it is
+    await user_memory_file(memory, folder=tmp_path).read()
+    assert await texts(memory) == ["The port is 8081.", "The cat is Pixel."]
+    file.path.write_text(f"{file.path.read_text()}- The bird is Kiwi.\n")
+    await user_memory_file(memory, folder=tmp_path).write()
+    assert await texts(memory) == ["The port is 8081.", "The cat is Pixel.", "The bird is Kiwi."]
+
+
+@async_test
+async def test_a_copied_line_with_its_mark_leaves_the_original(tmp_path: Path) -> None:
+    for copy_is_first in (False, True):
+        memory = new_memory()
+        file = user_memory_file(memory, folder=tmp_path / str(copy_is_first))
+        await memory.remember("The cat is Pixel.")
+        await file.write()
+        line, copy = "- The cat is Pixel. <!-- m0 -->\n", "- The dog is Byte. <!-- m0 -->\n"
+        lines = f"{copy}{line}" if copy_is_first else f"{line}{copy}"
+        file.path.write_text(file.path.read_text().replace(line, lines))
+        assert await file.write() == []
+        assert await texts(memory) == ["The cat is Pixel.", "The dog is Byte."]
+        assert "- The dog is Byte. <!-- m1 -->" in file.path.read_text()
+
+
+@async_test
+async def test_what_is_edited_at_once_is_undone_at_once(tmp_path: Path) -> None:
+    memory = new_memory()
+    file = user_memory_file(memory, folder=tmp_path)
+    before = [f"Cat {number} is called Pixel{number}." for number in range(5)]
+    for text in before:
+        await memory.remember(text)
+    await file.write()
+    lines = file.path.read_text().split("\n")
+    file.path.write_text("\n".join([*lines[:3], lines[5].replace("Pixel", "Momo"), "- The dog is Byte.", ""]))
+    await file.read()
+    assert await texts(memory) == ["Cat 2 is called Momo2.", "The dog is Byte."]
+    await memory.undo()
+    assert await texts(memory) == before
+    await memory.undo()
+    assert await texts(memory) == before[:-1]

@@ -374,3 +374,19 @@ async def test_undo_takes_a_correction_back_as_one_change() -> None:
     assert [entry.text for entry in await memory.entries()] == ["My name is Ada."]
     assert await memory.undo() is None
     assert await memory.entries() == []
+
+
+@pytest.mark.parametrize("text", [None, 7, b"I use tabs.", ["I use tabs."]])
+def test_what_is_no_text_is_refused_with_a_clear_error(text: Any) -> None:
+    memory = Memory("ada", store=MemoryStore(), counting=Estimate())
+    with pytest.raises(BadSetting, match="the statement, a text"):
+        asyncio.run(memory.remember(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["I use \x1b[31mtabs\x1b[0m.", "\x1b]0;title\x07I use tabs.", "I use \x9b1mtabs.", "I \x1b[2Kuse tabs."],
+)
+def test_orders_to_a_terminal_leave_no_remains_in_a_text(text: str) -> None:
+    memory = Memory("ada", store=MemoryStore(), counting=Estimate())
+    assert asyncio.run(memory.remember(text)).text == "I use tabs."

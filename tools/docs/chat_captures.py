@@ -151,7 +151,9 @@ def take_planning() -> Iterator[tuple[str, str, Terminal]]:
         {"text": text, "state": "done" if place == 0 else "active" if place == 1 else "pending"}
         for place, text in enumerate(steps)
     ]
-    plan = "1. Add the path `/health` to `server.py`.\n2. Write `test_health.py`.\n3. Describe it in the README."
+    plan = (
+        "1. Add the path `/health` to `server.py`.\n2. Write `test_health.py`.\n3. Describe it in the README."
+    )
     answers = ([("read", {"path": "server.py"})], plan, [("todo", {"items": todo})], "Next comes the path.")
     with tempfile.TemporaryDirectory() as folder:
         project = ChatProject(Path(folder))

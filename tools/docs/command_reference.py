@@ -49,6 +49,8 @@ EXAMPLES = {
     "memory add": 'foveal memory add --project "The build needs Node 22."',
     "memory edit": 'foveal memory edit m12 "I prefer spaces."',
     "memory forget": "foveal memory forget m12",
+    "memory search": "foveal memory search staging port",
+    "memory erase": "foveal memory erase --yes",
     "memory undo": "foveal memory undo",
     "memory accept": "foveal memory accept m12",
     "memory reject": "foveal memory reject m12",

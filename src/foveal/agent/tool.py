@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from foveal.core.log.events import AnyPart, Content, Dialect, Media, Text, raw, unraw
 from foveal.core.reduction.truncation import Limits
 from foveal.core.wire.media import measure_media, mime_type
-from foveal.core.wire.safe_print import one_line, readable
+from foveal.core.wire.safe_print import TERMINAL_SEQUENCE, one_line, readable
 from foveal.errors import BadSetting, PicklableError
 
 MAX_OUTPUT_CHARS: Final = 16 * 1024 * 1024
@@ -356,7 +356,6 @@ MAX_LIVE_LINE_CHARS: Final = 500
 _MAX_TAIL_BYTES: Final = 16 * 1024
 _REPORT_INTERVAL_S: Final = 1.0
 """Seconds after which the time is reported although nothing was printed."""
-_TERMINAL_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
 class RunningCall:
@@ -399,7 +398,7 @@ class RunningCall:
 
     def last_lines(self) -> tuple[str, ...]:
         """Return the last lines, safe to print; of a line that was printed over, what is there now."""
-        text = _TERMINAL_SEQUENCE.sub("", self._tail.decode("utf-8", "replace"))
+        text = TERMINAL_SEQUENCE.sub("", self._tail.decode("utf-8", "replace"))
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\r\n").split("\n")]
         shown = lines[-MAX_LIVE_LINES:] if text else []
         return tuple(readable(line[:MAX_LIVE_LINE_CHARS]) for line in shown)

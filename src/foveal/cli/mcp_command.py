@@ -94,7 +94,7 @@ async def _serve(args: Namespace) -> None:
 async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess | None:
     """Return the memories of the user and of the project; None if they are off, or if there is no store to read."""
     from foveal.config import load
-    from foveal.config.local_memories import LocalMemories
+    from foveal.config.local_memories import LocalMemories, project_of
     from foveal.mcp_server.memory_access import MemoryAccess
     from foveal.recall.archive.stored_sessions import make_store_folder
     from foveal.stores import open_store
@@ -105,7 +105,7 @@ async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess |
         return None
     make_store_folder(path)
     store = await stack.enter_async_context(open_store(path))
-    return MemoryAccess(LocalMemories(store, config.memory, root=config.root), writes=writes)
+    return MemoryAccess(LocalMemories(store, config.memory, root=project_of(config)), writes=writes)
 
 
 async def _serve_client(archive: Archive, memory: MemoryAccess | None, port: int | None, names: str) -> None:

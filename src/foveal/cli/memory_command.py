@@ -1,9 +1,11 @@
 """`foveal memory`: see and correct what is remembered across sessions.
 
-    foveal memory list [WORDS] [--all] [--json]     the entries of the user and of the project of this folder
-    foveal memory show ID                           an entry with its origin
+    foveal memory list [--all] [--json]     the entries of the user and of the project of this folder
+    foveal memory search WORDS
+    foveal memory show ID                   an entry with its origin
     foveal memory add TEXT [--project]
     foveal memory forget ID
+    foveal memory erase [--project] [--yes]
 
 An id names its memory: those of the user begin with m, those of the project with p. `memory.md` is read before a
 command and written after a change.
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = ("memory",)
 _MAX_PRINTED_CHARS: Final = 600
+_YES: Final = ("y", "yes")
 
 
 # ── Parser ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -44,6 +47,8 @@ def add_commands(commands: Any) -> None:
         "words", nargs="*", metavar="WORDS", help="only entries with these words, best first"
     )
     listing.add_argument("--all", action="store_true", help="also those that are replaced or forgotten")
+    search = _act(acts, "search", "list the entries with words, best first", project=True)
+    search.add_argument("words", nargs="+", metavar="WORDS", help="words to look for")
     _id_argument(
         _act(acts, "show", "show an entry, and where it comes from"), "the id of an entry, such as m12"
     )
@@ -62,6 +67,10 @@ def add_commands(commands: Any) -> None:
     imports.add_argument(
         "path", type=Path, metavar="FILE", help="what `foveal memory export` wrote; - reads it"
     )
+    erase = _act(
+        acts, "erase", "delete all entries and files from the store, for good", project=True, is_json=False
+    )
+    erase.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _act(acts: Any, name: str, about: str, *, project: bool = False, is_json: bool = True) -> ArgumentParser:
@@ -94,14 +103,14 @@ def _text_argument(parser: ArgumentParser, help: str) -> None:
 async def memory(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
     from foveal.config import load
-    from foveal.config.local_memories import LocalMemories
+    from foveal.config.local_memories import LocalMemories, project_of
     from foveal.recall.archive.stored_sessions import make_store_folder
     from foveal.stores import open_store
 
     config = load()
     make_store_folder(args.store)
     async with open_store(args.store) as store:
-        memories = LocalMemories(store, config.memory, root=config.root)
+        memories = LocalMemories(store, config.memory, root=project_of(config))
         _print_notes(await memories.read())
         return await _ACTS[args.act](memories, args)
 
@@ -150,9 +159,13 @@ async def _forget(memories: LocalMemories, args: Namespace) -> int:
 
 
 async def _undo(memories: LocalMemories, args: Namespace) -> int:
+    from foveal.config.local_memories import undo_change
+
     file = memories.file_of(args.id) if args.id else _file(memories, args)
-    entry = await file.memory.undo(args.id)
-    return await _finish(memories, file, args, *([] if entry is None else [entry]))
+    undone = await undo_change(file.memory, args.id)
+    for entry in undone.gone if not args.json else ():
+        print(f"{entry.id} is not remembered any more: {one_line(entry.text, width=_MAX_PRINTED_CHARS)}")
+    return await _finish(memories, file, args, *undone.now)
 
 
 async def _accept(memories: LocalMemories, args: Namespace) -> int:
@@ -186,8 +199,28 @@ async def _import(memories: LocalMemories, args: Namespace) -> int:
     return await _finish(memories, file, args, *await file.memory.import_(lines))
 
 
+async def _erase(memories: LocalMemories, args: Namespace) -> int:
+    file = _file(memories, args)
+    whose = "the memory of this project" if file is memories.project else "your memory"
+    count = len(await file.memory.entries(all=True))
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise FovealError(f"{whose} is not erased without a yes: pass --yes")
+        if (
+            input(f"Erase {whose} with {count:,} entries and {file.path}, for good? [y/N] ").lower()
+            not in _YES
+        ):
+            print("nothing was erased")
+            return 1
+    await file.memory.erase()
+    await file.delete()
+    print(f"erased {whose}: {count:,} {'entry' if count == 1 else 'entries'}, its files, and {file.path}")
+    return 0
+
+
 _ACTS: Final[dict[str, Callable[[LocalMemories, Namespace], Awaitable[int]]]] = {
     "list": _list,
+    "search": _list,
     "show": _show,
     "add": _add,
     "edit": _edit,
@@ -197,11 +230,18 @@ _ACTS: Final[dict[str, Callable[[LocalMemories, Namespace], Awaitable[int]]]] = 
     "reject": _reject,
     "export": _export,
     "import": _import,
+    "erase": _erase,
 }
 
 
 def _file(memories: LocalMemories, args: Namespace) -> MemoryFile:
-    return memories.project if args.project and memories.project is not None else memories.user
+    if not args.project:
+        return memories.user
+    if memories.project is None:
+        raise FovealError(
+            "this folder is in no project: it has no .git, no pyproject.toml and no .foveal folder"
+        )
+    return memories.project
 
 
 async def _finish(memories: LocalMemories, file: MemoryFile, args: Namespace, *changed: MemoryEntry) -> int:
@@ -212,12 +252,10 @@ async def _finish(memories: LocalMemories, file: MemoryFile, args: Namespace, *c
 
 
 def _print_entries(entries: Sequence[MemoryEntry], args: Namespace) -> None:
-    from msgspec import to_builtins
-
-    from foveal.config.local_memories import entry_state
+    from foveal.config.local_memories import entry_json, entry_state
 
     if args.json:
-        print(json.dumps([to_builtins(entry) for entry in entries], ensure_ascii=False, indent=2))
+        print(json.dumps([entry_json(entry) for entry in entries], ensure_ascii=False, indent=2))
         return
     for entry in entries:
         state = f"  ({text})" if (text := entry_state(entry)) else ""

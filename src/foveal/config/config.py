@@ -137,6 +137,7 @@ class MemorySettings(NamedTuple):
     learn_spoken: bool
     learn_tools: bool
     learn_proposals: bool
+    propose_with_model: bool
     tool: bool
 
 

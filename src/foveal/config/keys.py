@@ -532,6 +532,13 @@ _GLOBAL_KEYS: Final = (
         default=True,
     ),
     config_key(
+        "memory.propose_with_model",
+        BOOLEAN,
+        "ask the model that writes summaries for proposals too; each session then costs one more request",
+        project=False,
+        default=False,
+    ),
+    config_key(
         "memory.tool",
         BOOLEAN,
         "offer the model the tool memory, with files of its own under /memories",

@@ -1,6 +1,7 @@
 """The memories on this machine: the user's, and that of the project, with their files.
 
 1. The user's memory counts in all projects, the project's only in it. Both are in the store of the sessions.
+   A folder without the marks of a project (`project_of`) has no memory of its own.
 2. Before a turn, what was edited in the files is recorded; after a change, the user's file shows the entries. The
    project's file is written only after a command that names the project's memory.
 3. What is wrong with a file is a note for the user and no error: a conversation goes on without it.
@@ -9,10 +10,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from foveal.config.config import MemorySettings
+from msgspec.structs import asdict
+
+from foveal.config.config import Config, MemorySettings
+from foveal.config.instructions.files import PROJECT_FOLDER_NAME
 from foveal.config.memory_file import (
     USER_OWNER,
     MemoryFile,
@@ -21,6 +27,7 @@ from foveal.config.memory_file import (
     user_memory_file,
 )
 from foveal.config.project import ItemTrust
+from foveal.config.sources import CONFIG_FILE_NAME
 from foveal.errors import StoreError
 from foveal.memory import Memory, MemoryEntry
 from foveal.ports import Store
@@ -33,6 +40,14 @@ _SOURCE_WORDS = {
     "imported": "imported",
     "proposed": "proposed",
 }
+
+
+def project_of(config: Config) -> Path | None:
+    """Return the root of the project whose memory is used; None in a folder that shows no project: neither a root
+    marker, such as `.git`, nor a file of Foveal."""
+    marks = (*config.get("instructions.root_markers"), PROJECT_FOLDER_NAME, CONFIG_FILE_NAME)
+    is_project = any(os.path.lexists(config.root / mark) for mark in marks)
+    return config.root if is_project and config.root != Path.home().resolve() else None
 
 
 class LocalMemories:
@@ -95,7 +110,30 @@ class LocalMemories:
                 return [f"{chosen.path} is not written: {problem}"]
 
 
-# ── Entries in words ─────────────────────────────────────────────────────────────────────────────────────
+class UndoneChange(NamedTuple):
+    """What an undo changed."""
+
+    now: list[MemoryEntry]
+    """Entries as they are now."""
+    gone: list[MemoryEntry]
+    """Entries that are not remembered any more, as they were."""
+
+
+async def undo_change(memory: Memory, id: str | None) -> UndoneChange:
+    """Take back the newest change of an entry, or of a memory; raises `NotRemembered`."""
+    before = {entry.id: entry for entry in await memory.entries(all=True)}
+    await memory.undo(id)
+    after = {entry.id: entry for entry in await memory.entries(all=True)}
+    now = [entry for entry in after.values() if before.get(entry.id) != entry]
+    return UndoneChange(now, [entry for entry in before.values() if entry.id not in after])
+
+
+# ── Entries in words and as JSON ──────────────────────────────────────────────────────────────────────────
+
+
+def entry_json(entry: MemoryEntry) -> dict[str, Any]:
+    """Return all fields of an entry, with those that the HTTP API has under the same names."""
+    return {**asdict(entry), "counts": entry.counts, "origin": asdict(entry.origin)}
 
 
 def entry_state(entry: MemoryEntry) -> str:

@@ -6,8 +6,8 @@
 
 1. The user's file is beside preferences.md, and only the user can read it. The project's file is in its folder
    `.foveal`, can be committed, and is written only by an explicit call.
-2. Lines that were added, changed or deleted are the owner's edits of the memory. A line that cannot be an entry is
-   left in the file, with a note.
+2. Lines that were added, changed or deleted are the owner's edits of the memory. A line that cannot be an entry
+   stays where it is in the file, with a note.
 3. Before the file is replaced it is read again: what was edited meanwhile is taken over, never overwritten. The
    replacement is atomic.
 4. The project's file is used only if the user allows it as it is now, as AGENTS.md is.
@@ -34,7 +34,7 @@ from foveal.config.project import (
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import NotRemembered
 from foveal.memory import Memory
-from foveal.memory.markdown import FileEdits, read_edits, render
+from foveal.memory.markdown import FileEdits, read_edits, render, unusable_lines
 from foveal.memory.quotes import entry_text
 from foveal.user_paths import config_folder
 
@@ -89,6 +89,15 @@ def _answer(root: Path, trust: ItemTrust, text: str) -> ItemAnswer:
     return ItemAnswer(item, trust.state(root, item))
 
 
+def _why_no_entry(line: str) -> str:
+    """Return why a line cannot be an entry; "" if it can."""
+    try:
+        entry_text(line)
+    except NotRemembered as problem:
+        return str(problem)
+    return ""
+
+
 class MemoryFile:
     """The file of one memory. Without `root`, it is the user's own."""
 
@@ -110,35 +119,41 @@ class MemoryFile:
         """Record what the owner changed in the file; return notes about what could not be used.
 
         Raises `StoreError` if the memory cannot be written."""
+        problem, notes = await self._read()
+        return [problem] if problem else notes
+
+    async def _read(self) -> tuple[str, list[str]]:
+        """Record what the owner changed; return why the file cannot be used, and notes about lines of it."""
         try:
             text = await asyncio.to_thread(self._read_text)
         except UnusableFile as problem:
-            return [self._note(f"is left out: {problem}")]
+            return self._note(f"is left out: {problem}"), []
         if text is None or text == self._seen:
             self._seen = text
-            return []
+            return "", []
         if self._root is not None and (state := _answer(self._root, self._trust, text).state) != "allowed":
-            return [self._note(f"is not used: {ITEM_STATE_WORDS[state]}")]
+            return self._note(f"is not used: {ITEM_STATE_WORDS[state]}"), []
         notes = await self._take_over(text)
-        if not notes:
-            self._seen = text
-        return notes
+        self._seen = text
+        return "", notes
 
     async def write(self) -> list[str]:
-        """Make the file show the entries; return notes if it is left as it is.
+        """Make the file show the entries; return notes if it is left as it is, or has lines that are no entries.
 
         Raises `StoreError` if the memory cannot be read, and `OSError` if the file cannot be written."""
+        notes: list[str] = []
         for _ in range(_MAX_WRITE_TRIES):
-            notes = await self.read()
-            if notes:
-                return notes
+            problem, found = await self._read()
+            if problem:
+                return [problem]
+            notes += found
             await self.memory.refresh()
             state = self.memory.state
             if self._seen is None and not state.counting():
-                return []
-            text = render(state)
+                return notes
+            text = render(state, unusable_lines(self._seen or "", lambda line: not _why_no_entry(line)))
             if text == self._seen or await asyncio.to_thread(self._replace, text, self._seen):
-                return []
+                return notes
         return [self._note("is left as it is: another program writes it again and again")]
 
     async def delete(self) -> None:
@@ -152,14 +167,10 @@ class MemoryFile:
         edits, notes = read_edits(text, self.memory.state), list[str]()
 
         def is_entry(line: str) -> bool:
-            try:
-                entry_text(line)
-            except NotRemembered as problem:
-                notes.append(
-                    self._note(f'has a line that is left out, "{one_line(line, width=40)}": {problem}')
-                )
-                return False
-            return True
+            if problem := _why_no_entry(line):
+                named = f'has a line that is left out, "{one_line(line, width=40)}": {problem}'
+                notes.append(self._note(named))
+            return not problem
 
         usable = FileEdits(
             added=tuple(added for added in edits.added if is_entry(added[1])),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Final
 
 from foveal.core.compaction.standing.replaced_statements import KnownStatements, Statement
 from foveal.memory.facts import EntryKind
 from foveal.memory.fold import MemoryState
-from foveal.memory.single_values import single_value
+from foveal.memory.single_values import SingleValue, single_value
 
 MAX_COMPARED_ENTRIES: Final = 1_000
 """Entries, the newest, among which a later one replaces earlier ones."""
 _REVOKING: Final = "Forget what I said about "
 """A sentence that the comparison of statements reads as a revocation, in front of what to forget."""
+
+_LIKES: Final = re.compile(
+    r"\b(?:like|love|hate|dislike|mag|aime|gusta|gosto|нравится|люблю)\b|喜欢|喜歡|好き", re.IGNORECASE
+)
+"""Preferences that stand beside others: who loves French may love German too."""
 
 
 class ComparedEntries:
@@ -33,7 +39,8 @@ class ComparedEntries:
         self._follow(state)
         found = {old.seq for old in self._known.replaced_by(_statement(seq, text, kind))}
         if new := single_value(text):
-            found |= self._by_subject.get(new.subject, set()) - {seq}
+            given = self._by_subject.get(new.subject, set()) - {seq}
+            found |= {old for old in given if not _shortens(single_value(self._texts[old]), new)}
         return sorted(found)
 
     def meant(self, state: MemoryState, words: str) -> list[int]:
@@ -67,5 +74,11 @@ class ComparedEntries:
                     self._by_subject[value.subject].add(seq)
 
 
+def _shortens(old: SingleValue | None, new: SingleValue) -> bool:
+    """Return whether a value only leaves out words of the earlier one: "Ada" after "Ada Lovelace"."""
+    return old is not None and {*new.value.casefold().split()} < {*old.value.casefold().split()}
+
+
 def _statement(seq: int, text: str, kind: EntryKind) -> Statement:
-    return Statement(seq, 0, text, "rule" if kind in ("rule", "preference") else "fact")
+    is_rule = kind == "rule" or (kind == "preference" and _LIKES.search(text) is None)
+    return Statement(seq, 0, text, "rule" if is_rule else "fact")

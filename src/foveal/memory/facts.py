@@ -134,6 +134,12 @@ class Recalled(MemoryFact, frozen=True, tag="recalled"):
     targets: tuple[int, ...]
 
 
+class FileTaken(MemoryFact, frozen=True, tag="file_taken"):
+    """The owner edited the file of the memory: the facts before this, so many, are one change."""
+
+    facts: int
+
+
 class Undone(MemoryFact, frozen=True, tag="undone"):
     """An earlier fact is taken back."""
 
@@ -145,7 +151,17 @@ class Cleared(MemoryFact, frozen=True, tag="cleared"):
 
 
 AnyMemoryFact: TypeAlias = (
-    Remembered | Proposed | Accepted | Rejected | Forgotten | Replaced | Edited | Recalled | Undone | Cleared
+    Remembered
+    | Proposed
+    | Accepted
+    | Rejected
+    | Forgotten
+    | Replaced
+    | Edited
+    | Recalled
+    | FileTaken
+    | Undone
+    | Cleared
 )
 _decoder: Final = msgspec.json.Decoder(AnyMemoryFact)
 

@@ -21,6 +21,7 @@ from foveal.memory.facts import (
     Edited,
     EntryKind,
     EntryOrigin,
+    FileTaken,
     Forgotten,
     Proposed,
     Recalled,
@@ -138,7 +139,8 @@ class MemoryState:
 
     def newest_change(self, target: int | None = None) -> Sequence[int]:
         """Return the facts of the newest change that can be undone, about one entry or any; none if there is none.
-        What an entry replaced belongs to the change that brought the entry."""
+        What an entry replaced belongs to the change that brought the entry, and what was edited in the file at once
+        is one change."""
         undone = {step.fact.target for step in self._steps if isinstance(step.fact, Undone)}
         replaced: list[tuple[int, int]] = []
         for step in reversed(self._steps):
@@ -147,9 +149,27 @@ class MemoryState:
             about = step.fact.target if isinstance(step.fact, _TARGETING) else step.seq
             if target is None and isinstance(step.fact, Replaced):
                 replaced.append((step.seq, step.fact.by))
+            elif target is None and (together := self._taken_together(step.seq)):
+                return [seq for seq in together if seq not in undone]
             elif target is None or about == target:
                 return [step.seq, *(seq for seq, by in replaced if by == about)]
         return []
+
+    def _taken_together(self, seq: int) -> Sequence[int]:
+        """Return the facts that came with a fact from one edit of the file; none if it came otherwise."""
+        for step in self._steps:
+            if isinstance(step.fact, FileTaken) and step.seq - step.fact.facts <= seq < step.seq:
+                return range(step.seq - step.fact.facts, step.seq)
+        return ()
+
+    def undone_file_edits(self, version: int) -> list[AnyMemoryFact]:
+        """Return what was taken from the file after the event `version`, and undone since."""
+        undone = {step.fact.target for step in self._steps if isinstance(step.fact, Undone)}
+        return [
+            step.fact
+            for step in self._steps
+            if step.seq in undone and step.seq > version and self._taken_together(step.seq)
+        ]
 
     def changed_entry(self, seq: int) -> int:
         """Return the number of the entry that a fact changed, or brought."""
@@ -195,6 +215,8 @@ class MemoryState:
         if isinstance(fact, Recalled):
             for target in fact.targets:
                 self._uses[target] = self._uses.get(target, (0, 0))[0] + 1, step.seq
+            return
+        if isinstance(fact, FileTaken):
             return
         self.version = step.seq
         for target, (count, newest) in self._uses.items():

@@ -18,12 +18,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from foveal.core.compaction.summariser import Summarise, summariser_chain
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
 from foveal.core.models.budget import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 from foveal.core.tokens.counter import Counter, counter
@@ -31,12 +31,14 @@ from foveal.errors import BadSetting, NotRemembered, UnknownSession
 from foveal.memory.appending import append_decided
 from foveal.memory.compared_entries import ComparedEntries
 from foveal.memory.facts import (
+    TOLD,
     Accepted,
     AnyMemoryFact,
     Cleared,
     Edited,
     EntryKind,
     EntryOrigin,
+    FileTaken,
     Forgotten,
     Proposed,
     Recalled,
@@ -49,8 +51,16 @@ from foveal.memory.facts import (
 from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
 from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
 from foveal.memory.markdown import FileEdits
-from foveal.memory.proposed import propose_from
-from foveal.memory.quotes import entry_text, find_quote, is_long_enough, is_surely_typed, kind_of, typed_words
+from foveal.memory.proposed import joined_proposals, model_proposals, propose_from
+from foveal.memory.quotes import (
+    MAX_ENTRY_CHARS,
+    entry_text,
+    find_quote,
+    is_long_enough,
+    is_surely_typed,
+    kind_of,
+    typed_words,
+)
 from foveal.memory.search import EntryIndex
 from foveal.memory.shown_text import memory_text
 from foveal.memory.spoken import SpokenRequest, spoken_requests
@@ -58,6 +68,9 @@ from foveal.ports import Store
 
 MAX_OWNER_CHARS: Final = 400
 _KINDS: Final = ("preference", "fact", "rule", "procedure")
+_DONE: Final = {"remember": "remembered", "forget": "forgotten"}
+_FORGETS_ABOUT: Final = re.compile(r"\bforget about\b", re.IGNORECASE)
+"""Words that also call off an order: "forget about the tests"."""
 
 DecideFacts = Callable[[MemoryState], Sequence[AnyMemoryFact]]
 """Returns the facts to append to a memory in this state."""
@@ -112,8 +125,8 @@ class MemoryNote(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     """The sentence for the user."""
-    entry: MemoryEntry
-    """The entry as it is now."""
+    entry: MemoryEntry | None = None
+    """The entry as it is now; None if nothing was done, and the sentence says why."""
 
 
 class Memory:
@@ -390,7 +403,8 @@ class Memory:
             by: Who spoke, where several people speak.
 
         Returns:
-            What was remembered, forgotten, and in long messages proposed, for the user to see.
+            What was remembered, forgotten, and in long messages proposed, for the user to see; also that a
+            statement is too long, or that no entry says what is to be forgotten.
 
         Raises:
             StoreError: The store cannot write.
@@ -399,30 +413,35 @@ class Memory:
         for event in events:
             if isinstance(event.fact, UserSaid):
                 for request in spoken_requests(typed_words(event.fact.content)):
-                    with suppress(NotRemembered):
+                    try:
                         notes += await self._obey(request, event, session=session, by=by)
+                    except NotRemembered as problem:
+                        notes.append(MemoryNote(text=f"Not {_DONE[request.action]}: {problem}"))
         return notes
 
     async def _obey(self, request: SpokenRequest, event: Event, *, session: str, by: str) -> list[MemoryNote]:
-        quote = entry_text(request.quote)
+        text = entry_text(request.text)
+        quote = entry_text(request.quote[:MAX_ENTRY_CHARS])
         origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle, quote=quote)
         if not is_surely_typed(event):
             # The words may be pasted, and what others wrote neither becomes an entry nor takes one away.
             if request.action == "forget":
-                return []
-            proposal = await self._propose(entry_text(request.text), None, origin)
+                raise NotRemembered("it stands in a long message, in which text may be pasted")
+            proposal = await self._propose(text, None, origin)
             if not proposal.proposed or proposal.forgotten:
                 return []  # it is an entry already, or the owner said no
-            text = f"Proposed {proposal.id}, because it stands in a long message: {proposal.text}"
-            return [MemoryNote(text=text, entry=proposal)]
+            said = f"Proposed {proposal.id}, because it stands in a long message: {proposal.text}"
+            return [MemoryNote(text=said, entry=proposal)]
         if request.action == "remember":
-            entry = await self._keep(entry_text(request.text), None, origin)
+            entry = await self._keep(text, None, origin)
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
             return [Forgotten(target=seq, origin=origin) for seq in self._compared.meant(state, request.text)]
 
         forgotten = [fact for _, fact in await self._change(decide) if isinstance(fact, Forgotten)]
+        if not forgotten and not _FORGETS_ABOUT.search(request.quote):
+            raise NotRemembered(f"no entry says “{text}”")
         entries = [self._state.entries[fact.target] for fact in forgotten]
         return [MemoryNote(text=f"Forgot {entry.id}: {entry.text}", entry=entry) for entry in entries]
 
@@ -574,7 +593,9 @@ class Memory:
         with self._lock:
             self._uses += [seq for id in ids if (seq := self._state.number(id)) is not None]
 
-    async def propose(self, events: Iterable[Event], *, session: str = "") -> list[MemoryEntry]:
+    async def propose(
+        self, events: Iterable[Event], *, session: str = "", model: Summarise | None = None
+    ) -> list[MemoryEntry]:
         """Propose what the user stated in a conversation.
 
         These are the rules, corrections and facts that hold at its end.
@@ -583,6 +604,8 @@ class Memory:
         Args:
             events: The effective events of the conversation.
             session: The id of the session.
+            model: What `summarise=` takes. It is asked once for further statements, each with words of the user,
+                which are looked up in the messages. If it fails, the statements that code finds are proposed.
 
         Returns:
             The new proposals, which wait for `accept` or `reject`.
@@ -602,7 +625,10 @@ class Memory:
                 await memory.accept(proposal.id)
             ```
         """
-        found = propose_from(events)
+        known_events = [*events]
+        found = propose_from(known_events)
+        for writer in summariser_chain(model)[:1]:
+            found = joined_proposals(found, await model_proposals(writer, known_events))
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
             known = state.ever_said()
@@ -671,11 +697,13 @@ class Memory:
                 seq = state.number(id)
                 if seq is not None and state.entries[seq].counts and state.entries[seq].text != text:
                     facts.append(Edited(target=seq, text=text, origin=origin))
-            return facts
+            touched = {fact.target for fact in facts if isinstance(fact, Forgotten | Edited)}
+            lines = [(text, kind or kind_of(text), origin) for kind, text in added]
+            new = self._new_entries(state, state.next_seq + len(facts), lines)
+            facts += [one for one in new if not (isinstance(one, Replaced) and one.target in touched)]
+            return [*facts, FileTaken(facts=len(facts))] if facts else []
 
         await self._change(decide)
-        for kind, text in added:
-            await self._keep(text, kind, origin)
 
     # ── The memory as a whole ────────────────────────────────────────────────────────────────────────
 
@@ -692,7 +720,8 @@ class Memory:
         """Keep the entries of an export, as their owner. They get new ids.
 
         Args:
-            lines: What `export` returned.
+            lines: What `export` returned, or lines of JSON of another program: each needs `text`, and may have
+                `kind` and an `origin` with `by` and `quote`. Other fields are left out.
 
         Returns:
             The entries that say it now.
@@ -711,29 +740,17 @@ class Memory:
                 await foveal.Memory("grace", store=store).import_(await ada.export())
             ```
         """
-        read: list[MemoryEntry] = []
+        read: list[_ImportedEntry] = []
         for number, line in enumerate(lines.splitlines(), 1):
             if line.strip():
                 try:
-                    read.append(msgspec.json.decode(line, type=MemoryEntry))
+                    read.append(msgspec.json.decode(line, type=_ImportedEntry))
                 except msgspec.DecodeError as problem:
                     raise NotRemembered(f"line {number:,} is no entry: {problem}") from None
         texts = {text.casefold(): (text, entry) for entry in read for text in [entry_text(entry.text)]}
 
-        def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            known = {*texts_of(state.counting())}
-            new = [kept for same, kept in texts.items() if same not in known]
-            replaced = {
-                old: state.next_seq + place
-                for place, (text, entry) in enumerate(new)
-                for old in self._compared.replaced_by(state, state.next_seq + place, text, entry.kind)
-            }
-            return [
-                *(Remembered(text=text, entry=entry.kind, origin=_imported(entry)) for text, entry in new),
-                *(Replaced(target=old, by=seq) for old, seq in replaced.items()),
-            ]
-
-        await self._change(decide)
+        new = [(text, entry.kind or kind_of(text), _imported(entry)) for text, entry in texts.values()]
+        await self._change(lambda state: self._new_entries(state, state.next_seq, new))
         return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
 
     async def erase(self) -> None:
@@ -765,6 +782,23 @@ class Memory:
             return [kept, *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._add(text, decide, lambda state: state.counting())
+
+    def _new_entries(
+        self, state: MemoryState, seq: int, given: Iterable[tuple[str, EntryKind, EntryOrigin]]
+    ) -> list[AnyMemoryFact]:
+        """Return the facts that bring several entries from `seq` on, with what they replace; without those that an
+        entry says already."""
+        known = {*texts_of(state.counting())}
+        new = [one for one in given if one[0].casefold() not in known]
+        replaced = {
+            old: seq + place
+            for place, (text, kind, _) in enumerate(new)
+            for old in self._compared.replaced_by(state, seq + place, text, kind)
+        }
+        return [
+            *(Remembered(text=text, entry=kind, origin=origin) for text, kind, origin in new),
+            *(Replaced(target=old, by=by) for old, by in replaced.items()),
+        ]
 
     async def _propose(self, text: str, kind: EntryKind | None, origin: EntryOrigin) -> MemoryEntry:
         """Propose a statement, unless an entry says the same, or said it."""
@@ -842,7 +876,15 @@ class Memory:
         return any(seq in self._compared.meant(state, about) for about in asked)
 
 
-def _imported(entry: MemoryEntry) -> EntryOrigin:
+class _ImportedEntry(msgspec.Struct, frozen=True):
+    """A line of an export, as far as an import needs it."""
+
+    text: str
+    kind: EntryKind | None = None
+    origin: EntryOrigin = TOLD
+
+
+def _imported(entry: _ImportedEntry) -> EntryOrigin:
     return EntryOrigin(source="imported", by=entry.origin.by, quote=entry.origin.quote)
 
 

@@ -5,7 +5,8 @@
    Short pasted text cannot be told from typed text, so only a message of `MAX_TYPED_LINES` lines and one part is
    surely the user's (`is_surely_typed`); what is said in a longer one is proposed, not kept.
 2. A quote stands for the whole sentences in which it was said: a part of one may say the opposite.
-3. Texts are compared and kept in NFC and on one line, without control, invisible and bidirectional characters.
+3. What follows "Bob wrote:" or "here is the log:" is not the user's (`foreign_spans`).
+4. Texts are compared and kept in NFC and on one line, without control, invisible and bidirectional characters.
    Other characters that look alike stay different, so a quote with them is not found.
 """
 
@@ -14,13 +15,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.ledger.pasted_text import is_harness_text, is_pasted_line, pasted_spans
 from foveal.core.compaction.standing.rules import find_rules
 from foveal.core.compaction.standing.statements import find_sentences, split_sentences
 from foveal.core.log.events import ATTACHED_MARK, Content, Event, Text, UserSaid, text_of
-from foveal.errors import NotRemembered
+from foveal.core.wire.safe_print import TERMINAL_SEQUENCE
+from foveal.errors import BadSetting, NotRemembered
 from foveal.memory.facts import EntryKind
 from foveal.memory.single_values import single_value
 
@@ -37,6 +40,34 @@ _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 """Letters and marks that are drawn as nothing."""
+_ANNOUNCED: Final = re.compile(
+    r"""(?:
+      (?<!\bi\ )(?<!\bwe\ )(?<!\bich\ )(?<!\bwir\ )(?<!\bje\ )(?<!j'ai\ )(?<!\byo\ )(?<!\beu\ )(?<!\bя\ )
+      \b(?:wrote|writes|says|said|replied|commented|posted|schrieb|schreibt|sagt|sagte|meint|a\ écrit|écrit|a\ dit
+        |escribió|escribe|dijo|dice|escreveu|escreve|disse|diz|ha\ scritto|scrive|написал|написала|пишет|сказал
+        |сказала|говорит)(?:\ (?:to\ me|me|mir|that|this|today|yesterday|earlier|heute|gestern))?\s*:
+    | (?<![我私])(?:写道|写着|说道|说|寫道|と書いて(?:い(?:ます|る))?|と言って(?:い(?:ます|る))?)\s*[：:]
+    | (?:^|(?<=[.!?\n]))[ \t]{0,8}(?:please\ )?(?:translate|proofread|rephrase|rewrite|correct|fix
+        |summari[sz]e|explain|übersetze|korrigiere|traduis|corrige|traduce|resume|traduza|resuma|переведи|исправь)
+      \b(?!\ (?:and|then)\b)(?:\ [^\n:.!?]{1,40})?\s*:
+    | (?:^|(?<=[.!?\n])|\bhere(?:['’]s|\ is|\ are)|\bthis\ is|\bbelow\ is|\bhier\ ist|\bvoici|\baquí\ está
+        |\baqui\ está|\becco|\bвот|这是|以下是|これは)
+      \s{0,8}(?:(?:the|a|an|their|his|her|die|der|das|eine|ein|le|la|un|une|el|una|o|a|um|uma|il)\ )?
+      (?:\w+(?:['’]s)?\ ){0,2}?
+      (?:e-?mail|mail|message|letter|logs?|log\ file|output|traceback|stack\ trace|transcript|readme|documentation
+        |docs|article|thread|ticket|issue|review|comment|page|quote|quotation|zitat|citation|cita|цитата
+        |web\ ?site|nachricht|brief|ausgabe|protokoll|courriel|lettre
+        |journal|sortie|correo|mensaje|carta|salida|registro|mensagem|saída|messaggio|письмо|сообщение|лог|вывод
+        |error|error\ message|邮件|日志|消息|メール|ログ)
+      (?:\ (?:from|by|of|in|at|that|which|i\ got|we\ got|von|vom|de|du|da|do|dal|от|из)\b[^\n:.!?]{1,60})?
+      (?:\ is)?\s{0,4}[：:]
+    )\Z""",
+    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
+)
+"""What announces words of others, or words to work on: "Bob wrote:", "here is the mail from Bob:", "translate:"."""
+_ANNOUNCED_CHARS: Final = 160
+"""Characters before a colon that are read for it."""
+_MAX_COLONS_READ: Final = 200
 _PREFERENCES: Final = re.compile(
     r"\b(?:i(?:'d| would)? (?:prefer|like|love|want|hate|dislike)|my favou?rite"
     r"|ich (?:bevorzuge|mag|möchte|hätte gern)"
@@ -56,7 +87,9 @@ class Quote(NamedTuple):
 
 
 def plain_lines(text: str) -> str:
-    """Return a text in NFC without characters that are not seen; its lines stay."""
+    """Return a text in NFC without characters that are not seen and orders to a terminal; its lines stay."""
+    if "\x1b" in text or "\x9b" in text:
+        text = TERMINAL_SEQUENCE.sub("", text)
     text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\t", " ").replace("’", "'")
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
@@ -98,9 +131,12 @@ def is_long_enough(quote: str) -> bool:
 
 
 def entry_text(text: str) -> str:
-    """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`."""
+    """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`, and `BadSetting` for
+    what is no text."""
     from foveal.core.redaction import scrub  # takes a tenth of a second
 
+    if not isinstance(text, str):
+        raise BadSetting("text", text, "the statement, a text")
     line = " ".join(scrub(plain_lines(text)).split())
     if not any(one.isalnum() for one in line):
         raise NotRemembered("there is nothing to remember: give a statement in words")
@@ -138,14 +174,25 @@ def find_quote(events: Iterable[Event], words: str) -> Quote | None:
     return None
 
 
+def foreign_spans(text: str) -> list[tuple[int, int]]:
+    """Return the parts of a message that are pasted, or announced as words of others; they may overlap. What is
+    announced goes to the end: where it ends cannot be told."""
+    colons = islice(re.finditer("[:：]", text), _MAX_COLONS_READ)
+    ends = (found.end() for found in colons)
+    announced = next(
+        (end for end in ends if _ANNOUNCED.search(text, max(0, end - _ANNOUNCED_CHARS), end)), None
+    )
+    return [*pasted_spans(text), *([(announced, len(text))] if announced is not None else [])]
+
+
 def own_places(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield where a pattern occurs in words that the user did not paste."""
+    """Yield where a pattern occurs in the user's own words."""
     if is_harness_text(text):
         return
-    pasted: Sequence[tuple[int, int]] | None = None
+    foreign: Sequence[tuple[int, int]] | None = None
     for found in pattern.finditer(text):
-        pasted = pasted_spans(text) if pasted is None else pasted
-        is_inside = any(low < found.end() and found.start() < high for low, high in pasted)
+        foreign = foreign_spans(text) if foreign is None else foreign
+        is_inside = any(low < found.end() and found.start() < high for low, high in foreign)
         lines = (found.start(), found.end() - 1)
         if not is_inside and not any(is_pasted_line(text, at) for at in lines):
             yield found.span()

@@ -2,56 +2,194 @@
 
     single_value("My name is Ada.")              → ("name", "Ada", True)
     single_value("We use pytest for tests.")     → ("use for tests", "pytest", False)
+    single_value("Answer in French.")            → ("choice 0: answ", "french", False)
 
 The statements of one conversation stay side by side unless one of them says that something changed. In a
-memory, a person has one name. Recognition is conservative, because a wrong pair hides an entry: the sentence must
-say that one thing, without a condition, an addition or a second statement.
+memory, a person has one name. Recognition is conservative, because a wrong pair hides an entry:
+
+1. The sentence must say that one thing, without a condition, an addition or a second statement.
+2. The value must be of the kind of the subject: "my job is hard" names no job, and "I am German" no person.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from foveal.core.compaction.standing.statement_reader import CHOICE_CLASSES, read_statement
+from foveal.core.compaction.standing.statement_words import words_of
+from foveal.core.compaction.standing.statements import STYLE_ORDERS
+
 MAX_VALUE_WORDS: Final = 8
-_NOUNS: Final = (
-    r"name|birthday|birth ?date|date of birth|age|pronouns|e-?mail|e-?mail address|phone|phone number|address"
-    r"|time ?zone|job|job title|role|title|position|profession|employer|native language|user ?name|locale"
-)
+MAX_NAME_WORDS: Final = 3
 _BEGINNINGS: Final[Mapping[str, str]] = {
-    "name": r"i'm called|i am called|mein name ist|ich hei(?:ß|ss)e|je m'appelle|mon nom est|me llamo|mi nombre es"
-    r"|(?:o )?meu nome é|(?:eu )?me chamo|chamo-me|меня зовут|мо[её] имя|我叫|我的名字[叫是]|私の名前は",
+    "name": r"i'm called|i am called|call me|mein name ist|ich hei(?:ß|ss)e|nenn mich|je m'appelle|mon nom est"
+    r"|appelle-moi|me llamo|mi nombre es|llámame|(?:o )?meu nome é|(?:eu )?me chamo|chamo-me|mi chiamo"
+    r"|il mio nome è|меня зовут|мо[её] имя|我叫|我的名字[叫是]|私の名前は",
+    "person": r"i am|i'm|je suis|(?:yo )?soy|(?:eu )?sou|(?:io )?sono",
     "birthday": r"i was born on|mein geburtstag ist|mon anniversaire est|mi cumpleaños es|(?:o )?meu aniversário é"
     r"|мой день рождения|我的生日是|私の誕生日は",
-    "home": r"i live in|ich wohne in|j'habite à|vivo en|moro em|я живу в|我住在",
+    "home": r"i live in|ich wohne in|j'habite à|vivo en|moro em|abito a|я живу в|我住在",
     "job": r"i work as|ich arbeite als|je travaille comme|trabajo como|trabalho como",
     "employer": r"i work (?:for|at)|ich arbeite (?:bei|für)|je travaille (?:pour|chez)|trabajo (?:para|en)",
+    "weight": r"i weigh|ich wiege|je pèse|peso|я вешу",
     "email": r"meine e-?mail(?:-adresse)? ist|mon (?:e-?mail|adresse e-?mail) est|mi correo es|meu e-?mail é",
 }
 """How statements about the user begin, by their subject."""
+_AGE: Final = re.compile(
+    r"(?:(?:i am|i'm)\s+(?P<en>\d{1,3})(?: years old)?|ich bin (?P<de>\d{1,3})(?: jahre alt)?"
+    r"|j'ai (?P<fr>\d{1,3}) ans"
+    r"|tengo (?P<es>\d{1,3}) años|tenho (?P<pt>\d{1,3}) anos|мне (?P<ru>\d{1,3}) (?:лет|год|года)"
+    r"|我(?:今年)?(?P<zh>\d{1,3})岁|(?:私は)?(?P<ja>\d{1,3})歳(?:です)?)",
+    re.IGNORECASE,
+)
+_HOME_JAPANESE: Final = re.compile(r"(?:私は)?(?P<value>[^、。]{1,20}?)に住んでい(?:ます|る)")
+_VALUE_NOUNS: Final = (
+    r"name|birthday|birth ?date|date of birth|age|pronouns|e-?mail|e-?mail address|phone|phone number|address"
+    r"|time ?zone|job|job title|role|title|position|profession|employer|native language|user ?name|locale"
+)
+_RELATIONS: Final = (
+    "boss|manager|supervisor|team lead|mentor|wife|husband|spouse|partner|mother|father|mum|mom|dad|doctor|dentist"
+    "|landlord|landlady"
+)
+"""People of whom everyone has one at a time."""
 _ABOUT_USER: Final = re.compile(
-    "|".join(f"(?P<{subject}>{begin})" for subject, begin in _BEGINNINGS.items())
-    + rf"|(?:my|our) (?P<noun>(?:(?!not\b)[\w'-]+ ){{0,2}}?(?:{_NOUNS})|favou?rite [\w-]+) is",
+    rf"(?P<whose>my|our) (?:(?P<of>(?:(?!not\b)[\w'-]+ ){{0,2}}?)(?P<noun>{_VALUE_NOUNS})"
+    rf"|(?P<favourite>favou?rite [\w-]+)|(?P<relation>{_RELATIONS}))(?: is|'s) "
+    r"|(?:" + "|".join(f"(?P<{subject}>{begin})" for subject, begin in _BEGINNINGS.items()) + ")",
     re.IGNORECASE,
 )
 _TOOL: Final = re.compile(
     r"(?:we|i) (?:now )?use (?P<value>[\w.+#-]+(?: [\w.+#-]+)?) for (?P<purpose>[\w .'-]+)", re.IGNORECASE
 )
+_EXCLUSIVE: Final = frozenset(
+    CHOICE_CLASSES[word]
+    for word in words_of(
+        "english tabs short npm pip postgres dark metric formal vim pytest camelcase celsius black"
+    )
+) | {"choice language", "choice indent", "choice length", "choice style"}
+"""Classes of choices of which an order names one for all: who says "use Rust" may use Python too."""
+_PREFERS: Final = re.compile(
+    r"(?:(?:i|we)(?:'d)? prefer|ich bevorzuge|je préfère|prefiero|prefiro|я предпочитаю)\b", re.IGNORECASE
+)
+_ORDERS_UNSPACED: Final = re.compile("回答|回复|回覆|缩进|答えて|返信して|書いて|インデント")
 _NOW: Final = re.compile(r",? (?:now|from now on|as of today|these days)$", re.IGNORECASE)
 _MORE: Final = re.compile(
     r"[,;:!?，、；：！？]|\b(?:and|or|but|not|also|too|as well|if|when|while|unless|except|only|sometimes|here|this"
-    r"|und|oder|aber|nicht|auch|wenn|et|ou|mais|pas|aussi|si|y|pero|también|e|mas|também|и|или|но|не|если|также)\b"
-    r"|[和也不]",
+    r"|than|und|oder|aber|nicht|auch|wenn|et|ou|mais|pas|aussi|si|y|pero|también|e|mas|também|и|или|но|не|если"
+    r"|также)\b|[和也不]",
     re.IGNORECASE,
 )
 """What makes a sentence more than one plain statement."""
-_PLACES: Final = re.compile(r"\b(?:in|on|at|for|during|within)\b", re.IGNORECASE)
-"""Where a name holds, if not everywhere: "my name is Bob in the tests"."""
+_PLACES: Final = re.compile(r"\b(?:in|on|at|for|from|during|within)\b", re.IGNORECASE)
+"""Where a value holds, if not everywhere: "my name is Bob in the tests"."""
+_BRITISH: Final = re.compile(r"(?<=[a-z]{2})our\b")
 
 
-_NAMED: Final = frozenset({"name", "home", "employer"})
-"""Subjects whose values are names: "I live in fear of merges" and "I work at night" give none."""
+# ── Kinds of values ──────────────────────────────────────────────────────────────────────────────────────
+
+_NO_PERSON: Final = words_of(
+    """
+    admin root boss lead chief head captain president chair mom mum dad tech support sales legal marketing
+    team user greek swiss turk dane swede finn pole scot scots arab kurd serb croat slovak slovene lao
+    basque celt latino latina filipino filipina hindu sikh muslim jew black white deaf bi gay trans blind
+    sorry sick ill busy free late ready happy hungry angry new left right not sure here back online offline
+    away home gone fine good bad done aries taurus gemini cancer libra scorpio capricorn aquarius pisces
+    virgo ok okay also both still just very the a an linux windows mac android
+    """
+)
+_NO_PERSON_ENDINGS: Final = (
+    "an", "ese", "sh", "ch", "i", "ist", "er", "or", "ic", "ed", "ing", "al", "ful", "less", "ous", "ive", "able",
+)  # fmt: skip
+"""Ends of words for where people come from, what they believe, do and feel; some names end so too."""
+_JOBS: Final = words_of(
+    """
+    nurse cook chef pilot clerk lead head student intern architect analyst judge guard coach agent host
+    officer assistant consultant accountant president professor farmer engineer research support sales cto
+    ceo cfo coo vp midwife tutor scientist artist volunteer founder sre qa
+    """
+)
+_JOB_ENDINGS: Final = ("er", "or", "ist", "ian", "ant", "man", "woman", "ing")
+_NO_JOBS: Final = words_of(
+    """
+    harder easier better worse higher lower other another over under super clever bitter sober together
+    former boring exhausting interesting demanding challenging tiring amazing rewarding exciting missing
+    pending changing annoying draining frustrating depressing confusing overwhelming nothing something
+    anything everything important relevant constant distant major minor poor human poorer richer later
+    sooner never ever
+    """
+)
+_JUDGEMENTS: Final = words_of(
+    """
+    hard easy great good bad fine nice fun new old gone dead slow fast broken taken wrong right long short
+    weird unclear secret private public safe best worst better worse unknown unusual boring too very so
+    really quite pretty rather still always never often no none nothing hidden obvious stupid silly missing
+    unique the a an
+    """
+)
+_NUMBERED: Final = words_of("birthday birthdate dateofbirth age weight phone address")
+"""Subjects whose values have digits."""
+
+
+def _is_person(value: str) -> bool:
+    """Return whether a value can only be the name of a person."""
+    words = value.split()
+    return 0 < len(words) <= MAX_NAME_WORDS and all(
+        word[:1].isupper()
+        and (not word.isupper() or len(word) == 1)
+        and word.isalpha()
+        and word.lower() not in _NO_PERSON
+        and not word.lower().endswith(_NO_PERSON_ENDINGS)
+        for word in words
+    )
+
+
+def _is_name(value: str) -> bool:
+    """Return whether a value begins as names do, and holds everywhere."""
+    return not value[:1].islower() and _PLACES.search(value) is None
+
+
+def _is_job(value: str) -> bool:
+    words = re.split(r" (?:of|for|at|in)\b", value.lower())[0].split()
+    last = words[-1].strip(".-") if words else ""
+    return last in _JOBS or (last.endswith(_JOB_ENDINGS) and last not in _NO_JOBS)
+
+
+def _is_neutral(value: str) -> bool:
+    """Return whether a value is no judgement: "my favourite editor is broken"."""
+    first = value.lower().split()[0]
+    return first not in _JUDGEMENTS and not first.endswith(
+        ("ated", "ined", "shed", "ful", "less", "ous", "able")
+    )
+
+
+def _has_digit(value: str) -> bool:
+    return any(map(str.isdigit, value))
+
+
+_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "name": _is_name,
+    "person": _is_person,
+    "home": _is_name,
+    "employer": _is_name,
+    "nativelanguage": _is_name,
+    "timezone": _is_name,
+    "job": _is_job,
+    "jobtitle": _is_job,
+    "role": _is_job,
+    "title": _is_job,
+    "position": _is_job,
+    "profession": _is_job,
+    "email": lambda value: "@" in value,
+    "pronouns": lambda value: "/" in value,
+    "locale": lambda value: len(value) == 2 or "_" in value or "-" in value,
+    **dict.fromkeys(_NUMBERED, _has_digit),
+}
+"""Whether a value is one of its subject; other subjects take what is no judgement."""
+
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class SingleValue(NamedTuple):
@@ -66,17 +204,65 @@ class SingleValue(NamedTuple):
 def single_value(text: str) -> SingleValue | None:
     """Return what a statement gives its one value to; None if it is another kind of statement."""
     sentence = _NOW.sub("", text.strip().rstrip(".。"))
-    if found := _ABOUT_USER.match(sentence):
-        noun = found["noun"]
-        subject = re.sub("[ -]", "", noun).casefold() if noun else str(found.lastgroup)
-        value = sentence[found.end() :].strip()
-        is_plain = subject != "name" or not _PLACES.search(value)
-        is_plain = is_plain and not (subject in _NAMED and value[:1].islower())
-        is_plain = is_plain and (subject != "birthday" or any(map(str.isdigit, value)))
-        return SingleValue(subject, value, is_about_user=True) if is_plain and _is_one_value(value) else None
-    if (found := _TOOL.fullmatch(sentence)) and _is_one_value(f"{found['value']} {found['purpose']}"):
-        return SingleValue(f"use for {found['purpose'].casefold()}", found["value"], is_about_user=False)
-    return None
+    return _about_user(sentence) or _tool(sentence) or _choice(sentence)
+
+
+def _about_user(sentence: str) -> SingleValue | None:
+    if found := _AGE.fullmatch(sentence):
+        return SingleValue("age", str(found[str(found.lastgroup)]), is_about_user=True)
+    if found := _HOME_JAPANESE.fullmatch(sentence):
+        return SingleValue("home", found["value"], is_about_user=True)
+    found = _ABOUT_USER.match(sentence)
+    if found is None:
+        return None
+    value = sentence[found.end() :].strip()
+    if not _is_one_value(value):
+        return None
+    if found["whose"] is None:
+        subject = kind = str(found.lastgroup)
+    else:
+        kind = _plain(found["noun"] or ("person" if found["relation"] else ""))
+        subject = _plain((found["of"] or "") + (found["noun"] or found["favourite"] or found["relation"]))
+        subject = subject if found["whose"].lower() == "my" else f"our {subject}"
+    if not _CHECKS.get(kind, _is_neutral)(value):
+        return None
+    return SingleValue("name" if subject == "person" else subject, value, is_about_user=True)
+
+
+def _tool(sentence: str) -> SingleValue | None:
+    found = _TOOL.fullmatch(sentence)
+    if found is None or not _is_one_value(f"{found['value']} {found['purpose']}"):
+        return None
+    return SingleValue(f"use for {found['purpose'].casefold()}", found["value"], is_about_user=False)
+
+
+def _choice(sentence: str) -> SingleValue | None:
+    """Return what an order or a preference chooses: "answer in French", "indent with 4 spaces"."""
+    first = sentence.split(maxsplit=1)[0].lower() if sentence else ""
+    is_order = first in STYLE_ORDERS or _PREFERS.match(sentence) or _ORDERS_UNSPACED.search(sentence)
+    if not is_order or not _is_one_value(sentence):
+        return None
+    read = read_statement(sentence)
+    chosen = [(kind, values) for kind, values in read.values.items() if kind != "amount"]
+    if len(chosen) != 1 or chosen[0][0] not in _EXCLUSIVE or len(chosen[0][1]) != 1:
+        return None
+    if (
+        read.polarity not in ("", "requires")
+        or read.replaced
+        or read.has_condition
+        or read.adds
+        or read.revokes
+        or read.is_compound
+    ):
+        return None
+    (value,) = chosen[0][1]
+    return SingleValue(f"{chosen[0][0]}: {' '.join(sorted(read.subject))}", value, is_about_user=False)
+
+
+def _plain(noun: str) -> str:
+    """Return a noun as subjects are compared: without blanks, in American spelling."""
+    plain = re.sub("[ -]", "", _BRITISH.sub("or", noun.casefold().replace("favourite", "favorite")))
+    return re.sub("(?<=email)address$|(?<=phone)number$", "", plain)
 
 
 def _is_one_value(text: str) -> bool:

@@ -3,8 +3,9 @@
     spoken_requests("Please remember that I use tabs.")     → remember "I use tabs."
 
 Recognition is conservative, because a mistake plants an entry. Only a sentence that begins with the request counts
-(in Japanese, one that ends with it). Questions, quotations, code and pasted text do not count, and a sentence that
-only says "from now on" holds for its conversation: it counts if it names all projects or conversations too.
+(in Japanese, also one that ends with it). Questions other than polite requests, references ("remember that function
+from yesterday"), quotations, code and words of others do not count. A sentence that only says "from now on" holds
+for its conversation: it counts if it names all projects or conversations too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from typing import Final, Literal, NamedTuple
 
 from foveal.core.compaction.standing.statements import split_sentences
-from foveal.memory.quotes import MAX_ENTRY_CHARS, own_places, plain_lines
+from foveal.memory.quotes import own_places, plain_lines
 
 MAX_SPOKEN_CHARS_READ: Final = 6_000
 """Characters of the longest message in which requests are looked for: a longer one is mostly pasted."""
@@ -34,6 +35,7 @@ _REMEMBER: Final = re.compile(
       | (?:please\s+)?(?:don't|do\s+not|never)\s+(?:ever\s+)?forget\s*
             (?::\s*|,?\s+that\s+|\s+(?=(?:i|i'm|my|we|our)\b))
       | please\s+(?:remember|keep\s+in\s+memory)\s*:?\s+(?:that\s+)?
+      | bitte\s+merken\s*:\s*
       | merke?\s+dir(?:\s+bitte)?\s*(?::\s*|,?\s+dass\s+)
       | merken\s+sie\s+sich(?:\s+bitte)?\s*(?::\s*|,?\s+dass\s+)
       | (?:denke?|denken\s+sie)\s+(?:bitte\s+)?daran\s*(?::\s*|,?\s+dass\s+)
@@ -42,14 +44,51 @@ _REMEMBER: Final = re.compile(
             (?::\s*|\s+(?:bien\s+)?qu(?:e\s+|'))
       | (?:recuerda|recuerde|recordad|no\s+olvides|no\s+olvide|no\s+te\s+olvides\s+de|acuérdate\s+de)\s*
             (?::\s*|\s+que\s+)
+      | (?:ricorda(?:ti)?|ricordi|non\s+dimenticare|tieni\s+presente)\s*(?::\s*|\s+che\s+)
       | (?:lembre(?:-se)?|lembra(?:-te)?|não\s+(?:se\s+)?esque(?:ça|ças|ce))(?:\s+de)?\s*(?::\s*|\s+que\s+)
       | (?:запомни(?:те)?|не\s+забудь(?:те)?|не\s+забывай(?:те)?)(?:\s*,?\s*пожалуйста)?\s*(?::\s*|,?\s+что\s+)
       | (?:请|請)?(?:你)?(?:记住|記住|记得|記得|别忘了|別忘了|不要忘记|不要忘記)\s*[，,：:]?\s*(?!吗|嗎)
+      | (?:これを)?(?:覚えて|記憶して)おいて(?:ください|下さい|ね)?\s*[：:、，,]\s*
     )(?P<what>.+)""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _REMEMBER_JAPANESE: Final = re.compile(
     r"(?P<what>.+?)(?:という?こと|こと|のを|と)?(?:を|は)?(?:覚えて(?:おいて)?|記憶して(?:おいて)?|忘れないで)(?:ください|下さい|ね|。|！)*$"
+)
+_ASKED_POLITELY: Final = re.compile(
+    rf"""{_POLITE}¿?(?:
+        (?:(?:could|would|will)\s+you(?:\s+please)?|can\s+you\s+please|would\s+you\s+mind)\s+
+            (?:remember(?:ing)?|keep(?:ing)?\s+in\s+mind|not(?:e|ing))\s*(?::\s*|,?\s+that\s+|\s+(?=(?:i|i'm|my|we|our)\b))
+      | (?:kannst|könntest|würdest)\s+du\s+dir\s+(?:bitte\s+)?merken\s*(?::\s*|,?\s+dass\s+)
+      | (?:können|könnten|würden)\s+sie\s+sich\s+(?:bitte\s+)?merken\s*(?::\s*|,?\s+dass\s+)
+      | (?:peux-tu|pourrais-tu|pouvez-vous|pourriez-vous|tu\s+peux|tu\s+pourrais)\s+
+            (?:s'il\s+(?:te|vous)\s+plaît\s+)?(?:retenir|te\s+souvenir|vous\s+souvenir|te\s+rappeler|vous\s+rappeler|noter)\s*
+            (?::\s*|\s+qu(?:e\s+|'))
+      | (?:puedes|podrías|puede|podría)\s+(?:por\s+favor\s+)?(?:recordar|acordarte\s+de|tener\s+en\s+cuenta)\s*
+            (?::\s*|\s+que\s+)
+      | (?:você\s+)?(?:pode|poderia|podes|podias)\s+(?:por\s+favor\s+)?(?:se\s+)?lembrar(?:-se)?(?:\s+de)?\s*
+            (?::\s*|\s+que\s+)
+      | (?:puoi|potresti|può|potrebbe)\s+(?:per\s+favore\s+)?ricordar(?:e|ti|si)\s*(?::\s*|\s+che\s+)
+      | (?:(?:не\s+)?мог(?:ла)?\s+бы\s+ты|(?:не\s+)?могли\s+бы\s+вы|можешь|можете)\s+(?:пожалуйста\s+)?запомнить\s*
+            (?::\s*|,?\s+что\s+)
+      | (?:你|您)?(?:能不能|可不可以|能|可以)(?:帮我|请)?(?:记住|記住|记一下)\s*[，,：:]?\s*
+    )(?P<what>.+?)[\s?？吗嗎。]*$""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+"""Requests in the form of a question. A plain "can you remember that I …?" may ask what is known, so it is none."""
+_ASKED_JAPANESE: Final = re.compile(
+    r"(?P<what>.+?)(?:という?こと|こと|のを|と)?(?:を|は)?(?:覚えて|記憶して)おいて(?:もらえますか|もらえませんか|くれますか|くれませんか|いただけますか)"
+    r"[。？?]*$"
+)
+_REFERS: Final = re.compile(
+    r"(?:(?:for|thing|one)\b|(?:the\s+|same\s+)?[\w'-]+(?:\s+[\w'-]+)?(?:\s+(?:from|where|when|we|i|you|he|she|they|with)\b.*)?[.!…]*$)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What follows "remember that" where "that" points at a thing: "function from yesterday"."""
+_STATES: Final = re.compile(
+    r"\b(?:is|are|was|were|be|am|i'm|has|have|had|must|should|can|may|will|do|does|don't|never|always|\w+n't|\w+'s)\b"
+    r"|^(?:i|we|my|our|you|it|he|she|they|this|these|those|all|every|each|no)\b",
+    re.IGNORECASE,
 )
 _FORGET: Final = re.compile(
     rf"""{_POLITE}(?:
@@ -90,7 +129,7 @@ _QUOTATIONS: Final = {'"': '"', "“": "”", "„": "“”", "«": "»", "»":
 """Quotation marks that open, each with those that close it."""
 _QUOTATION_MARKS: Final = (*_QUOTATIONS, "‚", "‘", "'", ">")
 _ASKS: Final = ("?", "？", "؟")
-_ASKS_UNSPACED: Final = re.compile(r"[吗嗎][。？?]?$|ますか[。？?]?$")
+_ASKS_UNSPACED: Final = re.compile(r"[吗嗎][。？?]?$|(?:ますか|ませんか)[。？?]?$")
 _TAKES_BACK: Final = re.compile(r"[,;.!]")
 
 
@@ -138,7 +177,8 @@ def spoken_requests(text: str) -> tuple[SpokenRequest, ...]:
     for start, end in split_sentences(text):
         sentence = text[start:end]
         request = _request(" ".join(sentence.split()))
-        if request is not None and not _is_quoted(text, start) and _is_own(text, sentence):
+        is_announced = text[:start].rstrip().endswith((":", "："))
+        if request and not is_announced and not is_quoted(text, start) and _is_own(text, sentence):
             found.append(request)
             if len(found) == MAX_SPOKEN_REQUESTS:
                 break
@@ -146,12 +186,15 @@ def spoken_requests(text: str) -> tuple[SpokenRequest, ...]:
 
 
 def _request(sentence: str) -> SpokenRequest | None:
-    if sentence.endswith(_ASKS) or _ASKS_UNSPACED.search(sentence) or len(sentence) > MAX_ENTRY_CHARS:
-        return None
     is_everywhere = _EVERYWHERE.search(sentence) is not None
-    for pattern in (_REMEMBER, _REMEMBER_JAPANESE):
-        if (match := pattern.match(sentence)) and _has_words(match["what"]):
+    asks = sentence.endswith(_ASKS) or _ASKS_UNSPACED.search(sentence) is not None
+    polite, plain = (_ASKED_POLITELY, _ASKED_JAPANESE), (_REMEMBER, _REMEMBER_JAPANESE)
+    for pattern in polite if asks else (*plain, *polite):
+        match = pattern.match(sentence)
+        if match and _has_words(match["what"]) and not _refers(match):
             return SpokenRequest("remember", match["what"].strip(" ,:，、"), sentence, is_everywhere)
+    if asks:
+        return None
     for pattern in (_FORGET, _FORGET_JAPANESE):
         if (match := pattern.match(sentence)) and _has_words(match["what"]):
             # "Forget that I said so, use tabs" is an order.
@@ -162,14 +205,21 @@ def _request(sentence: str) -> SpokenRequest | None:
     return None
 
 
+def _refers(match: re.Match[str]) -> bool:
+    """Return whether "that" in "remember that …" points at a thing, and begins no statement."""
+    if not match.string[: match.start("what")].lower().endswith("that "):
+        return False
+    what = match["what"]
+    return _REFERS.match(what) is not None and _STATES.search(what) is None
+
+
 def _has_words(text: str) -> bool:
     return sum(character.isalnum() for character in text) >= _MIN_WORD_CHARS
 
 
-def _is_quoted(text: str, start: int) -> bool:
-    """Return whether a sentence begins with a quotation mark, inside a quotation, or after a line that announces
-    one with a colon."""
-    if text[start:].startswith(_QUOTATION_MARKS) or text[:start].rstrip().endswith((":", "：")):
+def is_quoted(text: str, start: int) -> bool:
+    """Return whether a sentence begins with a quotation mark, or inside a quotation."""
+    if text.startswith(_QUOTATION_MARKS, start):
         return True
     opened: list[str] = []
     for mark in text[text.rfind("\n\n", 0, start) + 1 : start]:

@@ -77,6 +77,30 @@ def test_edits_of_the_file_are_the_owners(project: ChatProject) -> None:
     assert "7070" not in shown_memory(project, "next")
 
 
+def test_two_homes_on_one_store_have_one_memory(project: ChatProject) -> None:
+    (project.home / "elsewhere").mkdir()
+    other = ChatProject(project.home / "elsewhere")
+    other.store = project.store
+    run(project, "Remember that my name is Ada. Remember that I never want a push to main.", "monday")
+    run(project, "Remember that my name is Grace.", "monday")
+    run(other, "hi", "tuesday")
+    known = shown_memory(other, "tuesday")
+    assert ("Grace" in known, "Ada" in known, "push to main" in known) == (True, False, True)
+
+    assert other.run_piped("memory", "forget", "m1").returncode == 0
+    assert "push to main" not in memory_file(other).read_text()
+    assert "push to main" in memory_file(project).read_text()  # written before
+    run(project, "hi", "wednesday")
+    assert "push to main" not in shown_memory(project, "wednesday")
+    assert "push to main" not in memory_file(project).read_text()
+
+    file = memory_file(other)
+    file.write_text(file.read_text().replace("my name is Grace.", "my name is Grace Hopper."))
+    run(other, "hi", "thursday")
+    run(project, "hi", "friday")
+    assert "my name is Grace Hopper." in shown_memory(project, "friday")
+
+
 def test_a_session_without_entries_sends_what_it_sent_without_memory(project: ChatProject) -> None:
     run(project, "hi", "with")
     run(project, "hi", "tools", "--set", "memory.learn_tools=false")
@@ -105,6 +129,24 @@ def test_each_way_to_learn_can_be_switched_off(project: ChatProject, key: str) -
     assert bool(spoken) == (key not in ("enabled", "learn_spoken"))
     assert bool(proposed) == (key not in ("enabled", "learn_proposals"))
     assert ('"remember"' in offered(project, "s")) == (key not in ("enabled", "learn_tools"))
+
+
+def test_a_model_proposes_what_code_does_not_see_if_it_is_asked(project: ChatProject) -> None:
+    quote = "tests come first and code second"
+    said = f"For me {quote}. Why is CI red?"
+
+    def proposed() -> list[str]:
+        return [one["text"] for one in json.loads(project.run_piped("memory", "list", "--json").stdout)]
+
+    project.script("Hello.", json.dumps({"quote": quote, "kind": "preference"}))
+    run(project, said, "off")
+    assert proposed() == []
+    noticed = run(project, said, "on", "--set", "memory.propose_with_model=true")
+    assert "1 statement is proposed" in noticed
+    assert proposed() == [f"For me {quote}."]
+    project.script("Hello.")  # the model has no answer for the second request
+    run(project, "Never push to main.", "failed", "--set", "memory.propose_with_model=true")
+    assert proposed() == [f"For me {quote}.", "Never push to main."]
 
 
 def test_the_tool_for_files_is_offered_on_request(project: ChatProject) -> None:
@@ -229,6 +271,12 @@ def test_a_cloned_memory_plants_nothing_without_a_yes(project: ChatProject) -> N
 
 
 def test_a_statement_for_the_project_is_in_its_file_and_in_no_other_project(project: ChatProject) -> None:
+    refused = project.run_piped(
+        "chat", "--session", "s", input="/remember --project The build needs Node 22.\n"
+    )
+    assert "there is no memory of a project here" in refused.stderr
+    assert not (project.folder / ".foveal").exists()
+    (project.folder / ".git").mkdir()
     done = project.run_piped(
         "chat", "--session", "s", input="/remember --project The build needs Node 22.\nhi\n"
     )

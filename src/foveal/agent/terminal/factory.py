@@ -24,7 +24,7 @@ from foveal.agent.tools.file_backups import FileBackups
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.configured_provider import provider_from_config
 from foveal.config.keys import denied_tools
-from foveal.config.local_memories import LocalMemories
+from foveal.config.local_memories import LocalMemories, project_of
 from foveal.config.project import ItemTrust
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
@@ -361,7 +361,7 @@ def make_deferral(config: Config, tools: Sequence[Tool], *, mcp_tools: Sequence[
 
 def make_memories(store: Store, config: ChatConfig) -> LocalMemories | None:
     """Return the memories of the user and of the project; None if the memory is off."""
-    settings, root = config.loaded.memory, config.loaded.root if config.project else None
+    settings, root = config.loaded.memory, project_of(config.loaded) if config.project else None
     return LocalMemories(store, settings, root=root, trust=config.trust) if settings.enabled else None
 
 

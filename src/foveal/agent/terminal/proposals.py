@@ -33,7 +33,9 @@ async def propose_at_end(state: ChatState) -> None:
     if state.memories.settings.learn_proposals:
         events = effective_events(await state.session.events())
         typed = [event for event in events if not _is_prepared(event)]
-        new = await memory.propose(typed, session=state.session.id)
+        asked = state.writers.summarisers() if state.memories.settings.propose_with_model else []
+        model = next((writer for writer in asked if not writer.native), None)
+        new = await memory.propose(typed, session=state.session.id, model=model)
     if state.ui.can_ask:
         await _review(state, memory)
     elif new:

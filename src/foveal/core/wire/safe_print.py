@@ -33,6 +33,10 @@ _BLANKS: Final = re.compile(
 )
 """Letters, marks and symbols that are drawn as nothing: fillers, variation selectors, the empty Braille cell."""
 _UNCLEAR_SPACES: Final = re.compile(r"^ +| +$| {2,}")
+TERMINAL_SEQUENCE: Final = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]"
+)
+"""Orders to a terminal, such as colours."""
 MAX_MARKS_PER_LETTER: Final = 8
 MAX_KNOWN_UNSEEN: Final = 65_536
 """Characters of which it is remembered whether they are seen: a text can have millions."""

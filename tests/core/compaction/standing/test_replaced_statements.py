@@ -250,6 +250,11 @@ UNRELATED: Final = """
     価格は20ユーロです。 / 送料は今5ユーロです。
     Do not use regex. / You may use regex for parsing dates.
     Answer briefly. / Actually, use French names in the example.
+    Server a is in rack 0. / Server b is in rack 1.
+    server-a is in rack 0. / server-b is in rack 1.
+    Port 80 is open. / Port 443 is open.
+    The 9:00 train is late. / The 10:00 train is late.
+    Le serveur a est dans le rack 0. / Le serveur b est dans le rack 1.
 """
 """Two statements of which both count."""
 

@@ -8,7 +8,7 @@ from typing import Final
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
-from foveal.config.local_memories import LocalMemories, entry_details, entry_state
+from foveal.config.local_memories import LocalMemories, entry_details, entry_state, undo_change
 from foveal.config.memory_file import MemoryFile
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
@@ -40,7 +40,9 @@ async def remember(state: ChatState, argument: str) -> list[Row]:
     if not text:
         raise FovealError("/remember needs a statement: /remember I prefer tabs")
     if is_project and memories.project is None:
-        raise FovealError("the project is not used (--no-project), and so is its memory")
+        raise FovealError(
+            "there is no memory of a project here: the folder shows none, or --no-project is set"
+        )
     file = memories.project if is_project and memories.project is not None else memories.user
     await state.read_memories()
     entry = await file.memory.remember(text)
@@ -100,11 +102,13 @@ async def _edit(state: ChatState, memories: LocalMemories, given: str) -> list[R
 
 async def _undo(state: ChatState, memories: LocalMemories, id: str) -> list[Row]:
     file = memories.file_of(id)
-    entry = await file.memory.undo(id or None)
+    undone = await undo_change(file.memory, id or None)
     await state.write_memory(file)
-    if entry is None:
-        return [note("taken back: it is not remembered any more", "good")]
-    return [*_done("taken back; now", entry)]
+    gone = "taken back: {0.id} is not remembered any more: {1}"
+    return [
+        *(note(gone.format(entry, one_line(entry.text, width=600)), "good") for entry in undone.gone),
+        *(row for entry in undone.now for row in _done("taken back; now", entry)),
+    ]
 
 
 async def _accept(state: ChatState, memories: LocalMemories, given: str) -> list[Row]:

@@ -50,6 +50,7 @@ _PASTED_LINE: Final = re.compile(
     r"|[+-]\s+\d+\s"
     r"|E\s{2,}|at \S+ ?\(|File \"|>>> |\$ |//|/\*|\*/|<!--|#!"
     r"|\[?\d{4}-\d\d-\d\d[T ]|\[?\d\d:\d\d:\d\d|\[?(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b[\]:]"
+    r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d "
     r"|[\w.]*(?:Error|Exception|Warning)\b(?:\[\w+\])?:"
     r"|(?:import|from|def|class|return|const|let|var|function|export|public|private|elif|throw|raise) \S+"
     r".*[({;:=\])]\s*$"

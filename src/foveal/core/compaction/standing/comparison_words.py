@@ -186,10 +186,10 @@ ADDITIONS: Final = words_of(
 BEING: Final = words_of(
     """
     is are be will has have costs cost takes called named it's that's equals runs lives uses starts ends
-    expires stays closes opens we've i've we're i'm appelle ist sind hat haben habe kostet heißt heisst
-    beträgt liegt läuft beginnt endet gilt wird est sont ai ont avons coûte s'appelle sera es son tiene
-    tengo tenemos cuesta llama está será vence é são tem tenho temos custa chama fica есть будет стоит
-    зовут составляет это называется
+    expires stays closes opens weighs wiegt pèse pesa we've i've we're i'm appelle ist sind hat haben
+    habe kostet heißt heisst beträgt liegt läuft beginnt endet gilt wird est sont ai ont avons coûte s'appelle
+    sera es son tiene tengo tenemos cuesta llama está será vence é são tem tenho temos custa chama fica есть
+    будет стоит зовут составляет это называется
     """
 )
 """Verbs between a thing and its value."""
@@ -248,7 +248,7 @@ DAYS: Final = words_of(
 UNITS: Final = words_of(
     """
     eur euro euros usd dollar dollars gbp pounds chf franken rub yen € $ £ ¥ % percent prozent k million
-    millions dólares reais рублей евро долларов
+    millions dólares reais рублей евро долларов kb mb gb tb kib mib gib kg km cm mm lb lbs кг км мб гб
     """
 )
 DURATIONS: Final = words_of(
@@ -273,7 +273,7 @@ CHOICES: Final = """
     английском английский английски французском французский французски немецком немецкий немецки испанском
     испанский
     испански португальском португальский русском русский русски китайском китайский китайски японском японский
-    японски
+    японски по-русски по-английски по-немецки по-французски по-испански по-китайски по-японски
     |tabs tab spaces space tabulatoren leerzeichen tabulations espaces tabulaciones tabuladores espacios
     tabulações
     espaços табы табуляцию пробелы

@@ -58,6 +58,8 @@ _NOT_PERMITTED_BY: Final = words_of(
     i it that which he she they who this
     """
 )
+_LETTER_WORDS: Final = frozenset("aioyeustdvàéяавиксоу")
+"""Letters that are words, or parts of some."""
 _ELIDED: Final = frozenset("ldnjsmtc")
 _SUFFIXES: Final = tuple(
     sorted(
@@ -224,7 +226,7 @@ class _SpacedReader:
         values: dict[ValueKind, set[str]] = {}
         has_later = bool(self._values) and self._values[-1][0] > self._verb_at
         for place, kind, value in self._values:
-            if place < self._verb_at and has_later:
+            if place < self._verb_at and (has_later or self._is_part_of_name(place, kind)):
                 subject.add(value)
             else:
                 values.setdefault(kind, set()).add(value)
@@ -242,6 +244,16 @@ class _SpacedReader:
             has_verb=self._verb_at >= 0,
             verb=self._first,
         )
+
+    def _is_part_of_name(self, at: int, kind: ValueKind) -> bool:
+        """Return whether a value before the verb names the thing: "port 80 is open", "the 9:00 train is late"."""
+        if at + 1 == self._verb_at:
+            return at > 0 and self._words[at].isdecimal() and self._is_thing(self._words[at - 1])
+        return kind == "when" and self._is_thing(self._words[at + 1])
+
+    @staticmethod
+    def _is_thing(word: str) -> bool:
+        return word.isalpha() and word not in tables.EMPTY and not _kind_of_word(word)
 
     def _join_german_verb(self) -> None:
         """Join the verb with its particle at the end, and read "musst nicht" as the end of an obligation."""
@@ -307,13 +319,20 @@ class _SpacedReader:
             self._verb_at = at
         if not self._first and word not in _CLAUSE_MARKS:
             self._first = stem(word)
-        # "project A" and "project B" are two things.
-        if len(word) == 1 and word.isalpha() and at and self._originals[at].isupper() and word != "i":
+        if self._is_label(at, word):
             self._put(word)
             return
         if word in tables.EMPTY or word in tables.BEING or len(word) < 2 or word[-1] == "'":
             return
-        self._put(stem(word))
+        self._put("-".join(map(stem, word.split("-"))) if "-" in word else stem(word))
+
+    def _is_label(self, at: int, word: str) -> bool:
+        """Return whether a letter tells one thing from another: "project A", "server b", "node a is"."""
+        if len(word) != 1 or not word.isalpha() or not at or word == "i":
+            return False
+        if self._originals[at].isupper() or word not in _LETTER_WORDS:
+            return True
+        return at + 1 < len(self._words) and self._words[at + 1] in tables.BEING and self._verb_at < 0
 
     def _put(self, word: str) -> None:
         if self._bucket == 0:
@@ -332,6 +351,8 @@ class _SpacedReader:
         if word[0].isdigit():
             return self._number_kind(at, word)
         kind = _kind_of_word(word)
+        if word == "est" and not self._originals[at].isupper():
+            return None  # the French verb, and no time zone
         if kind in ("month", "day", "unit"):
             return self._kind_near_digit(at, word, kind)
         if kind:

@@ -123,7 +123,7 @@ _PEOPLE: Final = words_of(
     unser unsere mon ma mes notre mi mis nuestro nuestra meu minha nosso nossa мой моя наш наша у
     """
 )
-_STYLE_ORDERS: Final = words_of(
+STYLE_ORDERS: Final = words_of(
     """
     use answer reply respond write speak talk translate keep indent format benutze verwende nutze antworte
     schreib schreibe sprich übersetze nimm utilise utilisez réponds répondez écris écrivez parle traduis
@@ -413,7 +413,7 @@ def _has_name(sentence: str) -> bool:
 
 def _orders_style(read: _Read) -> bool:
     """Return whether a sentence orders a lasting choice: "answer in French"."""
-    if read.first not in _STYLE_ORDERS or read.asks or len(read.words) > _MAX_LABEL_WORDS:
+    if read.first not in STYLE_ORDERS or read.asks or len(read.words) > _MAX_LABEL_WORDS:
         return False
     return not CHOICE_CLASSES.keys().isdisjoint(read.words)
 
