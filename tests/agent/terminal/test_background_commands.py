@@ -172,3 +172,32 @@ def test_jobs_ends_one_and_says_what_is_wrong(project: ChatProject, monkeypatch:
         assert all(map(ends, pids(project)))
 
     run_chat(project, monkeypatch, steps, yes=True)
+
+
+@needs_sandbox
+def test_a_protected_file_of_a_background_command_is_set_aside(project: ChatProject) -> None:
+    """Before the next step of the model, and when the command ends; what the user has allowed stays."""
+    second = "mkdir .vscode; echo 2 > .vscode/tasks.json"
+    project.script(
+        [("run", {"command": "echo 1 > .envrc; echo 1 > first; sleep 100", "background": True})],
+        [("run", {"command": "until test -e first; do sleep 0.05; done"})],
+        [("write", {"path": "CLAUDE.md", "content": "mine"})],
+        [("run", {"command": second, "background": True})],
+        [("job", {"id": "j2", "wait": 30})],
+        "Done.",
+    )
+    with project.terminal("--session", "s", columns=120, env={"FOVEAL_TOOLS_SANDBOX": "auto"}) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("start it")
+        terminal.see("Allow write")
+        terminal.answer("y")
+        terminal.see("Done.")
+        terminal.see("a background command made .envrc, which is protected: it is .envrc.set-aside now")
+        terminal.enter("/quit")
+        assert terminal.ended() == 0
+    told = "\n".join(results(project))
+    assert ".envrc is protected, so it was renamed to .envrc.set-aside" in told
+    assert ".vscode is protected, so it was renamed to .vscode.set-aside" in told
+    there = {each.name for each in project.folder.iterdir()}
+    assert {".envrc.set-aside", ".vscode.set-aside", "CLAUDE.md"} <= there
+    assert not {".envrc", ".vscode", "CLAUDE.md.set-aside"} & there

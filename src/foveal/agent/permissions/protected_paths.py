@@ -131,8 +131,17 @@ class ProtectedFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._before, self._is_partial = _protected_state(root)
+        self.accept_all()
+
+    def accept_all(self) -> None:
+        """Take all files that are there now for known, after a command that the user let leave the sandbox."""
+        self._before, self._is_partial = _protected_state(self._root)
         self._started_ns = time.time_ns() - _CLOCK_GRAIN_NS
+
+    def accept(self, path: str) -> None:
+        """Take a file for known that the user lets a tool write, and the folders that hold it."""
+        for known in (path, *map(str, Path(path).parents)):
+            self._before.setdefault(known, "")
 
     def set_new_aside(self) -> list[SetAside]:
         """Rename the protected files that are new since then; make links again that were replaced or removed."""

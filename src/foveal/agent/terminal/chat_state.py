@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from foveal.agent.loop import DENIED_RESULT, UNATTENDED_DENIAL, Agent
 from foveal.agent.permissions.command_rules import SHELL_TOOL
+from foveal.agent.permissions.protected_paths import SetAside
 from foveal.agent.terminal import factory
 from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
 from foveal.agent.terminal.options import ChatOptions
@@ -35,10 +36,10 @@ from foveal.agent.terminal.session_picker import choose_session_id, real_folder
 from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
-from foveal.agent.tools import Tool, Toolbox, load_tools_tool
+from foveal.agent.tools import Tool, Toolbox, ToolOutput, load_tools_tool
 from foveal.agent.tools.background_commands import BackgroundCommand, BackgroundCommands
 from foveal.agent.tools.file_backups import FileBackups
-from foveal.agent.tools.file_history import FileChange, FileChanges, record_changes
+from foveal.agent.tools.file_history import FILE_CHANGING_TOOLS, FileChange, FileChanges, record_changes
 from foveal.agent.tools.subagents import TASK_INSTRUCTIONS, SubAgents, TaskLimits, TaskParts
 from foveal.agent.tools.todo import current_todo, todo_tool
 from foveal.agent.tools.workspace import Workspace
@@ -88,7 +89,9 @@ class ChatState:
         self.plan: PlanMode = PlanMode(lambda: self.toolbox, has_sandbox=self.sandbox is not None)
         self.memories: LocalMemories | None = factory.make_memories(store, config)
         """What is known from earlier sessions; None if the memory is off."""
-        self.background: BackgroundCommands = BackgroundCommands(on_end=self._tell_of_end)
+        self.background: BackgroundCommands = BackgroundCommands(
+            on_end=self._tell_of_end, on_aside=self._tell_of_aside
+        )
         """What `run` has started in the background; it belongs to the chat, whatever session is open."""
         self.denials: int = 0
         """Calls that were not allowed so far."""
@@ -465,6 +468,9 @@ class ChatState:
         if added:
             self._warn(f"another process has added {counted(added, 'event')} to this session")
 
+    def _tell_of_aside(self, aside: SetAside) -> None:
+        self._warn(f"a background command made {aside.path}, which is protected: it is {aside.now} now")
+
     def _tell_of_end(self, job: BackgroundCommand) -> None:
         self.ui.notify([note(f"{job.id} has ended, {job.state}: {one_line(job.command, width=60)}")])
 
@@ -499,6 +505,7 @@ class ChatState:
         return allowed
 
     async def _approve(self, call: Call, what: str, toolbox: Toolbox) -> bool:
+        await self.background.set_aside()
         problem = "there is no sandbox"
         if call.name == SHELL_TOOL and self.file_copies is not None:
             problem = (await asyncio.to_thread(self.file_copies.take)).problem
@@ -513,6 +520,9 @@ class ChatState:
             is_restorable=not problem,
         )
         self.denials += not is_allowed
+        parsed = toolbox.parse_call(call.name, call.arguments)
+        if is_allowed and call.name in FILE_CHANGING_TOOLS and not isinstance(parsed, ToolOutput):
+            self.background.accept(str(Workspace(self.options.folder).resolve(str(parsed[1]["path"]))))
         return is_allowed
 
 

@@ -4,6 +4,8 @@
    unless the user keeps it.
 2. Of its output, the beginning and the end are kept in a temporary file, at most `MAX_JOB_BYTES`.
 3. The user consents to the start; reading and ending need no further consent.
+4. Protected files that a command in the sandbox creates are set aside before the next step of the agent, and when
+   the command ends.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from foveal.agent.permissions.protected_paths import ProtectedFiles, SetAside
 from foveal.agent.tool import Arguments, InvalidArguments, RunningCall, Tool, ToolOutput
 from foveal.agent.tools.process_group import OutputPipe, OutputSpool, watch_exit
 from foveal.core.wire.safe_print import one_line
@@ -104,11 +107,20 @@ class BackgroundCommand:
 class BackgroundCommands:
     """The background commands of one process."""
 
-    def __init__(self, *, on_end: Callable[[BackgroundCommand], None] = lambda _: None) -> None:
-        """`on_end` is called when a command has ended by itself."""
+    def __init__(
+        self,
+        *,
+        on_end: Callable[[BackgroundCommand], None] = lambda _: None,
+        on_aside: Callable[[SetAside], None] = lambda _: None,
+    ) -> None:
+        """`on_end` is called when a command has ended by itself, `on_aside` for each file that was set aside."""
         self.all: dict[str, BackgroundCommand] = {}
         """Every command so far, by id."""
-        self._on_end = on_end
+        self._on_end, self._on_aside = on_end, on_aside
+        self._protected: ProtectedFiles | None = None
+        """The protected files before the first command started in the sandbox; None if none runs there."""
+        self._untold: list[SetAside] = []
+        """Files that were set aside and that the model was not told of."""
         self._files = ExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -117,13 +129,15 @@ class BackgroundCommands:
         return [each for each in self.all.values() if not each.ended.is_set()]
 
     async def start(
-        self, command: str, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]
+        self, command: str, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], is_sandboxed: bool
     ) -> BackgroundCommand:
-        """Start a command; `argv` is its command line."""
+        """Start a command; `argv` is its command line, with the sandbox if it runs in one."""
         if len(self.running) >= MAX_RUNNING_JOBS:
             raise InvalidArguments(
                 f"{MAX_RUNNING_JOBS} commands run in the background already; end one first."
             )
+        if is_sandboxed and self._protected is None:
+            self._protected = await asyncio.to_thread(ProtectedFiles, cwd)
         with ExitStack() as files:
             spool, tail = files.enter_context(OutputSpool(MAX_JOB_BYTES)), RunningCall()
             pipe = files.enter_context(OutputPipe(spool, tail.add_output))
@@ -141,12 +155,39 @@ class BackgroundCommands:
     def _watch(self, job: BackgroundCommand, pipe: OutputPipe) -> None:
         async def watch() -> None:
             await job.watch(pipe)
+            await self.set_aside()
             if job.state != "stopped":
                 self._on_end(job)
 
         task = asyncio.create_task(watch())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def set_aside(self) -> None:
+        """Set aside the protected files that commands in the sandbox have created since the last call."""
+        if self._protected is None:
+            return
+        aside = await asyncio.to_thread(self._protected.set_new_aside)
+        if not self.running:
+            self._protected = None
+        self._untold += aside
+        for each in aside:
+            self._on_aside(each)
+
+    def take_aside(self) -> list[SetAside]:
+        """Return what was set aside since the last call, for the model."""
+        aside, self._untold = self._untold, []
+        return aside
+
+    def accept(self, path: str) -> None:
+        """Take a protected file for known that the user lets a tool write."""
+        if self._protected is not None:
+            self._protected.accept(path)
+
+    def accept_all(self) -> None:
+        """Take all files for known, after a command that the user let leave the sandbox."""
+        if self._protected is not None:
+            self._protected.accept_all()
 
     def find(self, id: str) -> BackgroundCommand:
         """Return a command by its id."""
@@ -195,9 +236,11 @@ def job_tool(jobs: BackgroundCommands) -> Tool:
         elif wait_s := float(given.get("wait", 0)):
             with suppress(TimeoutError):
                 await asyncio.wait_for(job.ended.wait(), wait_s)
+        await jobs.set_aside()
         output = job.take_output()
         line_break = "" if output.endswith("\n") or not output else "\n"
-        return ToolOutput(content=f"{output}{line_break}[foveal: {job.id}: {job.state}]")
+        notes = "".join(aside_notes(jobs.take_aside()))
+        return ToolOutput(content=f"{output}{line_break}{notes}[foveal: {job.id}: {job.state}]")
 
     def describe(given: Arguments) -> str:
         action = "end" if given.get("end") else "read"
@@ -211,6 +254,15 @@ def job_tool(jobs: BackgroundCommands) -> Tool:
         describe=describe,
         timeout=MAX_JOB_WAIT_S + _END_WAIT_S + 5,
     )
+
+
+def aside_notes(aside: Sequence[SetAside]) -> list[str]:
+    """Return the lines that tell the model what was set aside."""
+    return [
+        f"[foveal: {one.path} is protected, so it was renamed to {one.now}; the write tool, or a command with "
+        "outside_sandbox, asks the user for it]\n"
+        for one in aside
+    ]
 
 
 def _job_line(job: BackgroundCommand) -> str:

@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL, find_program, scan_command_line
 from foveal.agent.permissions.program_kinds import accompanies_commit, commits
-from foveal.agent.permissions.protected_paths import ProtectedFiles, SetAside, hook_names
+from foveal.agent.permissions.protected_paths import ProtectedFiles, hook_names
 from foveal.agent.permissions.sandbox import Sandbox
 from foveal.agent.tool import Arguments, InvalidArguments, OutputListener, Tool, ToolOutput
-from foveal.agent.tools.background_commands import JOB_TOOL, BackgroundCommands
+from foveal.agent.tools.background_commands import JOB_TOOL, BackgroundCommands, aside_notes
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
 from foveal.core.wire.safe_print import visible
@@ -196,9 +196,12 @@ async def _run_command(
     sandbox = None if given.get("outside_sandbox") else where.sandbox
     reads_only = where.reads_only()
     network = where.network and not reads_only
+    jobs = where.background
+    if jobs is not None:
+        await jobs.set_aside()
     run = _confined(where._replace(network=network), sandbox, command, reads_only=reads_only)
-    if given.get("background") and where.background is not None:
-        return await _start_in_background(command, run, where, where.background)
+    if given.get("background") and jobs is not None:
+        return await _start_in_background(command, run, where, jobs, is_sandboxed=sandbox is not None)
     protected = None if sandbox is None else await asyncio.to_thread(ProtectedFiles, where.workspace.root)
     try:
         result = await run_process(
@@ -207,8 +210,12 @@ async def _run_command(
     finally:
         # No process of the sandbox is left, and nothing else has run yet.
         aside = [] if protected is None else protected.set_new_aside()
+        if jobs is not None:
+            aside += jobs.take_aside()
+            if sandbox is None:
+                jobs.accept_all()
     line_break = "" if result.output.endswith("\n") or not result.output else "\n"
-    notes = [*_aside_notes(aside), *run.notes, *_status_lines(result, timeout_s)]
+    notes = [*aside_notes(aside), *run.notes, *_status_lines(result, timeout_s)]
     if sandbox is not None and _looks_blocked(result):
         notes.insert(0, READS_ONLY_NOTE if reads_only else _sandbox_note(sandbox, network=network))
     return ToolOutput(
@@ -262,18 +269,17 @@ def commits_only(command: str) -> bool:
     )
 
 
-def _aside_notes(aside: Sequence[SetAside]) -> list[str]:
-    return [
-        f"[foveal: {one.path} is protected, so it was renamed to {one.now}; the write tool, or a command with "
-        "outside_sandbox, asks the user for it]\n"
-        for one in aside
-    ]
-
-
 async def _start_in_background(
-    command: str, run: _Confined, where: _CommandSettings, background: BackgroundCommands
+    command: str,
+    run: _Confined,
+    where: _CommandSettings,
+    background: BackgroundCommands,
+    *,
+    is_sandboxed: bool,
 ) -> ToolOutput:
-    job = await background.start(command, run.argv, cwd=where.workspace.root, env=run.env)
+    job = await background.start(
+        command, run.argv, cwd=where.workspace.root, env=run.env, is_sandboxed=is_sandboxed
+    )
     return ToolOutput(
         content="".join(run.notes)
         + f"[foveal: it runs in the background as {job.id}; the tool {JOB_TOOL} reads and ends it]",
