@@ -57,7 +57,7 @@ PYRIGHT: Final = {
     "reportUnusedExpression": False,
     "reportUnusedCoroutine": False,
 }
-TIMEOUT_S: Final = 280
+TIMEOUT_S: Final = 1_200 if SOAK else 280
 
 
 class TypeProblem(NamedTuple):

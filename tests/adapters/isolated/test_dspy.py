@@ -19,7 +19,13 @@ def test_an_agent_stays_inside_the_window(is_async: bool) -> None:
     example = load_example("dspy")
 
     async def run(provider: StandIn) -> None:
-        lm = example["make_lm"](api_base=provider.openai, api_key="none", num_retries=0)
+        # The last message of each request moves, so only an id tells that they belong together.
+        lm = example["make_lm"](
+            api_base=provider.openai,
+            api_key="none",
+            num_retries=0,
+            extra_headers={"X-Foveal-Session": "s"},
+        )
         agent = dspy.ReActV2("question -> answer", tools=[search])
         history = dspy.History(messages=[])
         kept: list[Any] = []
