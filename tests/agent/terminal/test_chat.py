@@ -534,7 +534,7 @@ def test_in_a_pipe_a_writing_tool_needs_allow(project: ChatProject) -> None:
         "no: there is no terminal to ask at. Allow it with --allow write, or everything with --yes."
         in done.stderr
     )
-    assert (done.returncode, done.stdout) == (0, "Tried.\n")
+    assert (done.returncode, done.stdout) == (3, "Tried.\n")
     project.run_piped("run", "--allow", "read,write", "write b")
     assert (project.folder / "b.txt").read_text() == "x"
 

@@ -110,7 +110,7 @@ def test_a_hidden_character_and_its_code_look_different(project: ChatProject) ->
     commands = [f"echo '{text}'" for text in texts]
     project.script(*([("run", {"command": command})] for command in commands), "Done.")
     seen = []
-    with project.terminal("--session", "s", columns=100) as terminal:
+    with project.terminal("--session", "s", "--set", "tools.approval=ask", columns=100) as terminal:
         terminal.see("ctx ")
         terminal.enter("go")
         for number, _ in enumerate(commands, 1):

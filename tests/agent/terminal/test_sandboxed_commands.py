@@ -70,7 +70,7 @@ def test_everything_is_allowed_only_inside_the_sandbox(project: ChatProject, out
     escape = _script_that_escapes(project, outside)
     project.script([("run", escape)], [("run", escape | {"outside_sandbox": True})], "Tried.")
     done = project.run_piped("run", "--yes", "--session", "s", "go", env=WITH_SANDBOX)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert list(outside.iterdir()) == []
 
 

@@ -34,7 +34,7 @@ def test_the_question_of_a_sub_agent_has_its_name_and_its_change_is_recorded(pro
         terminal.enter("let it write")
         terminal.see("Allow sub-agent “writer” write b.txt")
         assert not (project.folder / "b.txt").exists()
-        terminal.type("y")
+        terminal.answer("y")
         seen = terminal.see("It is there.")
         assert "● task writer: write b.txt" in seen
         assert "│ [foveal: sub-agent “writer”: " in seen

@@ -261,7 +261,7 @@ class SubAgents:
         limits, (tokens, spent) = self._limits, await _spent_by(session)
         if limits.max_tokens is not None and tokens >= limits.max_tokens:
             return f"it has reached its limit of {limits.max_tokens:,} tokens"
-        if limits.max_cost is not None and spent >= limits.max_cost:
+        if limits.max_cost is not None and spent is not None and spent >= limits.max_cost:
             return f"it has reached its limit of {dollars(limits.max_cost)}"
         return ""
 
@@ -282,10 +282,10 @@ def _name_of(given: Arguments) -> str:
     return one_line(given.get("name") or given["prompt"], width=MAX_TASK_NAME_CHARS)
 
 
-async def _spent_by(session: Session) -> tuple[int, float]:
-    """Return the tokens and the known dollars of a session."""
+async def _spent_by(session: Session) -> tuple[int, float | None]:
+    """Return the tokens of a session and its dollars, None if no price is known."""
     used, report = await session.usage(), await session.report(with_events=False)
-    return used.input + used.cache_read + used.cache_write + used.output, report.spent or 0.0
+    return used.input + used.cache_read + used.cache_write + used.output, report.spent
 
 
 async def _result(session: Session, name: str, answer: ModelAnswered, problem: str) -> ToolOutput:
