@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -253,20 +254,46 @@ def test_the_header_only_narrows_what_a_token_allows(scene: Scene) -> None:
     scene.remember("bob", "Answer in Danish.")
     fixed, named = scene.token("ada"), scene.token("@request; hears")
 
-    def ask(text: str, memory: str, token: str, status: int = 200) -> str:
-        return str(scene.ask("openai_chat", text, memory=memory, token=token, status=status))
+    def ask(text: str, memory: str, token: str, status: int = 200, **fields: str) -> str:
+        return str(scene.ask("openai_chat", text, memory=memory, token=token, status=status, **fields))
 
     assert "French" in ask("Hello.", "ada", fixed)
     assert "Answer in" not in ask("Hello.", "-", fixed)
     ask("Hello.", "bob", fixed, status=403)
     ask("Hello.", "@request", named, status=400)
-    assert "Danish" in ask("Hello.", "bob", named)
+    assert "Danish" in ask("Hello.", "bob", named, user="bob")
     ask("Remember that I like tea.", "ada; hears", fixed)
-    ask("Remember that I like cocoa.", "bob", named)
+    ask("Remember that I like cocoa.", "bob", named, user="bob")
     assert [len(scene.proxy.do(scene.memory(user).entries())) for user in ("ada", "bob")] == [1, 1]
-    ask("Remember that I like juice.", "bob; hears", named)
+    ask("Remember that I like juice.", "bob; hears", named, user="bob")
     ask("Remember that I like milk.", "", scene.token("ada; hears"))
     assert [len(scene.proxy.do(scene.memory(user).entries())) for user in ("ada", "bob")] == [2, 2]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_header_names_no_other_user_than_the_request(scene: Scene, dialect: str) -> None:
+    ask = partial(scene.ask, dialect, "Remember that I like tea.", token=scene.token("@request; hears"))
+    for named in ("ada", "Eve", "", "no id"):
+        for header in ("eve", "eve; hears"):
+            ask(memory=header, status=403, **NAMES_USER[dialect](named))
+    ask(memory="eve", status=403)
+    assert scene.upstream.seen == []
+    assert scene.proxy.do(scene.memory("eve").entries()) == []
+    ask(memory="eve; hears", **NAMES_USER[dialect]("eve"))
+    assert len(scene.proxy.do(scene.memory("eve").entries())) == 1
+
+
+@pytest.mark.parametrize("values", [[""], ["ada", "eve"], ["-", "ada"]], ids=str)
+@pytest.mark.parametrize("of_token", ["", "ada"])
+def test_an_empty_or_repeated_header_is_refused(scene: Scene, values: list[str], of_token: str) -> None:
+    sent = [("x-foveal-memory", value) for value in values]
+    headers = [("authorization", f"Bearer {scene.token(of_token)}"), *sent]
+    body = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Hello."}]}
+    with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+        reply = http.post(f"{scene.proxy.openai}/chat/completions", json=body, headers=headers)
+    assert reply.status_code == 400
+    assert "x-foveal-memory" in reply.text
+    assert scene.upstream.seen == []
 
 
 def test_a_retry_with_another_token_is_no_retry_of_the_same_request(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
     try:
         session = await call.tenant.create(
             given.id or "",
-            SessionSetup(given.model, given.agent, given.user),
+            SessionSetup(given.model, given.agent, given.user or ""),
             title=given.title,
             system=given.system,
             continue_from=given.continue_from or "",
