@@ -141,6 +141,14 @@ def test_a_user_can_continue_a_session_without_user(client: httpx.Client) -> Non
     assert "4711" in client.get("/api/sessions/after-login/export", params={"to": "openai"}).text
 
 
+def test_a_session_of_a_chat_has_the_users_who_write_there(server: ApiServer) -> None:
+    with server.client(server.token("telegram")) as bot:
+        refused = bot.post("/api/sessions", json={"id": "telegram-42", "user": "eli"})
+        assert (refused.status_code, refused.json()["type"]) == (422, "urn:foveal:other_user")
+        assert bot.post("/api/sessions", json={"id": "telegram-42"}).status_code == 201
+        assert bot.post("/api/sessions", json={"id": "own", "user": "eli"}).status_code == 201
+
+
 def test_entries_are_added_edited_found_forgotten_and_brought_back(client: httpx.Client) -> None:
     path = "/api/memory/carl"
     added = client.post(path, json={"text": "The staging port is 8081.", "kind": "fact"})

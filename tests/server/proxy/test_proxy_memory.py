@@ -14,8 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from foveal.errors import BadSetting
 from foveal.memory import Memory
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
+from foveal.server.inbox import SessionSetup
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, Script, answer
 
 Json = dict[str, Any]
@@ -67,6 +69,7 @@ class Scene:
         *texts: str,
         memory: str = "",
         token: str = "",
+        session: str = "",
         status: int = 200,
         **fields: Any,
     ) -> list[Json]:
@@ -90,11 +93,13 @@ class Scene:
         body |= fields
         headers = {"authorization": f"Bearer {token or 'sk-client'}", "x-api-key": token or "sk-client"}
         headers |= {"x-foveal-memory": memory} if memory else {}
+        headers |= {"x-foveal-session": session} if session else {}
         with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
             reply = http.post(f"{self.proxy.openai}{path}", json=body, headers=headers)
         assert reply.status_code == status, reply.text
         if status != 200:
             return []
+        self.session = reply.headers["x-foveal-session"]
         assert b"x-foveal-memory" not in b"".join(name.encode() for name in self.upstream.seen[-1].headers)
         sent = json.loads(self.upstream.seen[-1].body)
         found: list[Json] = sent.get("messages") or sent["input"]
@@ -143,6 +148,55 @@ def test_the_same_conversation_shows_each_user_the_own_memory(scene: Scene) -> N
         assert other not in sent
     token = scene.proxy.token("other")
     assert "plover" not in str(scene.ask("openai_chat", "Hello.", memory="ada", token=token))
+
+
+def log_text(scene: Scene, session: str) -> str:
+    return str(scene.proxy.do(scene.proxy.service.tenant("default").store.read(session, first=0)))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_users_with_the_same_conversation_have_sessions_of_their_own(tmp_path: Path, dialect: str) -> None:
+    history, own = ["Hello.", "Hi.", "What is it?"], dict[str, str]()
+    for _ in range(2):  # also after a restart
+        with Scene(tmp_path) as scene:
+            for user, word in (("ada", "plover"), ("bob", "heron")):
+                scene.remember(user, f"My code word is {word}.")
+                scene.ask(dialect, *history, memory=user)
+                assert own.setdefault(user, scene.session) == scene.session
+            assert own["ada"] != own["bob"]
+            assert "heron" not in log_text(scene, own["ada"])
+            assert "plover" not in log_text(scene, own["bob"])
+            scene.ask(dialect, *history)
+    with Scene(tmp_path) as scene:
+        assert own["ada"] in scene.proxy.do(scene.proxy.service.tenant("default").erase_user("ada")).sessions
+        assert own["bob"] in scene.proxy.sessions()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_client_cannot_name_the_session_of_another_user(scene: Scene, dialect: str) -> None:
+    scene.remember("ada", "My code word is plover.")
+    scene.ask(dialect, "Hello.", memory="ada", session="named")
+    store = scene.proxy.service.tenant("default").store
+    before = scene.proxy.do(store.end("named"))
+    scene.ask(dialect, "Hello.", "Answer 1.", "And I?", memory="bob", session="named", status=403)
+    scene.ask(dialect, "Another.", token=scene.token("bob"), session="named", status=403)
+    assert scene.proxy.do(store.end("named")) == before
+    scene.ask(
+        dialect, "Hello.", "Answer 1.", "And now?", memory="ada", session="named", token=scene.token("")
+    )
+    scene.ask(
+        dialect, "Hello.", "Answer 1.", "No memory.", memory="-", session="named", token=scene.token("")
+    )
+    scene.ask(dialect, "Hello.", memory="bob", session="other", token=scene.token(""))
+
+
+def test_a_user_cannot_continue_in_the_api_what_showed_the_memory_of_another(scene: Scene) -> None:
+    scene.remember("ada", "My code word is plover.")
+    scene.ask("openai_chat", "Hello.", memory="ada")
+    tenant = scene.proxy.service.tenant("default")
+    with pytest.raises(BadSetting, match="another user"):
+        scene.proxy.do(tenant.create("next", SessionSetup(user="bob"), continue_from=scene.session))
+    scene.proxy.do(tenant.create("next", SessionSetup(user="ada"), continue_from=scene.session))
 
 
 def test_only_the_newest_message_is_heard_and_only_if_the_client_says_so(scene: Scene) -> None:
@@ -350,3 +404,17 @@ def test_erasing_a_user_erases_the_conversations_that_showed_the_memory(tmp_path
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"Quetzalcoatl" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_erasing_a_user_erases_what_was_forked_from_their_conversations(scene: Scene, dialect: str) -> None:
+    scene.remember("ada", "My dog is called Quetzalcoatl.")
+    scene.ask(dialect, "Hello.", memory="ada")
+    scene.ask(dialect, "Hello.", "Answer 1.", "Is my dog ill?", memory="ada")
+    first = scene.session
+    scene.ask(dialect, "Hello.", "Answer 1.", "And my cat?")
+    forked = scene.session
+    assert forked != first
+    assert "Quetzalcoatl" in log_text(scene, forked)
+    erased = scene.proxy.do(scene.proxy.service.tenant("default").erase_user("ada")).sessions
+    assert erased == sorted([first, forked])

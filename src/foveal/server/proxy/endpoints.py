@@ -32,6 +32,7 @@ from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSe
 from foveal.server.auth_tokens import REQUEST_USER, MemoryChoice, is_user_id
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.find_conversation import SessionOfAnotherUser
 from foveal.server.proxy.response_stream import (
     IDEMPOTENCY_HEADER,
     JoinedResponse,
@@ -195,6 +196,9 @@ class ProxyEndpoints:
                 f"the session {existing.session!r} belongs to /api/sessions: use it there, or use another id"
             )
             raise HttpError(409, detail, code="session_exists") from None
+        except SessionOfAnotherUser:
+            detail = f"the session {session_id!r} has shown the memory of another user: use another id"
+            raise HttpError(403, detail, code="other_user") from None
         except StoreError as failure:
             self._runtime.store_failed(tenant, failure)
             return None, "the store cannot be used now"
