@@ -271,10 +271,12 @@ class Tenant:
         """Raise `BadSetting` if a session has words or the memory of another user: they must not reach this one.
         Without a user, or from a session without one, it is not known whose words they are, and the caller
         decides."""
+        if not user:
+            return
         users = await self.runtime.inbox.users_of(self.name, origin)
         if find_place(self.name, origin) is not None:
             users |= (await self._count_by_author(origin, end=end)).keys() - {""}
-        if user and not users <= {user}:
+        if not users <= {user}:
             raise BadSetting("continue_from", origin, "this session has words or the memory of another user")
 
     async def _memory_of(self, entry: InboxEntry, *, user: str) -> Memory | None:
