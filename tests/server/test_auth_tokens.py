@@ -106,7 +106,7 @@ def test_a_token_may_name_a_memory(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    "memory", ["a b", "@ada", "ada; writes", "-", "x" * 201, "ada\n", "аda", "ada\u200b"]
+    "memory", ["", " ", "a b", "@ada", "ada; writes", "-", "x" * 201, "ada\n", "аda", "ada\u200b"]
 )
 def test_a_memory_that_no_user_can_have_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], memory: str

@@ -103,7 +103,7 @@ async def test_erasing_a_user_finds_the_sessions_that_continue_another(tmp_path:
     async with opened(tmp_path, "One.", "Two.") as (service, _):
         tenant = service.tenant("default")
         await ask(await tenant.create("told", SessionSetup(user="ada")), "My dog is called Quetzalcoatl.")
-        await tenant.create("next", SessionSetup(user="bob"), continue_from="told")
+        await tenant.create("next", continue_from="told")
         await tenant.create("other", SessionSetup(user="bob"))
         assert await tenant.erase_user("ada") == (["next", "told"], {})
         assert [info.id for info in await tenant.sessions()] == ["other"]

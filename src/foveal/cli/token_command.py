@@ -49,7 +49,6 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--label", default="", metavar="TEXT", help="what it is for")
     create.add_argument(
         "--memory",
-        default="",
         metavar="USER",
         help="the user whose memory drop-in requests show; @request: the user whom each request names; "
         "'USER; hears' also obeys \"remember that\"",
@@ -87,12 +86,12 @@ async def token(args: Namespace) -> int:
         return await _revoke(tokens, args.id, args.folder)
 
 
-async def _create(tokens: AuthTokens, tenant: str, label: str, memory: str) -> int:
+async def _create(tokens: AuthTokens, tenant: str, label: str, memory: str | None) -> int:
     from foveal.server.auth_tokens import MemoryChoice
     from foveal.stores import check_tenant_name
 
-    choice = MemoryChoice.read(memory)
-    if memory and choice is None:
+    choice = None if memory is None else MemoryChoice.read(memory)
+    if memory is not None and choice is None:
         allowed = "the id of a user, or @request, and behind it `; hears` to obey what the user says"
         raise BadSetting("--memory", memory[:100], allowed)
     if len(label) > MAX_LABEL_CHARS:

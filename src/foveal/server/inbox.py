@@ -27,6 +27,8 @@ DONE_KEY_TTL_S: Final = 7 * 86_400.0
 _DELETING: Final = "inbox/deleting"
 """The lock of transactions that delete several rows: two of them at once could wait for each other."""
 _COLUMNS: Final = "id, tenant, session, key, kind, content, dialect, state, since, why, problem, sort"
+_SELECT_USERS: Final = """SELECT tenant, person FROM memory_sessions WHERE tenant = ? AND session = ?
+    UNION SELECT tenant, person FROM rooms WHERE tenant = ? AND session = ? AND person <> ''"""
 _SCHEDULE_KEY: Final = re.compile(r"schedule/([A-Za-z0-9._-]{1,64})/.+")
 
 
@@ -243,11 +245,17 @@ class Inbox:
         values = tenant, user, session
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
+    async def users_of(self, tenant: str, session: str) -> set[str]:
+        """Return the users of a session: the one it was created for, those whose memory it has shown, and those of
+        the sessions that it has text of."""
+        values = (tenant, session) * 2
+        rows = await self._database.read(lambda db: db.fetch(_SELECT_USERS, *values), tenant=tenant)
+        return {user for _, user in rows}
+
     async def copy_memory_sessions(self, tenant: str, session: str, new: str) -> None:
         """Record for a new session that has text of another one whose users are in it."""
-        sql = """INSERT INTO memory_sessions (tenant, person, session) SELECT tenant, person, ? FROM (
-            SELECT tenant, person FROM memory_sessions WHERE tenant = ? AND session = ? UNION
-            SELECT tenant, person FROM rooms WHERE tenant = ? AND session = ? AND person <> '') AS users
+        sql = f"""INSERT INTO memory_sessions (tenant, person, session)
+            SELECT tenant, person, ? FROM ({_SELECT_USERS}) AS users
             WHERE true ON CONFLICT (tenant, person, session) DO NOTHING"""
         values = new, *(tenant, session) * 2
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)

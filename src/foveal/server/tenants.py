@@ -6,6 +6,7 @@ most recently used ones of all tenants; then it is opened again on its next use.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -105,7 +106,8 @@ class Tenant:
         continue_from: str = "",
         carry: Carry = "record",
     ) -> LiveSession:
-        """Create a session; raises `SessionExists`. It takes over a record of session `continue_from`, if given."""
+        """Create a session; raises `SessionExists`. It takes over a record of session `continue_from`, if given;
+        raises `BadSetting` if that one has words of another user."""
         id = check_session_id(id or new_session_id())
         setup = self._complete_setup(id, setup)
         begin: list[AnyFact] = [Instructed(content=system or self._system_prompt(id, setup))]
@@ -253,14 +255,29 @@ class Tenant:
         for info in await self.sessions():
             if find_place(self.name, info.id) is None:
                 continue
-            count, is_alone = 0, True
-            async for events in read_slices(self.store, info.id, first=0, end=info.events):
-                written = [author_of(e.fact.content) for e in events if isinstance(e.fact, UserSaid)]
-                count += written.count(user)
-                is_alone &= all(author == user for author in written)
-            if count:
-                found[info.id] = count, is_alone
+            written = await self._count_by_author(info.id, end=info.events)
+            if user in written:
+                found[info.id] = written[user], len(written) == 1
         return found
+
+    async def _count_by_author(self, id: str, *, end: int) -> Counter[str]:
+        """Return how many messages of users a session has, by their authors; those that name none count as ""."""
+        written: Counter[str] = Counter()
+        async for events in read_slices(self.store, id, first=0, end=end):
+            written.update(author_of(e.fact.content) for e in events if isinstance(e.fact, UserSaid))
+        return written
+
+    async def _check_same_user(self, origin: str, user: str, *, end: int) -> None:
+        """Raise `BadSetting` if a session has words or the memory of another user: they must not reach this one.
+        Without a user, or from a session without one, it is not known whose words they are, and the caller
+        decides."""
+        if not user:
+            return
+        users = await self.runtime.inbox.users_of(self.name, origin)
+        if find_place(self.name, origin) is not None:
+            users |= (await self._count_by_author(origin, end=end)).keys() - {""}
+        if not users <= {user}:
+            raise BadSetting("continue_from", origin, "this session has words or the memory of another user")
 
     async def _memory_of(self, entry: InboxEntry, *, user: str) -> Memory | None:
         """Return the memory of the user who wrote a message: that of the session's user, or in a chat that of the
@@ -307,10 +324,12 @@ class Tenant:
     async def _carried_facts(
         self, origin: str, carry: Carry, setup: SessionSetup, begin: Sequence[AnyFact]
     ) -> list[AnyFact]:
-        """Return what a new session takes over from another; raises `UnknownSession` also for an erased one."""
+        """Return what a new session takes over from another; raises `UnknownSession` also for an erased one, and
+        `BadSetting` for one of another user."""
         end = await self._end(origin)
         if end is None or end.erased:
             raise UnknownSession(origin)
+        await self._check_same_user(origin, setup.user, end=end.next_seq)
         provider = self.runtime.provider(setup.model, agent=setup.agent)
         await ensure_ollama_window(provider)
         known = provider.model

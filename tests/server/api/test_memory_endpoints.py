@@ -107,6 +107,48 @@ def test_users_and_tenants_never_see_each_other(server: ApiServer, client: httpx
     assert entries(client, "eve") == {"m0": "my code word is plover."}
 
 
+@pytest.mark.parametrize("carry", ["record", "summary", "rules", ["e1"]], ids=str)
+def test_a_session_of_another_user_cannot_be_continued(client: httpx.Client, carry: Any) -> None:
+    own = f"own-{''.join(carry)}"
+    say(client, own, "amy", "My code word is plover.")
+    given = {"id": f"{own}-continued", "user": "eli", "continue_from": own, "carry": carry}
+    refused = client.post("/api/sessions", json=given)
+    assert refused.status_code == 422
+    assert "another user" in refused.json()["detail"]
+    assert "amy" not in refused.text
+    assert client.get(f"/api/sessions/{own}-continued").status_code == 404
+    assert client.post("/api/sessions", json=given | {"user": "amy"}).status_code == 201
+
+
+def test_words_of_a_user_reach_no_other_by_way_of_a_session_without_user(client: httpx.Client) -> None:
+    say(client, "first-amy", "amy", "My code word is plover.")
+    assert client.post("/api/sessions/first-amy/fork", json={"id": "forked-amy"}).json()["user"] == "amy"
+    between = client.post("/api/sessions", json={"id": "between", "continue_from": "forked-amy"})
+    assert (between.status_code, between.json()["user"]) == (201, "")
+    client.post("/api/sessions/between/fork", json={"id": "between-2"})
+    for origin in ("forked-amy", "between", "between-2"):
+        given = {"user": "eli", "continue_from": origin}
+        assert client.post("/api/sessions", json=given).status_code == 422, origin
+        assert client.post("/api/sessions", json=given | {"user": "amy"}).status_code == 201, origin
+
+
+def test_a_user_can_continue_a_session_without_user(client: httpx.Client) -> None:
+    client.post("/api/sessions", json={"id": "before-login"})
+    turn = {"text": "My parcel number is 4711.", "stream": False}
+    client.post("/api/sessions/before-login/turns", json=turn)
+    given = {"id": "after-login", "user": "eli", "continue_from": "before-login"}
+    assert client.post("/api/sessions", json=given).status_code == 201
+    assert "4711" in client.get("/api/sessions/after-login/export", params={"to": "openai"}).text
+
+
+def test_a_session_of_a_chat_has_the_users_who_write_there(server: ApiServer) -> None:
+    with server.client(server.token("telegram")) as bot:
+        refused = bot.post("/api/sessions", json={"id": "telegram-42", "user": "eli"})
+        assert (refused.status_code, refused.json()["type"]) == (422, "urn:foveal:other_user")
+        assert bot.post("/api/sessions", json={"id": "telegram-42"}).status_code == 201
+        assert bot.post("/api/sessions", json={"id": "own", "user": "eli"}).status_code == 201
+
+
 def test_entries_are_added_edited_found_forgotten_and_brought_back(client: httpx.Client) -> None:
     path = "/api/memory/carl"
     added = client.post(path, json={"text": "The staging port is 8081.", "kind": "fact"})
@@ -120,6 +162,16 @@ def test_entries_are_added_edited_found_forgotten_and_brought_back(client: httpx
     assert client.post(f"{entry}/undo").json()["entry"]["counts"]
     assert client.post(f"{path}/undo").json()["entry"]["text"].endswith("8081.")
     assert client.get(entry).json()["text"].endswith("8081.")
+
+
+def test_nothing_to_undo_is_a_conflict(client: httpx.Client) -> None:
+    path = "/api/memory/fresh"
+    added = client.post(path, json={"text": "I like tea."}).json()["id"]
+    assert client.post(f"{path}/undo").json() == {"entry": None}
+    for undo in (f"{path}/undo", "/api/memory/nothing-yet/undo"):
+        refused = client.post(undo)
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:foveal:nothing_to_undo")
+    assert client.post(f"{path}/entries/{added}/undo").status_code == 404
 
 
 def test_entries_come_in_pages(client: httpx.Client) -> None:
@@ -200,6 +252,12 @@ def test_erasing_a_user_leaves_no_text(tmp_path: Path) -> None:
 def test_a_name_that_no_user_can_have_is_refused(client: httpx.Client, user: str) -> None:
     assert client.get(f"/api/memory/{user}").status_code in (400, 404)
     assert client.post("/api/sessions", json={"user": user}).status_code == 400
+
+
+def test_an_empty_user_is_no_session_without_user(client: httpx.Client) -> None:
+    assert client.post("/api/sessions", json={"id": "empty-user", "user": ""}).status_code == 400
+    assert client.get("/api/sessions/empty-user").status_code == 404
+    assert client.post("/api/sessions", json={"user": None}).json()["user"] == ""
 
 
 LOOKS_LIKE_RENE = (

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foveal.core.log.events import Noted
+from foveal.errors import BadSetting
 from foveal.server import ChatPlace
 from foveal.server.chat_markers import own_words
 from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
 from foveal.server.gateways.memory_commands import NOTHING_REMEMBERED, OTHER_USER, TURNED_OFF
 from foveal.server.gateways.model_text import model_text
 from foveal.server.gateways.texts import PROPOSALS
+from foveal.server.inbox import SessionSetup
 from foveal.testing import Scripted
 from support.discord_objects import BOT, CHANNEL
 from support.discord_scene import scene
@@ -199,6 +201,25 @@ async def test_erasing_a_person_names_the_groups_in_which_words_stay(tmp_path: P
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"Quetzalcoatl" in path.read_bytes()]
+
+
+@run
+async def test_no_other_user_continues_a_chat(tmp_path: Path) -> None:
+    async with telegram_bot(tmp_path) as bot:
+        await tell(bot, "My code word is plover.")
+        await tell(bot, f"@{NAME} My code word is heron.", chat=GROUP)
+        await tell(bot, f"@{NAME} Mine is robin.", chat=GROUP - 1)
+        await tell(bot, f"@{NAME} And mine is wren.", chat=GROUP - 1, user=OTHER)
+        tenant = bot.service.tenant("telegram")
+        for chat, users in (("42", [USER]), ("-100", [USER]), ("-101", [])):
+            for user in (USER, OTHER):
+                new, setup = f"next-{chat}-{user}", SessionSetup(user=str(user))
+                made = tenant.create(new, setup, continue_from=f"telegram-{chat}")
+                with nullcontext() if user in users else pytest.raises(BadSetting, match="another user"):
+                    await made
+        for chat in (USER, GROUP, GROUP - 1):
+            said = await tell(bot, "/new record" if chat == USER else f"/new@{NAME} record", chat=chat)
+            assert "A new conversation begins" in said["text"]
 
 
 @run

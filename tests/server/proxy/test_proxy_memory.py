@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from foveal.errors import BadSetting
 from foveal.memory import Memory
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
+from foveal.server.inbox import SessionSetup
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, Script, answer
 
 Json = dict[str, Any]
@@ -66,6 +69,7 @@ class Scene:
         *texts: str,
         memory: str = "",
         token: str = "",
+        session: str = "",
         status: int = 200,
         **fields: Any,
     ) -> list[Json]:
@@ -89,11 +93,13 @@ class Scene:
         body |= fields
         headers = {"authorization": f"Bearer {token or 'sk-client'}", "x-api-key": token or "sk-client"}
         headers |= {"x-foveal-memory": memory} if memory else {}
+        headers |= {"x-foveal-session": session} if session else {}
         with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
             reply = http.post(f"{self.proxy.openai}{path}", json=body, headers=headers)
         assert reply.status_code == status, reply.text
         if status != 200:
             return []
+        self.session = reply.headers["x-foveal-session"]
         assert b"x-foveal-memory" not in b"".join(name.encode() for name in self.upstream.seen[-1].headers)
         sent = json.loads(self.upstream.seen[-1].body)
         found: list[Json] = sent.get("messages") or sent["input"]
@@ -142,6 +148,55 @@ def test_the_same_conversation_shows_each_user_the_own_memory(scene: Scene) -> N
         assert other not in sent
     token = scene.proxy.token("other")
     assert "plover" not in str(scene.ask("openai_chat", "Hello.", memory="ada", token=token))
+
+
+def log_text(scene: Scene, session: str) -> str:
+    return str(scene.proxy.do(scene.proxy.service.tenant("default").store.read(session, first=0)))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_users_with_the_same_conversation_have_sessions_of_their_own(tmp_path: Path, dialect: str) -> None:
+    history, own = ["Hello.", "Hi.", "What is it?"], dict[str, str]()
+    for _ in range(2):  # also after a restart
+        with Scene(tmp_path) as scene:
+            for user, word in (("ada", "plover"), ("bob", "heron")):
+                scene.remember(user, f"My code word is {word}.")
+                scene.ask(dialect, *history, memory=user)
+                assert own.setdefault(user, scene.session) == scene.session
+            assert own["ada"] != own["bob"]
+            assert "heron" not in log_text(scene, own["ada"])
+            assert "plover" not in log_text(scene, own["bob"])
+            scene.ask(dialect, *history)
+    with Scene(tmp_path) as scene:
+        assert own["ada"] in scene.proxy.do(scene.proxy.service.tenant("default").erase_user("ada")).sessions
+        assert own["bob"] in scene.proxy.sessions()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_client_cannot_name_the_session_of_another_user(scene: Scene, dialect: str) -> None:
+    scene.remember("ada", "My code word is plover.")
+    scene.ask(dialect, "Hello.", memory="ada", session="named")
+    store = scene.proxy.service.tenant("default").store
+    before = scene.proxy.do(store.end("named"))
+    scene.ask(dialect, "Hello.", "Answer 1.", "And I?", memory="bob", session="named", status=403)
+    scene.ask(dialect, "Another.", token=scene.token("bob"), session="named", status=403)
+    assert scene.proxy.do(store.end("named")) == before
+    scene.ask(
+        dialect, "Hello.", "Answer 1.", "And now?", memory="ada", session="named", token=scene.token("")
+    )
+    scene.ask(
+        dialect, "Hello.", "Answer 1.", "No memory.", memory="-", session="named", token=scene.token("")
+    )
+    scene.ask(dialect, "Hello.", memory="bob", session="other", token=scene.token(""))
+
+
+def test_a_user_cannot_continue_in_the_api_what_showed_the_memory_of_another(scene: Scene) -> None:
+    scene.remember("ada", "My code word is plover.")
+    scene.ask("openai_chat", "Hello.", memory="ada")
+    tenant = scene.proxy.service.tenant("default")
+    with pytest.raises(BadSetting, match="another user"):
+        scene.proxy.do(tenant.create("next", SessionSetup(user="bob"), continue_from=scene.session))
+    scene.proxy.do(tenant.create("next", SessionSetup(user="ada"), continue_from=scene.session))
 
 
 def test_only_the_newest_message_is_heard_and_only_if_the_client_says_so(scene: Scene) -> None:
@@ -253,20 +308,46 @@ def test_the_header_only_narrows_what_a_token_allows(scene: Scene) -> None:
     scene.remember("bob", "Answer in Danish.")
     fixed, named = scene.token("ada"), scene.token("@request; hears")
 
-    def ask(text: str, memory: str, token: str, status: int = 200) -> str:
-        return str(scene.ask("openai_chat", text, memory=memory, token=token, status=status))
+    def ask(text: str, memory: str, token: str, status: int = 200, **fields: str) -> str:
+        return str(scene.ask("openai_chat", text, memory=memory, token=token, status=status, **fields))
 
     assert "French" in ask("Hello.", "ada", fixed)
     assert "Answer in" not in ask("Hello.", "-", fixed)
     ask("Hello.", "bob", fixed, status=403)
     ask("Hello.", "@request", named, status=400)
-    assert "Danish" in ask("Hello.", "bob", named)
+    assert "Danish" in ask("Hello.", "bob", named, user="bob")
     ask("Remember that I like tea.", "ada; hears", fixed)
-    ask("Remember that I like cocoa.", "bob", named)
+    ask("Remember that I like cocoa.", "bob", named, user="bob")
     assert [len(scene.proxy.do(scene.memory(user).entries())) for user in ("ada", "bob")] == [1, 1]
-    ask("Remember that I like juice.", "bob; hears", named)
+    ask("Remember that I like juice.", "bob; hears", named, user="bob")
     ask("Remember that I like milk.", "", scene.token("ada; hears"))
     assert [len(scene.proxy.do(scene.memory(user).entries())) for user in ("ada", "bob")] == [2, 2]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_header_names_no_other_user_than_the_request(scene: Scene, dialect: str) -> None:
+    ask = partial(scene.ask, dialect, "Remember that I like tea.", token=scene.token("@request; hears"))
+    for named in ("ada", "Eve", "", "no id"):
+        for header in ("eve", "eve; hears"):
+            ask(memory=header, status=403, **NAMES_USER[dialect](named))
+    ask(memory="eve", status=403)
+    assert scene.upstream.seen == []
+    assert scene.proxy.do(scene.memory("eve").entries()) == []
+    ask(memory="eve; hears", **NAMES_USER[dialect]("eve"))
+    assert len(scene.proxy.do(scene.memory("eve").entries())) == 1
+
+
+@pytest.mark.parametrize("values", [[""], ["ada", "eve"], ["-", "ada"]], ids=str)
+@pytest.mark.parametrize("of_token", ["", "ada"])
+def test_an_empty_or_repeated_header_is_refused(scene: Scene, values: list[str], of_token: str) -> None:
+    sent = [("x-foveal-memory", value) for value in values]
+    headers = [("authorization", f"Bearer {scene.token(of_token)}"), *sent]
+    body = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Hello."}]}
+    with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+        reply = http.post(f"{scene.proxy.openai}/chat/completions", json=body, headers=headers)
+    assert reply.status_code == 400
+    assert "x-foveal-memory" in reply.text
+    assert scene.upstream.seen == []
 
 
 def test_a_retry_with_another_token_is_no_retry_of_the_same_request(tmp_path: Path) -> None:
@@ -323,3 +404,17 @@ def test_erasing_a_user_erases_the_conversations_that_showed_the_memory(tmp_path
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"Quetzalcoatl" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_erasing_a_user_erases_what_was_forked_from_their_conversations(scene: Scene, dialect: str) -> None:
+    scene.remember("ada", "My dog is called Quetzalcoatl.")
+    scene.ask(dialect, "Hello.", memory="ada")
+    scene.ask(dialect, "Hello.", "Answer 1.", "Is my dog ill?", memory="ada")
+    first = scene.session
+    scene.ask(dialect, "Hello.", "Answer 1.", "And my cat?")
+    forked = scene.session
+    assert forked != first
+    assert "Quetzalcoatl" in log_text(scene, forked)
+    erased = scene.proxy.do(scene.proxy.service.tenant("default").erase_user("ada")).sessions
+    assert erased == sorted([first, forked])

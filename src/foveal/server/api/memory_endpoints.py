@@ -79,11 +79,11 @@ async def forget_entry(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 
 async def undo_entry(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return _undone(await _memory(call).undo((await _named_entry(call)).id))
+    return await _undo(call, (await _named_entry(call)).id)
 
 
 async def undo_memory(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return _undone(await _memory(call).undo())
+    return await _undo(call)
 
 
 async def accept_proposal(call: ApiCall[AcceptBody, EmptyBody]) -> Response:
@@ -148,7 +148,12 @@ def _entries(entries: list[MemoryEntry], *, next: str | None = None) -> Response
     return json_response(schemas.ApiMemory(entries=list(map(schemas.entry_to_api, entries)), next=next))
 
 
-def _undone(entry: MemoryEntry | None) -> Response:
+async def _undo(call: ApiCall[Any, Any], id: str | None = None) -> Response:
+    """Take back the newest change of an existing entry, or of all; raises `HttpError` if there is none."""
+    try:
+        entry = await _memory(call).undo(id)
+    except NotRemembered as problem:
+        raise HttpError(409, str(problem), code="nothing_to_undo") from None
     return json_response(schemas.ApiUndoneEntry(entry=None if entry is None else schemas.entry_to_api(entry)))
 
 
@@ -217,7 +222,7 @@ MEMORY_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
         summary="Take back the newest change of an entry.",
         handler=undo_entry,
         results=(_UNDONE,),
-        errors=(422,),
+        errors=(409,),
     ),
     ApiOperation(
         id="accept_proposal",
@@ -244,7 +249,7 @@ MEMORY_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
         summary="Take back the newest change of the memory.",
         handler=undo_memory,
         results=(_UNDONE,),
-        errors=(422,),
+        errors=(409,),
     ),
     ApiOperation(
         id="list_proposals",

@@ -32,7 +32,7 @@ from foveal.ports import Hit, SessionInfo
 from foveal.server import Turn, TurnOutcome
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$(?!\n)"
-"""Pattern of a session id: characters that need no escaping in a URL."""
+"""Pattern of the ids of sessions and users: characters that need no escaping in a URL."""
 MODEL_PATTERN: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._:+-]*)*)?$(?!\n)"
 """Pattern of a model name: without an address and without a path, which a client must not choose."""
 MAX_SESSIONS_PER_PAGE: Final = 500
@@ -64,7 +64,8 @@ ModelName: TypeAlias = Annotated[
 UserId: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=r"^([A-Za-z0-9][A-Za-z0-9._~:@-]*)?$(?!\n)",
+        pattern=ID_PATTERN,
+        min_length=1,
         max_length=MAX_API_ID_CHARS,
         examples=["ada"],
         description="the id of a user in your system: letters, digits and . _ ~ : @ -, a letter or digit first",
@@ -104,7 +105,7 @@ class NewSession(ApiBody, frozen=True):
     """The agent of the server's configuration, `[agents.NAME]`, whose settings the session has."""
     title: ShortText = ""
     system: str = ""
-    user: UserId = ""
+    user: UserId | None = None
     """The user who speaks in it: the session shows this user's memory, and "remember that …" changes it."""
     continue_from: Id | None = None
     """The session of which the new one takes over a record."""

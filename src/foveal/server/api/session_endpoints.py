@@ -45,6 +45,7 @@ from foveal.server.api.schemas import (
     SupersedeBody,
     UndoBody,
 )
+from foveal.server.chat_records import find_place
 from foveal.server.inbox import SessionSetup
 from foveal.server.runtime import Runtime
 from foveal.sessions.log_reader import fold_view, read_slices
@@ -114,10 +115,13 @@ def _environment(runtime: Runtime) -> Mapping[str, str]:
 async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
     given = call.body
     check_model(given.model, call.service.runtime)
+    if given.user and find_place(call.tenant.name, given.id or "") is not None:
+        detail = "this is the id of a bot's chat, whose users are those who write there: leave out `user`"
+        raise HttpError(422, detail, code="other_user")
     try:
         session = await call.tenant.create(
             given.id or "",
-            SessionSetup(given.model, given.agent, given.user),
+            SessionSetup(given.model, given.agent, given.user or ""),
             title=given.title,
             system=given.system,
             continue_from=given.continue_from or "",

@@ -32,6 +32,7 @@ from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSe
 from foveal.server.auth_tokens import REQUEST_USER, MemoryChoice, is_user_id
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.find_conversation import SessionOfAnotherUser
 from foveal.server.proxy.response_stream import (
     IDEMPOTENCY_HEADER,
     JoinedResponse,
@@ -195,6 +196,9 @@ class ProxyEndpoints:
                 f"the session {existing.session!r} belongs to /api/sessions: use it there, or use another id"
             )
             raise HttpError(409, detail, code="session_exists") from None
+        except SessionOfAnotherUser:
+            detail = f"the session {session_id!r} has shown the memory of another user: use another id"
+            raise HttpError(403, detail, code="other_user") from None
         except StoreError as failure:
             self._runtime.store_failed(tenant, failure)
             return None, "the store cannot be used now"
@@ -294,21 +298,25 @@ async def _join(shared: SharedResponse) -> Response:
 def asked_memory(request: Request, client_request: ClientRequest) -> MemoryChoice | None:
     """Return the memory that a request shows: that of its header, or else that of its token. The header of a token
     with a memory can only narrow it. Raises `HttpError` if the header names no user, or another one."""
-    given, of_token = request.headers.get(MEMORY_HEADER, "").strip(), request.state.caller.memory
-    if given == NO_MEMORY:
-        return None
+    of_token: MemoryChoice | None = request.state.caller.memory
+    allowed = None if of_token is None else _with_user(of_token, client_request)
+    given = request.headers.getlist(MEMORY_HEADER)
     if not given:
-        return None if of_token is None else _with_user(of_token, client_request)
-    asked = MemoryChoice.read(given)
+        return allowed
+    text = given[0].strip() if len(given) == 1 else ""
+    if text == NO_MEMORY:
+        return None
+    asked = MemoryChoice.read(text)
     if asked is None or asked.user == REQUEST_USER:
         detail = f"{MEMORY_HEADER} must be the id of a user, this id and `; hears`, or `{NO_MEMORY}` for none"
         raise HttpError(400, detail, code="invalid_header")
     if of_token is None:
         return asked
-    if of_token.user not in (REQUEST_USER, asked.user):
-        detail = f"this token shows the memory of one user, and {MEMORY_HEADER} names another"
+    if allowed is None or allowed.user != asked.user:
+        whose = "whom the request names" if of_token.user == REQUEST_USER else "of the token"
+        detail = f"this token shows the memory of the user {whose} only, and {MEMORY_HEADER} names another"
         raise HttpError(403, detail, code="other_user")
-    return asked._replace(hears=asked.hears and of_token.hears)
+    return asked._replace(hears=asked.hears and allowed.hears)
 
 
 def _with_user(choice: MemoryChoice, client_request: ClientRequest) -> MemoryChoice | None:

@@ -4,9 +4,11 @@
 2. A client that names its session gets that one: what differs is rewound, and nothing is forked.
 3. A request with a summary that the provider has made of a conversation continues that one, whatever of it the
    request leaves out: what it leaves out is rewound, so the log has it.
-4. A request whose beginning is being answered for another request gets a fork; one that continues after a reply
+4. A request that shows the memory of a user continues no conversation that has shown the memory of another user:
+   one that is found is left alone, one that the client names is refused.
+5. A request whose beginning is being answered for another request gets a fork; one that continues after a reply
    that is just being recorded waits for the recording.
-5. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
+6. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
 """
 
 from __future__ import annotations
@@ -158,6 +160,10 @@ class SessionGone(Exception):
     """The session was erased, or its file was replaced by another one."""
 
 
+class SessionOfAnotherUser(Exception):
+    """A client names a session that has shown the memory of another user."""
+
+
 class _Incoming(NamedTuple):
     """A request, the model it asks for, how to send requests upstream with its key, and its memory."""
 
@@ -203,7 +209,7 @@ class TenantConversations:
     ) -> Exchange:
         """Record a request and return its exchange, which shows the memory if one is asked for. Raises
         `MalformedMessage`, `BadSetting` for an invalid session id, `SessionExists` for a session that the proxy did
-        not open, and `StoreError`."""
+        not open, `SessionOfAnotherUser`, and `StoreError`."""
         self._starting += 1
         try:
             return await self._start(_Incoming(request, model, send, memory), session_id)
@@ -218,7 +224,7 @@ class TenantConversations:
         await self._wait_for_recording(request.digests)
         if session_id:
             return await self._continue_named(check_session_id(session_id), incoming)
-        sessions = await self._find(request)
+        sessions = await self._find(incoming)
         for made in await self._find_summarised(request, sessions):
             exchange = await self._continue_summarised(made, incoming)
             if exchange is not None:
@@ -261,17 +267,30 @@ class TenantConversations:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(exchange.recorded.wait(), MAX_RECORDING_WAIT_S)
 
-    async def _find(self, request: ClientRequest) -> list[KnownSession]:
+    async def _find(self, incoming: _Incoming) -> list[KnownSession]:
         """Return the sessions that contain the longest beginning of a history."""
+        request = incoming.request
         for at in range(len(request.digests) - 1, -1, -1):
             conversation, _ = self._open.get(self._last_digests.find(request.digests[at]), (None, None))
             last = None if conversation is None else conversation.last_message
             if conversation is not None and last is not None and last.digest == request.digests[at]:
+                if await self._is_of_another_user(conversation.id, incoming):
+                    break  # the user may have an equal one
                 return [KnownSession(conversation.id, last)]
             if is_from_model(request.messages[at]):
                 break  # another session may contain this model message: search the index
         await self._pending.write_all()
         return await self._index.find(self._tenant.name, list(dict.fromkeys(request.digests)))
+
+    async def _is_of_another_user(self, id: str, incoming: _Incoming) -> bool:
+        """Return whether a session has shown the memory of another user than this request asks for. The answer
+        stays the same while the session is locked."""
+        if incoming.memory is None or not self._tenant.has_memories:
+            return False
+        conversation, _ = self._open.get(id, (None, None))
+        if conversation is not None and incoming.memory.user in conversation.memory_users:
+            return False
+        return not await self._runtime.inbox.users_of(self._tenant.name, id) <= {incoming.memory.user}
 
     async def _find_summarised(
         self, request: ClientRequest, sessions: Sequence[KnownSession]
@@ -287,10 +306,12 @@ class TenantConversations:
 
     async def _continue_summarised(self, made: KnownSession, incoming: _Incoming) -> Exchange | None:
         """Continue a session after a summary that the provider made of it, or a fork if it has gone on since; None
-        if the session is gone."""
+        if the session is gone, or has shown the memory of another user."""
         request = incoming.request
         try:
             async with self._lock(made.session):
+                if await self._is_of_another_user(made.session, incoming):
+                    return None
                 conversation = await self._current(made.session, incoming)
                 last, is_free = conversation.last_message, conversation.exchange is None
                 if last is not None and last.seq == made.end.seq and is_free:
@@ -304,12 +325,15 @@ class TenantConversations:
             return None
 
     async def _continue(self, found: KnownSession, incoming: _Incoming) -> Exchange | None:
-        """Continue a session or a fork of it; None if the session is gone."""
+        """Continue a session or a fork of it; None if the session is gone, or has shown the memory of another
+        user."""
         request = incoming.request
         known = request.digests.index(found.end.digest) + 1
         chunks = request.chunks(known)
         try:
             async with self._lock(found.session):
+                if await self._is_of_another_user(found.session, incoming):
+                    return None
                 conversation = await self._current(found.session, incoming)
                 count = conversation.count_known(request.digests)
                 if count >= known:  # the conversation may have grown since it was found
@@ -331,12 +355,14 @@ class TenantConversations:
             return None
 
     async def _continue_named(self, id: str, incoming: _Incoming) -> Exchange:
-        """Continue the session that the client names."""
+        """Continue the session that the client names; raises `SessionOfAnotherUser`."""
         request = incoming.request
         try:
             async with self._lock(id):
                 if id not in self._open:
                     await self._claim(id, incoming)
+                if await self._is_of_another_user(id, incoming):
+                    raise SessionOfAnotherUser
                 conversation = await self._current(id, incoming)
                 known = conversation.count_known(request.digests)
                 chunks = request.chunks(known)
@@ -386,6 +412,7 @@ class TenantConversations:
             chunks = request.chunks(known)
         _, side_state = await self._index.load(tenant, found.session)
         async with self._lock(id):
+            await self._runtime.inbox.copy_memory_sessions(tenant, found.session, id)
             await self._tenant.fast_store.fork(found.session, id, at=seq)
             conversation = await self._open_conversation(id, incoming, origin=f"{found.session}@{seq}")
             # The texts of instructions at that event are not known: an empty digest makes them count as edited.
