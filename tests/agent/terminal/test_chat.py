@@ -432,13 +432,13 @@ def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
         terminal.see("conversation? no")  # the question takes two lines
         terminal.see("Shortly.")
         terminal.see(lambda t: t.text.count("conversation?") == 2 and "n  No" in "\n".join(t.lines))
-        terminal.answer("y")
+        terminal.answer(f"y{ENTER}")
         seen = terminal.see("before and after:")
         assert "summarised e" in seen
         assert "n  No" not in "\n".join(terminal.lines)
 
 
-def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
+def test_a_line_answers_the_question_of_compact(project: ChatProject) -> None:
     project.script(*["word " * 500] * 4, "A summary of the words.")
     with project.terminal("--session", "s", "--window", 20_000, rows=40) as terminal:
         terminal.see("ctx ")
@@ -447,7 +447,7 @@ def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
             terminal.see(lambda t, n=number: t.bottom.count("cache") and t.text.count("word word") > n * 10)
         terminal.enter("/compact")
         terminal.see("n  No (or Enter, Esc)")
-        terminal.type("n")
+        terminal.enter("n")
         terminal.see("Compact the conversation now? no")
         terminal.enter("/compact")
         terminal.see(lambda t: "n  No (or Enter, Esc)" in "\n".join(t.lines))
@@ -459,7 +459,7 @@ def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
         terminal.see("nothing to undo")
         terminal.enter("/compact")
         terminal.see(lambda t: "n  No (or Enter, Esc)" in "\n".join(t.lines))
-        terminal.type("y")
+        terminal.enter("y")
         terminal.see("before and after:")
 
 
@@ -476,7 +476,7 @@ def test_a_running_compaction_shows_progress_and_messages_are_queued(project: Ch
             )
         terminal.enter("/compact the words")
         terminal.see("Compact the conversation now?")
-        terminal.answer("y")
+        terminal.answer(f"y{ENTER}")
         terminal.see("compacting")
         terminal.enter("are you there?")
         terminal.see("queued: are you there?")

@@ -478,6 +478,46 @@ def test_one_key_or_one_word_answers(typed: str, answer: str) -> None:
     asyncio.run(steps())
 
 
+@pytest.mark.parametrize(
+    ("typed", "answer", "sent"),
+    [
+        ("y\r", "y", []),
+        ("yes\r", "y", []),
+        ("n\r", "n", []),
+        ("\r", "n", []),
+        (ESCAPE, "n", []),
+        ("you forgot tests\r", "n", ["you forgot tests"]),
+        ("yesterday\r", "n", ["yesterday"]),
+    ],
+)
+def test_a_line_answers_where_a_reply_is_invited(typed: str, answer: str, sent: list[str]) -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await ask(screen, keyboard, "Carry it out?", waits=False)
+            for key in [typed] if typed == ESCAPE else typed:
+                assert screen.panels.question is None or answer == "n" or not asking.done()
+                await keyboard.press(screen, key)
+            assert await asyncio.wait_for(asking, DEADLINE_S) == answer
+            assert (keyboard.submitted, screen.entry.text) == (sent, "")
+
+    asyncio.run(steps())
+
+
+def test_an_answer_in_a_line_waits_for_enter_after_the_question_was_seen() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await open_question(screen, "Carry it out?", waits=False)
+            await keyboard.press(screen, "y")
+            await keyboard.press(screen, "\r")  # too early
+            keyboard.now += SHOWN_S
+            await until(lambda: not screen.panels.is_early)
+            assert (asking.done(), screen.entry.text, keyboard.submitted) == (False, "y", [])
+            await keyboard.press(screen, "\r")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "y"
+
+    asyncio.run(steps())
+
+
 # ── The second key of an answer that lasts ───────────────────────────────────────────────────────────────
 
 

@@ -8,6 +8,9 @@ A key press is an answer only if the user could see what it answers:
 3. For a character, no other character arrived with it: a paste, or several keys at once, is text.
 4. The key is not the one that answered the question before, held down.
 
+A question that does not wait invites a reply, so there every character is text, and a line answers: `y` and Enter.
+A text that cannot become an answer means no, and is the next message.
+
 Esc and Ctrl-C need none of this: they refuse.
 """
 
@@ -101,6 +104,21 @@ class PanelHost:
     def is_early(self) -> bool:
         """Whether a panel is open that does not take keys yet."""
         return self.panel is not None and self.panel.is_open and not self._is_armed
+
+    @property
+    def is_reply_invited(self) -> bool:
+        """Whether the question does not wait, so that what is typed can be the next message."""
+        return self.question is not None and not self.question.question.waits
+
+    @property
+    def has_other_text(self) -> bool:
+        """Whether a reply is invited and the input line has one that cannot become an answer."""
+        question = self.question
+        return (
+            self.is_reply_invited
+            and question is not None
+            and not question.can_become_answer(self._entry.text)
+        )
 
     def takes_keys(self) -> bool:
         if self.panel is None or not self._is_armed:
@@ -207,6 +225,8 @@ class PanelHost:
         if self._is_repeat(character):
             return True
         panel = self.panel
+        if self.is_reply_invited:
+            return False
         is_used = self.press(character)
         if panel is not None and (not panel.is_open or panel.is_confirming):
             self._held_key, self._held_at = character, self._clock()
@@ -231,6 +251,8 @@ class PanelHost:
             self._begin_step()
             text = typed + self._entry.text
             self._entry.set_document(Document(text, len(typed) + self._entry.cursor_position))
+        if self.has_other_text:
+            self.decline()
 
     def _is_repeat(self, key: str) -> bool:
         """Return whether a character belongs to the press that answered the last question."""
@@ -246,16 +268,18 @@ class PanelHost:
 
         `answer` is None for a line that is no answer. It means no where the question does not wait.
         """
-        question, can_answer = self.question, self._can_line_answer and self._is_armed
+        question, was_asked = self.question, self._can_line_answer
         self._can_line_answer = True
-        if question is not None and answer is not None and can_answer:
-            return self.press(answer)
+        if question is not None and answer is not None and self._is_armed:
+            # Where a line is the only answer, the question was seen when Enter was pressed.
+            if was_asked or self.is_reply_invited:
+                return self.press(answer)
         self.decline()
         return False
 
     def decline(self) -> None:
         """Answer a question that does not wait with no, as the user types something else."""
-        if (question := self.question) is not None and question.is_open and not question.question.waits:
+        if self.is_reply_invited and self.panel is not None and self.panel.is_open:
             self.press("n")
 
     def set_text_aside(self) -> None:
@@ -307,7 +331,6 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
             host.press(event.data)
             return
         if not (arrived_alone(event) and host.press_character(event.data)):
-            host.decline()
             entry.insert_text(event.data)
 
     _bind_early_keys(keys, host, entry)
@@ -323,7 +346,8 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
 
 def _bind_early_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
     """Add the bindings of a panel that does not take keys: they belong to the input line, and only Esc and Ctrl-C
-    reach it. Enter is a line break there: the line was not meant for what is asked now."""
+    reach it. Enter is a line break there: the line was not meant for what is asked now. At a question that does not
+    wait it sends a line that is no answer, and does nothing with one that is."""
     is_early = Condition(lambda: host.is_early)
     is_asking = Condition(lambda: host.panel is not None and not host.is_viewing)
     is_menu = Condition(lambda: host.panel is not None and host.panel.takes_text and not entry.text)
@@ -335,9 +359,9 @@ def _bind_early_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
         if len(event.data) == 1 and event.data >= " ":  # other keys have longer data
             host.press_early(event.data)
 
-    @keys.add("enter", filter=is_early, eager=True)
+    @keys.add("enter", filter=is_early & ~Condition(lambda: host.has_other_text), eager=True)
     def break_line(event: KeyPressEvent) -> None:
-        if entry.text:
+        if entry.text and not host.is_reply_invited:
             entry.newline(copy_margin=False)
         elif host.panel is not None and host.panel.is_confirming:
             host.press("enter")
