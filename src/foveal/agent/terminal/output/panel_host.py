@@ -3,7 +3,8 @@
 A key press is an answer only if the user could see what it answers:
 
 1. The panel has been on the screen for `SHOWN_S`, and no key arrived for `QUIET_S`. Until then it looks inactive,
-   and keys belong to the input line. A step that needs a second key is on the screen anew.
+   and keys belong to the input line. A step that needs a second key is on the screen anew; a second key that comes
+   sooner counts if no other key follows it for `SHOWN_S`, as in a word.
 2. The input line is empty. A text that was begun before the question is finished first, or set aside with Tab.
 3. For a character, no other character arrived with it: a paste, or several keys at once, is text.
 4. The key is not the one that answered the question before, held down.
@@ -78,6 +79,8 @@ class PanelHost:
         """Text of the input line that returns when the panel closes."""
         self._first_keys = ""
         """What was typed since a choice waits for its second key: text, if that key does not come."""
+        self._is_confirmed_early = False
+        """Whether the second key came before the step took keys."""
         self._key_at = -QUIET_S
         """When the last key arrived."""
         self._held_key, self._held_at = "", 0.0
@@ -141,7 +144,7 @@ class PanelHost:
 
     def _begin_step(self) -> None:
         """Take no keys until the user has seen the panel as it is now."""
-        self._is_armed, self._shown_at = False, None
+        self._is_armed, self._shown_at, self._is_confirmed_early = False, None, False
         self.app.layout.focus(self._entry)
         self.app.invalidate()
 
@@ -186,9 +189,13 @@ class PanelHost:
             return
         now = self._clock()
         was_seen = self._shown_at is not None and now - self._shown_at >= SHOWN_S
+        quiet_s = SHOWN_S if self._is_confirmed_early else QUIET_S
         # Input that waits to be read was typed before the panel looks ready.
-        if not was_seen or now - self._key_at < QUIET_S or has_pending_input(self.app):
+        if not was_seen or now - self._key_at < quiet_s or has_pending_input(self.app):
             self._check_later()
+            return
+        if self._is_confirmed_early:
+            self.press(CONFIRM_KEY)
             return
         self._is_armed, self._can_line_answer = True, not self._entry.text
         if self.panel.takes_text:
@@ -234,12 +241,13 @@ class PanelHost:
 
     def press_early(self, character: str) -> None:
         """Handle a character before the panel takes keys: it is text of the input line, unless it repeats a press.
-        A confirmation that comes too early waits to be given again."""
+        A confirmation that comes too early waits whether other keys follow."""
         if self._is_repeat(character):
             return
         is_confirming = self.panel is not None and self.panel.is_confirming
         if is_confirming and character.casefold() == CONFIRM_KEY:
             self._first_keys += character
+            self._is_confirmed_early = True
         else:
             self._entry.insert_text(character)
 
@@ -268,12 +276,12 @@ class PanelHost:
 
         `answer` is None for a line that is no answer. It means no where the question does not wait.
         """
-        question, was_asked = self.question, self._can_line_answer
+        question = self.question
+        # Where only a line answers, the question was seen when Enter was pressed.
+        was_asked = self._is_armed and (self._can_line_answer or self.is_reply_invited)
         self._can_line_answer = True
-        if question is not None and answer is not None and self._is_armed:
-            # Where a line is the only answer, the question was seen when Enter was pressed.
-            if was_asked or self.is_reply_invited:
-                return self.press(answer)
+        if question is not None and answer is not None and was_asked:
+            return self.press(answer)
         self.decline()
         return False
 

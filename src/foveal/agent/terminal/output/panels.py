@@ -347,7 +347,8 @@ class QuestionPanel:
     def _foot(self, width: int) -> Row:
         """Return what keys do now."""
         if self._chosen is not None:
-            text = _confirm_hint(f"confirms {self._chosen.key}, which lasts", is_ready=self.is_ready)
+            what = f"confirms {self._chosen.key}, which lasts · Esc goes back, other keys are text"
+            text = _confirm_hint(what, is_ready=self.is_ready)
             return row(Span(cut(f"  {text}", width), "fair"))
         if not self.question.waits:
             return row(
@@ -368,7 +369,7 @@ SCROLL_HINT: Final = "  ↑ ↓ PgUp PgDn Home End scroll · v shows all"
 
 def _confirm_hint(what: str, *, is_ready: bool) -> str:
     """Return what the second key does."""
-    return f"{'' if is_ready else 'one moment, then '}{CONFIRM_KEY} {what} · any other key goes back"
+    return f"{'' if is_ready else 'one moment, then '}{CONFIRM_KEY} {what}"
 
 
 def _head(text: str, width: int, most: int) -> list[str]:
@@ -574,7 +575,8 @@ class SwitchMenu(_Menu):
     def _foot(self) -> str:
         if self.is_confirming:
             are = "the item that is on" if len(self._on) == 1 else f"the {len(self._on):,} items that are on"
-            return _confirm_hint(f"allows {are}", is_ready=self.is_ready)
+            others = "any other key goes back" if self.is_ready else "Esc goes back, other keys are text"
+            return _confirm_hint(f"allows {are} · {others}", is_ready=self.is_ready)
         return super()._foot()
 
     def _keys(self) -> str:
