@@ -24,7 +24,7 @@ from foveal.agent.terminal.user_message import Attachment, UserMessage
 from foveal.core.log import Media, Text, UserSaid
 from foveal.providers.local.download import KNOWN_WEIGHTS
 from support.chat_project import ChatProject, InProcessChat, run_chat
-from support.terminal import ENTER, TAB
+from support.terminal import CTRL_C, ENTER, TAB
 
 
 def png(width: int = 2, height: int = 2) -> bytes:
@@ -195,21 +195,21 @@ def test_a_file_outside_is_attached_only_after_a_question(project: ChatProject, 
     outside = tmp_path / "outside.txt"
     outside.write_text("secret of the outside")
     (project.folder / "link.txt").symlink_to(outside)
-    project.script("One.", "Two.")
+    project.script("One.")
     with project.terminal("--session", "s", columns=200) as terminal:
         terminal.see("ctx ")
         terminal.enter(f"read @{outside}")
         terminal.see("It is outside of the working folder.")
         terminal.answer("n")
-        terminal.see("One.")
-        terminal.see("is outside of the working folder: not attached")
+        terminal.see("nothing was sent")
+        terminal.see(lambda t: f"› read @{outside}" in "\n".join(t.lines))
+        terminal.type(CTRL_C)  # empties the line
         terminal.enter("read @link.txt")
         terminal.see(lambda t: t.text.count("It is outside of the working folder.") > 1)
         terminal.answer("y")
-        terminal.see("Two.")
-    first, second = [event.fact for event in project.events() if isinstance(event.fact, UserSaid)]
-    assert first.content == f"read @{outside}"
-    assert "secret of the outside" in str(second.content)
+        terminal.see("One.")
+    [sent] = [event.fact for event in project.events() if isinstance(event.fact, UserSaid)]
+    assert "secret of the outside" in str(sent.content)
 
 
 def test_without_a_terminal_nothing_outside_is_attached(

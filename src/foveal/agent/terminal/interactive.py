@@ -166,8 +166,8 @@ class InteractiveChat:
             self.screen.notify([note("Ctrl-C again, or Ctrl-D, quits; the session is kept")])
 
     def _restore_queue(self, loop: ChatLoop) -> None:
-        """Move queued input back to the input line. Commands that waited with other input are named instead: in
-        one text with a message they would be sent to the model."""
+        """Move queued input back to the input line. Commands that waited with other input are named instead: in one
+        text with a message it would be their argument."""
         texts, entry = loop.take_queued(), self.screen.entry
         commands = [text for text in texts if parse_command(text) is not None] if len(texts) > 1 else []
         messages = [text for text in texts if text not in commands]
