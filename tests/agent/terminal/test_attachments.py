@@ -289,6 +289,32 @@ def test_files_are_listed_while_a_name_is_typed(project: ChatProject) -> None:
         terminal.see("attached: src/deep/renderer.py")
 
 
+@pytest.mark.parametrize("typed", ["@no", "@nts"])
+def test_enter_takes_the_first_file_of_the_list(project: ChatProject, typed: str) -> None:
+    (project.folder / "notes.md").write_text("alpha\n")
+    project.script("Read.")
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.type(f"see {typed}")
+        terminal.see(lambda t: any(line.strip() == "notes.md" for line in t.lines))
+        terminal.type(ENTER)
+        terminal.see("› see @notes.md")
+        terminal.type(ENTER)  # the name is complete: it is sent
+        terminal.see("attached: notes.md")
+
+
+def test_enter_sends_a_folder_that_is_named_in_full(project: ChatProject) -> None:
+    (project.folder / "src").mkdir()
+    (project.folder / "src" / "main.py").write_text("x = 1\n")
+    project.script("Read.")
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.type("see @src/")
+        terminal.see(lambda t: any(line.strip() == "src/main.py" for line in t.lines))
+        terminal.type(ENTER)
+        terminal.see("attached: src/,")
+
+
 def listed(folder: Path, typed: str) -> list[str]:
     completions = Completions(folder)
     found = completions.get_completions(Document(typed), CompleteEvent())
@@ -312,7 +338,7 @@ def test_the_list_has_the_best_names_first_and_none_that_git_ignores(tmp_path: P
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert listed(tmp_path, "see @main") == [
-        "@src/main.py", "@src/remain.txt", "@main/x.py", '@"docs/m a i n.md"',
+        "@main", "@src/main.py", "@src/remain.txt", "@main/x.py", '@"docs/m a i n.md"',
     ]  # fmt: skip
     assert listed(tmp_path, "see @MNPY") == ["@src/main.py", "@main/x.py"]
     assert listed(tmp_path, "me@main") == []
