@@ -1218,6 +1218,52 @@ def test_export_writes_a_file_and_never_overwrites(
     assert (project.folder / "out.jsonl").read_text().count("\n") > 3
 
 
+@pytest.mark.parametrize(
+    "name", [".git/hooks/pre-commit", "AGENTS.md", ".envrc", "sub/../.vscode/tasks.json", "link/x"]
+)
+def test_export_does_not_write_protected_files(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (project.folder / ".git" / "hooks").mkdir(parents=True)
+    (project.folder / ".vscode").mkdir()
+    (project.folder / "sub").mkdir()
+    (project.folder / "link").symlink_to(project.folder / ".git" / "hooks")
+    before = sorted(project.folder.rglob("*"))
+
+    async def steps(chat: InProcessChat) -> None:
+        assert "is protected, because programs run or read it: name another file" in await chat.send(
+            f"/export {name}"
+        )
+
+    run_chat(project, monkeypatch, steps)
+    assert sorted(project.folder.rglob("*")) == before
+
+
+def test_a_model_with_an_unknown_provider_is_said_to_be_one_of_the_configured_server(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        monkeypatch.delenv("FOVEAL_PROVIDER")
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        shown = await chat.send("/model nope/zzz")
+        assert "openai/nope/zzz" in shown
+        assert "there is no provider nope: nope/zzz is taken as a model of the server" in shown
+        assert "there is no provider" not in await chat.send("/model openai/nope/zzz")
+        assert "did you mean openai/gpt-5.1?" in await chat.send("/model opnai/gpt-5.1")
+
+    run_chat(project, monkeypatch, steps)
+
+
+def test_export_creates_no_folder(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        for name in ("missing/x.md", project.home / "missing" / "x.md", "a.txt/x.md"):
+            assert (await chat.send(f"/export {name}")).startswith("✗ there is no folder ")
+
+    run_chat(project, monkeypatch, steps)
+    assert not (project.folder / "missing").exists()
+    assert not (project.home / "missing").exists()
+
+
 def test_help_lists_all_commands_and_quit_ends_the_chat(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
