@@ -17,7 +17,7 @@ from foveal.agent.terminal.chat_loop import ChatLoop
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.commands import parse_command
 from foveal.agent.terminal.factory import is_bundled
-from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.context_card import window_source
 from foveal.agent.terminal.output.recent_turns import show_recent_turns
@@ -93,6 +93,8 @@ class InteractiveChat:
                 state = await ChatState.open(self._options, self.screen, stack)
             except LeaveChat:
                 return 0
+            except WrongOption:
+                raise
             except (FovealError, OSError) as problem:
                 self.screen.show_error(str(problem))
                 return 1
