@@ -18,7 +18,7 @@ from foveal.agent.terminal.user_input import (
     MAX_FILE_LIST_AGE_S,
     MAX_MATCHING_FILES,
     Completions,
-    WorkspaceFiles,
+    MentionableFiles,
 )
 from foveal.agent.terminal.user_message import Attachment, UserMessage
 from foveal.core.log import Media, Text, UserSaid
@@ -349,14 +349,14 @@ def test_the_list_of_a_large_folder_is_bounded(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(user_input, "MAX_WORKSPACE_FILES", 300)
     for number in range(400):
         (tmp_path / f"file{number}.txt").touch()
-    files = WorkspaceFiles(tmp_path)
+    files = MentionableFiles(tmp_path)
     assert len(files.names()) == 300
     assert len(files.matching("file")) == MAX_MATCHING_FILES
 
 
 def test_new_files_are_found_after_a_while(tmp_path: Path) -> None:
     now = 0.0
-    files = WorkspaceFiles(tmp_path, clock=lambda: now)
+    files = MentionableFiles(tmp_path, clock=lambda: now)
     assert files.names() == ()
     (tmp_path / "new.txt").touch()
     now = MAX_FILE_LIST_AGE_S + 1

@@ -49,7 +49,7 @@ _PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class WorkspaceFiles:
+class MentionableFiles:
     """The files of a folder, for the list after `@`: without those that git ignores, links and hidden folders of
     tools. They are read again when they are older than `MAX_FILE_LIST_AGE_S`."""
 
@@ -107,7 +107,7 @@ class Completions(Completer):
     ) -> None:
         """`sessions` and `entries` return the ids of sessions, and of the entries of memories."""
         self._folder = folder
-        self._workspace_files = WorkspaceFiles(folder)
+        self._workspace_files = MentionableFiles(folder)
         self._sessions = sessions
         self._entries = entries
 
