@@ -739,6 +739,13 @@ def test_openrouter_does_not_truncate_and_caches_for_claude() -> None:
         ("local//nowhere/at/all.gguf", {}, "refused", "cannot be read (No such file or directory)"),
         (None, {"FOVEAL_GGUF": __file__}, "refused", "is not a GGUF file"),
         (None, {"OPENAI_BASE_URL": "http://h/v1"}, "refused", "name one, or set OPENAI_MODEL"),
+        (
+            "antropic/claude-sonnet-4-6",
+            {"OPENAI_BASE_URL": "http://h/v1"},
+            "refused",
+            "there is no provider 'antropic': did you mean anthropic/claude-sonnet-4-6?",
+        ),
+        ("olama/qwen3", {}, "refused", "did you mean ollama/qwen3?"),
     ],
 )
 def test_an_impossible_choice_is_reported_with_the_possible_ones(

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,6 +129,8 @@ MODEL_NAME_PATTERNS: Final = (
     (re.compile(r"gemini|gemma-"), "gemini"),
 )
 """Services of models that are named without a service."""
+MIN_TYPO_SIMILARITY: Final = 0.8
+"""A name that is so similar to that of a service is a typing error, and not a part of a model's name."""
 
 
 def provider(
@@ -194,6 +197,13 @@ def split_model_name(name: str | None, environment: Mapping[str, str]) -> tuple[
     for pattern, owner in MODEL_NAME_PATTERNS:
         if not slash and pattern.match(name.strip().lower()):
             return owner, name.strip()
+    known = (*SERVICES, *SERVICE_ALIASES, LOCAL_SERVICE)
+    if slash and (near := get_close_matches(service, known, n=1, cutoff=MIN_TYPO_SIMILARITY)):
+        raise ProviderError(
+            f"there is no provider {before!r}: did you mean {near[0]}/{after}? For a model of this name at "
+            f"OPENAI_BASE_URL, use openai/{name.strip()}",
+            code="refused",
+        )
     if environment.get("OPENAI_BASE_URL"):
         return "openai", name.strip()
     raise ProviderError(f"no provider is known for {name!r}; {describe_choices()}", code="refused")

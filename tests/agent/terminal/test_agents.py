@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from foveal.errors import BadSetting
 from foveal.events import Instructed, Opened
 from support.chat_project import ChatProject, InProcessChat, run_chat
 
@@ -63,11 +62,16 @@ def test_a_chat_without_an_agent_uses_the_other_settings(
     assert str(system.content).endswith("\n\nAnswer in English.")
 
 
-def test_an_unknown_agent_is_an_error_that_names_the_others(
-    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", [("run", "Hello."), ("chat",)])
+def test_an_unknown_agent_is_wrong_usage_and_the_others_are_named(
+    project: ChatProject, command: tuple[str, ...]
 ) -> None:
-    async def steps(chat: InProcessChat) -> None:
-        raise AssertionError
+    done = project.run_piped(*command, "--agent", "nope", input="Hello.\n")
+    assert done.returncode == 2
+    assert done.stderr.endswith("error: there is no agent nope; there are: reviewer\n")
 
-    with pytest.raises(BadSetting, match="one of reviewer"):
-        run_chat(project, monkeypatch, steps, agent="nobody")
+
+def test_an_unknown_agent_ends_the_chat_in_a_terminal(project: ChatProject) -> None:
+    with project.terminal("--agent", "nope") as terminal:
+        assert terminal.ended() == 2
+        assert "there is no agent nope; there are: reviewer" in " ".join(terminal.text.split())

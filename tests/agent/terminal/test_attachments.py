@@ -18,13 +18,13 @@ from foveal.agent.terminal.user_input import (
     MAX_FILE_LIST_AGE_S,
     MAX_MATCHING_FILES,
     Completions,
-    WorkspaceFiles,
+    MentionableFiles,
 )
 from foveal.agent.terminal.user_message import Attachment, UserMessage
 from foveal.core.log import Media, Text, UserSaid
 from foveal.providers.local.download import KNOWN_WEIGHTS
 from support.chat_project import ChatProject, InProcessChat, run_chat
-from support.terminal import ENTER, TAB
+from support.terminal import CTRL_C, ENTER, TAB
 
 
 def png(width: int = 2, height: int = 2) -> bytes:
@@ -195,21 +195,21 @@ def test_a_file_outside_is_attached_only_after_a_question(project: ChatProject, 
     outside = tmp_path / "outside.txt"
     outside.write_text("secret of the outside")
     (project.folder / "link.txt").symlink_to(outside)
-    project.script("One.", "Two.")
+    project.script("One.")
     with project.terminal("--session", "s", columns=200) as terminal:
         terminal.see("ctx ")
         terminal.enter(f"read @{outside}")
         terminal.see("It is outside of the working folder.")
         terminal.answer("n")
-        terminal.see("One.")
-        terminal.see("is outside of the working folder: not attached")
+        terminal.see("nothing was sent")
+        terminal.see(lambda t: f"› read @{outside}" in "\n".join(t.lines))
+        terminal.type(CTRL_C)  # empties the line
         terminal.enter("read @link.txt")
         terminal.see(lambda t: t.text.count("It is outside of the working folder.") > 1)
         terminal.answer("y")
-        terminal.see("Two.")
-    first, second = [event.fact for event in project.events() if isinstance(event.fact, UserSaid)]
-    assert first.content == f"read @{outside}"
-    assert "secret of the outside" in str(second.content)
+        terminal.see("One.")
+    [sent] = [event.fact for event in project.events() if isinstance(event.fact, UserSaid)]
+    assert "secret of the outside" in str(sent.content)
 
 
 def test_without_a_terminal_nothing_outside_is_attached(
@@ -289,6 +289,32 @@ def test_files_are_listed_while_a_name_is_typed(project: ChatProject) -> None:
         terminal.see("attached: src/deep/renderer.py")
 
 
+@pytest.mark.parametrize("typed", ["@no", "@nts"])
+def test_enter_takes_the_first_file_of_the_list(project: ChatProject, typed: str) -> None:
+    (project.folder / "notes.md").write_text("alpha\n")
+    project.script("Read.")
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.type(f"see {typed}")
+        terminal.see(lambda t: any(line.strip() == "notes.md" for line in t.lines))
+        terminal.type(ENTER)
+        terminal.see("› see @notes.md")
+        terminal.type(ENTER)  # the name is complete: it is sent
+        terminal.see("attached: notes.md")
+
+
+def test_enter_sends_a_folder_that_is_named_in_full(project: ChatProject) -> None:
+    (project.folder / "src").mkdir()
+    (project.folder / "src" / "main.py").write_text("x = 1\n")
+    project.script("Read.")
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.type("see @src/")
+        terminal.see(lambda t: any(line.strip() == "src/main.py" for line in t.lines))
+        terminal.type(ENTER)
+        terminal.see("attached: src/,")
+
+
 def listed(folder: Path, typed: str) -> list[str]:
     completions = Completions(folder)
     found = completions.get_completions(Document(typed), CompleteEvent())
@@ -312,7 +338,7 @@ def test_the_list_has_the_best_names_first_and_none_that_git_ignores(tmp_path: P
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert listed(tmp_path, "see @main") == [
-        "@src/main.py", "@src/remain.txt", "@main/x.py", '@"docs/m a i n.md"',
+        "@main", "@src/main.py", "@src/remain.txt", "@main/x.py", '@"docs/m a i n.md"',
     ]  # fmt: skip
     assert listed(tmp_path, "see @MNPY") == ["@src/main.py", "@main/x.py"]
     assert listed(tmp_path, "me@main") == []
@@ -323,14 +349,14 @@ def test_the_list_of_a_large_folder_is_bounded(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(user_input, "MAX_WORKSPACE_FILES", 300)
     for number in range(400):
         (tmp_path / f"file{number}.txt").touch()
-    files = WorkspaceFiles(tmp_path)
+    files = MentionableFiles(tmp_path)
     assert len(files.names()) == 300
     assert len(files.matching("file")) == MAX_MATCHING_FILES
 
 
 def test_new_files_are_found_after_a_while(tmp_path: Path) -> None:
     now = 0.0
-    files = WorkspaceFiles(tmp_path, clock=lambda: now)
+    files = MentionableFiles(tmp_path, clock=lambda: now)
     assert files.names() == ()
     (tmp_path / "new.txt").touch()
     now = MAX_FILE_LIST_AGE_S + 1

@@ -432,13 +432,13 @@ def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
         terminal.see("conversation? no")  # the question takes two lines
         terminal.see("Shortly.")
         terminal.see(lambda t: t.text.count("conversation?") == 2 and "n  No" in "\n".join(t.lines))
-        terminal.answer("y")
+        terminal.answer(f"y{ENTER}")
         seen = terminal.see("before and after:")
         assert "summarised e" in seen
         assert "n  No" not in "\n".join(terminal.lines)
 
 
-def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
+def test_a_line_answers_the_question_of_compact(project: ChatProject) -> None:
     project.script(*["word " * 500] * 4, "A summary of the words.")
     with project.terminal("--session", "s", "--window", 20_000, rows=40) as terminal:
         terminal.see("ctx ")
@@ -447,7 +447,7 @@ def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
             terminal.see(lambda t, n=number: t.bottom.count("cache") and t.text.count("word word") > n * 10)
         terminal.enter("/compact")
         terminal.see("n  No (or Enter, Esc)")
-        terminal.type("n")
+        terminal.enter("n")
         terminal.see("Compact the conversation now? no")
         terminal.enter("/compact")
         terminal.see(lambda t: "n  No (or Enter, Esc)" in "\n".join(t.lines))
@@ -459,7 +459,7 @@ def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
         terminal.see("nothing to undo")
         terminal.enter("/compact")
         terminal.see(lambda t: "n  No (or Enter, Esc)" in "\n".join(t.lines))
-        terminal.type("y")
+        terminal.enter("y")
         terminal.see("before and after:")
 
 
@@ -476,7 +476,7 @@ def test_a_running_compaction_shows_progress_and_messages_are_queued(project: Ch
             )
         terminal.enter("/compact the words")
         terminal.see("Compact the conversation now?")
-        terminal.answer("y")
+        terminal.answer(f"y{ENTER}")
         terminal.see("compacting")
         terminal.enter("are you there?")
         terminal.see("queued: are you there?")
@@ -1216,6 +1216,52 @@ def test_export_writes_a_file_and_never_overwrites(
     messages = json.loads((project.folder / "chat.json").read_text())
     assert [message["role"] for message in messages] == ["system", "user", "assistant"]
     assert (project.folder / "out.jsonl").read_text().count("\n") > 3
+
+
+@pytest.mark.parametrize(
+    "name", [".git/hooks/pre-commit", "AGENTS.md", ".envrc", "sub/../.vscode/tasks.json", "link/x"]
+)
+def test_export_does_not_write_protected_files(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (project.folder / ".git" / "hooks").mkdir(parents=True)
+    (project.folder / ".vscode").mkdir()
+    (project.folder / "sub").mkdir()
+    (project.folder / "link").symlink_to(project.folder / ".git" / "hooks")
+    before = sorted(project.folder.rglob("*"))
+
+    async def steps(chat: InProcessChat) -> None:
+        assert "is protected, because programs run or read it: name another file" in await chat.send(
+            f"/export {name}"
+        )
+
+    run_chat(project, monkeypatch, steps)
+    assert sorted(project.folder.rglob("*")) == before
+
+
+def test_a_model_with_an_unknown_provider_is_said_to_be_one_of_the_configured_server(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        monkeypatch.delenv("FOVEAL_PROVIDER")
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        shown = await chat.send("/model nope/zzz")
+        assert "openai/nope/zzz" in shown
+        assert "there is no provider nope: nope/zzz is taken as a model of the server" in shown
+        assert "there is no provider" not in await chat.send("/model openai/nope/zzz")
+        assert "did you mean openai/gpt-5.1?" in await chat.send("/model opnai/gpt-5.1")
+
+    run_chat(project, monkeypatch, steps)
+
+
+def test_export_creates_no_folder(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        for name in ("missing/x.md", project.home / "missing" / "x.md", "a.txt/x.md"):
+            assert (await chat.send(f"/export {name}")).startswith("✗ there is no folder ")
+
+    run_chat(project, monkeypatch, steps)
+    assert not (project.folder / "missing").exists()
+    assert not (project.home / "missing").exists()
 
 
 def test_help_lists_all_commands_and_quit_ends_the_chat(

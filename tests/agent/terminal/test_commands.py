@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from foveal import cli
+from foveal.agent.terminal.commands import SLASH_COMMANDS
 from foveal.agent.terminal.commands.rewinding import MAX_DIFF_LINES
-from foveal.core.log import Rewound, UserSaid
+from foveal.core.log import Pinned, Rewound, UserSaid
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_D, Terminal
 
@@ -62,6 +63,58 @@ def test_new_starts_a_session_and_names_the_old_one(project: ChatProject) -> Non
         terminal.enter("more")
         terminal.see("Three.")
     assert project.user_messages("first") == ["about apples", "more"]
+
+
+# ── Input of several lines ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "typed", ["/plan\nwrite b.txt", "/plan first\nwrite b.txt", " /plan  first\n\nthen\n"]
+)
+def test_a_task_of_several_lines_is_planned(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    project.script([("write", {"path": "b.txt", "content": "x"})], "A plan.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send(typed)
+        assert chat.state.plan.is_on
+        assert not (project.folder / "b.txt").exists()
+
+    run_chat(project, monkeypatch, steps, yes=True)
+    assert project.user_messages() == [typed.strip().removeprefix("/plan").strip()]
+
+
+def test_no_command_of_several_lines_is_sent_as_a_message(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        for command in SLASH_COMMANDS:
+            if not command.takes_text:
+                shown = await chat.send(f"{command.name}\nrm -rf x")
+                assert f"{command.name} takes no further lines: nothing was run or sent" in shown
+        assert "there is no command /nothing" in await chat.send("/nothing\nat all")
+        assert "in every request" in await chat.send("/pin Never push.\nAlways test.")
+        assert not chat.loop.has_left
+        assert chat.state.session.id == "s"
+        await chat.send("/usr/bin/env is a path\nand this a message")
+
+    run_chat(project, monkeypatch, steps)
+    assert project.user_messages() == ["/usr/bin/env is a path\nand this a message"]
+    [pinned] = [event.fact for event in project.events() if isinstance(event.fact, Pinned)]
+    assert pinned.text == "Never push.\nAlways test."
+
+
+def test_a_pasted_command_that_cannot_run_returns_to_the_input_line(project: ChatProject) -> None:
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.paste("/new\nand so on")
+        terminal.enter("")
+        terminal.see("✗ /new takes no further lines")
+        terminal.see(lambda t: "› /new\n  and so on" in "\n".join(t.lines))
+
+
+# ── Again, init and diff ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_retry_rewinds_the_answer_and_sends_the_same_message(project: ChatProject) -> None:

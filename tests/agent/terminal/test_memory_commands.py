@@ -332,10 +332,33 @@ def test_the_question_about_proposals_can_be_left(project: ChatProject, key: str
         terminal.see("Hello you.")
         terminal.enter("/quit")
         terminal.see("Remember this in all later sessions?")
+        assert re.search(r"from your message e\d+ in this session, s\b", terminal.text)
         terminal.type(key)
         assert terminal.ended() == 0
     [entry] = json.loads(project.run_piped("memory", "list", "--json").stdout)
     assert entry["proposed"]
+
+
+@pytest.mark.parametrize("session", ["s", "another"])
+def test_a_proposal_is_asked_about_once(project: ChatProject, session: str) -> None:
+    run(project, "Never push to main.", "s")
+    project.script("Noted.")
+    with project.terminal("--session", session) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("Always run the tests first.")
+        terminal.see("Noted.")
+        terminal.type(CTRL_D)
+        terminal.see("Remember this in all later sessions?")
+        assert "1 statement is still proposed for your memory: foveal memory list" in terminal.text
+        assert "“Always run the tests first.”" in terminal.text
+        terminal.answer("n")
+        assert terminal.ended() == 0
+        assert "“Never push to main.”" not in terminal.text
+    with project.terminal("--session", "third") as terminal:
+        terminal.see("ctx ")
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
+        assert "Remember this" not in terminal.text
 
 
 def test_the_request_of_init_is_not_proposed(project: ChatProject) -> None:

@@ -7,6 +7,7 @@ import pytest
 from foveal.core.log import Noted, ToolReturned, text_of
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.sandbox_here import needs_sandbox
+from support.terminal import ENTER
 
 SHIFT_TAB = "\x1b[Z"
 WRITE = [("write", {"path": "b.txt", "content": "x\n"})]
@@ -29,7 +30,7 @@ def test_a_plan_is_proposed_and_carried_out_after_a_yes(project: ChatProject) ->
         terminal.see("Carry out this plan?")
         assert not (project.folder / "b.txt").exists()
         assert any(line.startswith("plan ›") for line in terminal.lines)
-        terminal.type("y")
+        terminal.answer(f"y{ENTER}")
         terminal.see("Written.")
         assert not any(line.startswith("plan ›") for line in terminal.lines)
     assert (project.folder / "b.txt").read_text() == "x\n"
@@ -46,7 +47,7 @@ def test_a_no_stays_in_plan_mode_also_in_the_next_chat_of_the_session(project: C
         terminal.see("plan ›")
         terminal.enter("think")
         terminal.see("Carry out this plan?")
-        terminal.type("n")
+        terminal.answer(f"n{ENTER}")
         terminal.see(lambda t: any(line.startswith("plan ›") for line in t.lines))
     with project.terminal("--session", "s") as terminal:
         terminal.see("plan ›")
@@ -55,15 +56,21 @@ def test_a_no_stays_in_plan_mode_also_in_the_next_chat_of_the_session(project: C
     assert not (project.folder / "b.txt").exists()
 
 
-def test_typing_at_the_question_begins_the_next_message(project: ChatProject) -> None:
+@pytest.mark.parametrize("is_seen", [False, True])
+@pytest.mark.parametrize("reply", ["smaller steps", "you forgot tests", "no tests?"])
+def test_a_reply_to_the_plan_is_a_message_and_no_consent(
+    project: ChatProject, reply: str, *, is_seen: bool
+) -> None:
     project.script("A plan.", "A better plan.")
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
         terminal.enter("/plan it")
-        terminal.see("Carry out this plan?")
-        terminal.enter("smaller steps")
+        terminal.see("(or Enter, Esc)" if is_seen else "Carry out this plan?")
+        terminal.type(reply[0])  # it arrives alone, as at normal speed
+        terminal.see(f"plan › {reply[0]}")
+        terminal.enter(reply[1:])
         terminal.see("A better plan.")
-    assert project.user_messages() == ["it", "smaller steps"]
+    assert project.user_messages() == ["it", reply]
     assert notes(project) == ["on"]
 
 

@@ -478,6 +478,46 @@ def test_one_key_or_one_word_answers(typed: str, answer: str) -> None:
     asyncio.run(steps())
 
 
+@pytest.mark.parametrize(
+    ("typed", "answer", "sent"),
+    [
+        ("y\r", "y", []),
+        ("yes\r", "y", []),
+        ("n\r", "n", []),
+        ("\r", "n", []),
+        (ESCAPE, "n", []),
+        ("you forgot tests\r", "n", ["you forgot tests"]),
+        ("yesterday\r", "n", ["yesterday"]),
+    ],
+)
+def test_a_line_answers_where_a_reply_is_invited(typed: str, answer: str, sent: list[str]) -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await ask(screen, keyboard, "Carry it out?", waits=False)
+            for key in [typed] if typed == ESCAPE else typed:
+                assert screen.panels.question is None or answer == "n" or not asking.done()
+                await keyboard.press(screen, key)
+            assert await asyncio.wait_for(asking, DEADLINE_S) == answer
+            assert (keyboard.submitted, screen.entry.text) == (sent, "")
+
+    asyncio.run(steps())
+
+
+def test_an_answer_in_a_line_waits_for_enter_after_the_question_was_seen() -> None:
+    async def steps() -> None:
+        async with open_screen() as (screen, keyboard):
+            asking = await open_question(screen, "Carry it out?", waits=False)
+            await keyboard.press(screen, "y")
+            await keyboard.press(screen, "\r")  # too early
+            keyboard.now += SHOWN_S
+            await until(lambda: not screen.panels.is_early)
+            assert (asking.done(), screen.entry.text, keyboard.submitted) == (False, "y", [])
+            await keyboard.press(screen, "\r")
+            assert await asyncio.wait_for(asking, DEADLINE_S) == "y"
+
+    asyncio.run(steps())
+
+
 # ── The second key of an answer that lasts ───────────────────────────────────────────────────────────────
 
 
@@ -543,14 +583,18 @@ def test_words_typed_at_a_question_never_grant_what_lasts(words: str, keys_per_s
     asyncio.run(steps())
 
 
-def test_a_second_key_that_comes_too_early_is_given_again() -> None:
+@pytest.mark.parametrize("second", ["y", "yy"])
+def test_a_second_key_that_comes_early_counts_if_no_other_follows(second: str) -> None:
     async def steps() -> None:
         async with confirming() as (screen, keyboard, asking):
-            await keyboard.press(screen, "y")
+            keyboard.now += 0.2
+            for key in second:
+                await keyboard.press(screen, key)
+            await drawn(screen, "Run it?")
+            keyboard.now += SHOWN_S - 0.01
             await still_ignores_keys(screen)
             assert (asking.done(), screen.entry.text) == (False, "")
-            await takes_keys(screen, keyboard, "Run it?")
-            keyboard.keys.send_text("y")
+            keyboard.now += 0.01
             assert await asyncio.wait_for(asking, DEADLINE_S) == "s"
             assert screen.entry.text == ""
 

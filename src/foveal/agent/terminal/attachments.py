@@ -2,7 +2,8 @@
 
 1. A name that does not exist and looks like a path is an error. Other names stay text: e-mail addresses,
    decorators, names in pasted text. `\\@path` is never attached.
-2. A path outside of the working folder is attached only if the user agrees.
+2. A path outside of the working folder is attached only if the user agrees; a no returns the message to the input
+   line. Without a user to ask, the message is sent without it.
 3. All texts together are clipped to the limits of one tool result, and to a share of the room for messages, because
    the latest message of the user is never reduced.
 4. What was piped into `foveal run` is attached in the same way.
@@ -72,6 +73,10 @@ class _Mention(msgspec.Struct, frozen=True):
     is_escaped: bool = False
 
 
+class _NotSent(FovealError):
+    """The message is not sent; it returns to the input line."""
+
+
 # ── Finding mentions ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -138,10 +143,17 @@ def _exists(folder: Path, name: str) -> bool:
 async def prepare_message(text: str, state: ChatState, *, piped: str = "") -> UserMessage:
     """Return a message with the files that it names and what was piped, asking the user about files outside of the
     working folder."""
-    if missing := _missing_names(text, state.options.folder):
+    try:
+        return await _prepare(text, state, piped)
+    except _NotSent:
         state.ui.suggest_input(text)
+        raise
+
+
+async def _prepare(text: str, state: ChatState, piped: str) -> UserMessage:
+    if missing := _missing_names(text, state.options.folder):
         names = ", ".join(map(exact_line, missing))
-        raise FovealError(
+        raise _NotSent(
             f"there is no file {names}: nothing was sent. \\@ in place of @ sends the name as text"
         )
     mentions = _find_mentions(text, state.options.folder)
@@ -185,12 +197,17 @@ def _replace(text: str, mentions: list[_Mention], chips: dict[str, str]) -> str:
 
 
 async def _read(path: str, state: ChatState) -> Content:
-    """Return a file or a folder as the tools show it; raises `InvalidArguments` with the reason if it cannot be."""
+    """Return a file or a folder as the tools show it.
+
+    Raises `InvalidArguments` with the reason if it cannot be, and `_NotSent` if the user says no."""
     root = state.options.folder
     target = Path(os.path.realpath(root / Path(path).expanduser()))
     is_outside = not target.is_relative_to(os.path.realpath(root))
     if is_outside and not await _may_read_outside(target, state):
-        raise InvalidArguments(f"{exact_line(str(target))} is outside of the working folder: not attached")
+        shown = exact_line(str(target))
+        if state.ui.can_ask:
+            raise _NotSent(f"{shown} is not attached, and nothing was sent: the message is in the input line")
+        raise InvalidArguments(f"{shown} is outside of the working folder: not attached")
     # The session's own tool also records that the model knows the file.
     name = "list" if target.is_dir() else "read"
     tools = state.toolbox

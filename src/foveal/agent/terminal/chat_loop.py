@@ -66,6 +66,8 @@ class ChatLoop:
             found = parse_command(text)
         except FovealError as problem:
             self.ui.show_error(str(problem))
+            if "\n" in text.strip():  # too much to type again
+                self.ui.suggest_input(text)
             return
         if found is not None and not found[0].is_queued:
             task = asyncio.create_task(self.handle(text))

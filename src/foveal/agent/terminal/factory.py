@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from foveal.agent import log_recall
 from foveal.agent.permissions.sandbox import SandboxFinding, find_sandbox
-from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.tools import Tool
 from foveal.agent.tools.background_commands import BackgroundCommands, job_tool
 from foveal.agent.tools.file_backups import FileBackups
@@ -186,6 +186,9 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         cls, folder: Path, flags: dict[str, Any], trust: ItemTrust, *, project: bool, agent: str
     ) -> ChatConfig:
         config = load(folder, flags=flags, trust=trust, project=project)
+        if agent and agent not in config.agents:
+            there = f"there are: {', '.join(config.agents)}" if config.agents else "[agents.NAME] makes one"
+            raise WrongOption(f"there is no agent {agent}; {there}")
         loaded = config.agent(agent) if agent else config
         return cls(folder=folder, flags=flags, loaded=loaded, trust=trust, project=project, agent=agent)
 

@@ -17,7 +17,7 @@ from foveal.agent.terminal.chat_loop import ChatLoop
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.commands import parse_command
 from foveal.agent.terminal.factory import is_bundled
-from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.context_card import window_source
 from foveal.agent.terminal.output.recent_turns import show_recent_turns
@@ -93,6 +93,8 @@ class InteractiveChat:
                 state = await ChatState.open(self._options, self.screen, stack)
             except LeaveChat:
                 return 0
+            except WrongOption:
+                raise
             except (FovealError, OSError) as problem:
                 self.screen.show_error(str(problem))
                 return 1
@@ -166,8 +168,8 @@ class InteractiveChat:
             self.screen.notify([note("Ctrl-C again, or Ctrl-D, quits; the session is kept")])
 
     def _restore_queue(self, loop: ChatLoop) -> None:
-        """Move queued input back to the input line. Commands that waited with other input are named instead: in
-        one text with a message they would be sent to the model."""
+        """Move queued input back to the input line. Commands that waited with other input are named instead: in one
+        text with a message it would be their argument."""
         texts, entry = loop.take_queued(), self.screen.entry
         commands = [text for text in texts if parse_command(text) is not None] if len(texts) > 1 else []
         messages = [text for text in texts if text not in commands]

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from foveal.errors import FovealError
+
 # `foveal --help` loads this module, so it imports nothing that takes long.
 if TYPE_CHECKING:
     from foveal.sessions.continuation import Carry
 
 COMPACTION_MODES: Final = ("auto", "confirm", "off")
+
+
+class WrongOption(FovealError):
+    """An option has a value that only the configuration shows to be wrong."""
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,14 @@
-"""Proposals for the memory at the end of a session: shown once with yes, no and edit, or left to wait."""
+"""Proposals for the memory at the end of a session: asked about once, with yes, no and edit, or left to wait."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.factory import init_text
 from foveal.agent.terminal.output.agent_event_rows import note
-from foveal.agent.terminal.output.styled_text import row
+from foveal.agent.terminal.output.styled_text import dim, row
 from foveal.agent.terminal.user_interface import Choice, Question
 from foveal.agent.terminal.user_message import typed_text
 from foveal.core.log.events import Event, UserSaid
@@ -24,9 +25,10 @@ _CHOICES: Final = (
 
 
 async def propose_at_end(state: ChatState) -> None:
-    """Propose what the user stated in the session, and ask about all proposals that wait.
+    """Propose what the user stated in the session, and ask about it.
 
-    Without a user to ask, they go on waiting, and a notice says how many there are."""
+    What was proposed before is not asked about again. It goes on waiting, as everything does without a user to ask,
+    and a notice says how many there are."""
     if state.memories is None:
         return
     memory, new = state.memories.user.memory, list[MemoryEntry]()
@@ -37,10 +39,18 @@ async def propose_at_end(state: ChatState) -> None:
         model = next((writer for writer in asked if not writer.native), None)
         new = await memory.propose(typed, session=state.session.id, model=model)
     if state.ui.can_ask:
-        await _review(state, memory)
+        asked_now = {entry.id for entry in new}
+        waiting = [entry for entry in await memory.proposals() if entry.id not in asked_now]
+        if waiting:
+            state.ui.notify([note(f"{_are(waiting, 'still proposed')}: foveal memory list")])
+        await _review(state, memory, new)
     elif new:
-        are = "1 statement is" if len(new) == 1 else f"{len(new):,} statements are"
-        state.ui.notify([note(f"{are} proposed for your memory: foveal memory list")])
+        state.ui.notify([note(f"{_are(new, 'proposed')}: foveal memory list")])
+
+
+def _are(entries: Sequence[MemoryEntry], what: str) -> str:
+    are = "1 statement is" if len(entries) == 1 else f"{len(entries):,} statements are"
+    return f"{are} {what} for your memory"
 
 
 def _is_prepared(event: Event) -> bool:
@@ -48,13 +58,14 @@ def _is_prepared(event: Event) -> bool:
     return isinstance(event.fact, UserSaid) and typed_text(event.fact.content).startswith(init_text())
 
 
-async def _review(state: ChatState, memory: Memory) -> None:
-    waiting = await memory.proposals()
-    for number, entry in enumerate(waiting, 1):
-        place = f" ({number} of {len(waiting)})" if len(waiting) > 1 else ""
+async def _review(state: ChatState, memory: Memory, new: Sequence[MemoryEntry]) -> None:
+    for number, entry in enumerate(new, 1):
+        place = f" ({number} of {len(new)})" if len(new) > 1 else ""
+        origin = f"  from your message {entry.origin.event} in this session, {entry.origin.session}"
         question = Question(
             text=f"Remember this in all later sessions?{place} Ctrl-C decides later.",
             details=(row(f"  “{exact_line(entry.text)}”"),),
+            remarks=(row(dim(origin)),),
             choices=_CHOICES,
         )
         answer = await state.ui.ask(question)
@@ -64,7 +75,7 @@ async def _review(state: ChatState, memory: Memory) -> None:
             await memory.accept(entry.id)
         else:
             await _accept_edited(state, memory, entry)
-    if waiting:
+    if new:
         await state.write_memory()
 
 

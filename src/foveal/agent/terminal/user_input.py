@@ -49,7 +49,7 @@ _PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class WorkspaceFiles:
+class MentionableFiles:
     """The files of a folder, for the list after `@`: without those that git ignores, links and hidden folders of
     tools. They are read again when they are older than `MAX_FILE_LIST_AGE_S`."""
 
@@ -107,7 +107,7 @@ class Completions(Completer):
     ) -> None:
         """`sessions` and `entries` return the ids of sessions, and of the entries of memories."""
         self._folder = folder
-        self._workspace_files = WorkspaceFiles(folder)
+        self._workspace_files = MentionableFiles(folder)
         self._sessions = sessions
         self._entries = entries
 
@@ -144,8 +144,11 @@ class Completions(Completer):
         return self._sessions() if name in ("/resume", "/continue-from") else None
 
     def _mentioned(self, word: str) -> Iterator[Completion]:
-        """Yield the files of the workspace that match what follows `@`."""
-        for path in self._workspace_files.matching(word.removeprefix("@").removeprefix('"')):
+        """Yield the files of the workspace that match what follows `@`, after a folder that is named in full."""
+        typed = word.removeprefix("@").removeprefix('"')
+        if typed and os.path.isdir(self._folder / typed):
+            yield Completion(word, start_position=-len(word), display=visible(typed))
+        for path in self._workspace_files.matching(typed):
             yield Completion(f"@{_quoted(path)}", start_position=-len(word), display=visible(path))
 
     def _files(self, text: str) -> Iterator[Completion]:
@@ -222,9 +225,12 @@ def key_bindings(screen: TypedInput, on_interrupt: Callable[[], None]) -> KeyBin
 
 def _bind_submit(keys: KeyBindings, screen: TypedInput) -> None:
     chosen = has_completions & Condition(lambda: _completion_is_chosen(screen))
+    chosen |= Condition(lambda: _first_listed_file(screen.entry) is not None)
 
     @keys.add("enter", filter=chosen)
     def take(event: KeyPressEvent) -> None:
+        if (listed := _first_listed_file(event.current_buffer)) is not None:
+            event.current_buffer.apply_completion(listed)
         event.current_buffer.complete_state = None
 
     @keys.add("enter", filter=~chosen)
@@ -281,6 +287,15 @@ def _bind_interrupt(keys: KeyBindings, screen: TypedInput, on_interrupt: Callabl
 def _completion_is_chosen(screen: TypedInput) -> bool:
     state = screen.entry.complete_state
     return state is not None and state.current_completion is not None
+
+
+def _first_listed_file(entry: Buffer) -> Completion | None:
+    """Return the first file of the list after `@`, if none is chosen and the typed name is not in the list."""
+    state, word = entry.complete_state, _last_word(entry.document.text_before_cursor)
+    if state is None or state.current_completion is not None or not word.startswith("@") or word == "@":
+        return None
+    names = [completion.text for completion in state.completions]
+    return state.completions[0] if names and word not in names else None
 
 
 # ── Input line ───────────────────────────────────────────────────────────────────────────────────────────

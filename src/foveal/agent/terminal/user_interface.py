@@ -52,8 +52,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...] = (YES, NO)
     """The possible answers; Enter and Esc mean `n`."""
     waits: bool = True
-    """The question stays open until it is answered; if False, a character that is no choice means no, and begins a
-    text in the input line."""
+    """The question stays open until a key answers it; if False, a line does (`y` and Enter), and a text that cannot
+    become an answer means no, and is the next message."""
     unattended_answer: str = "n"
     """The key of the answer where `can_ask` is False."""
     unattended_advice: str = ""

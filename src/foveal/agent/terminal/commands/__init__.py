@@ -16,7 +16,9 @@ from foveal.core.engine.operations import OPERATIONS, Operation
 from foveal.errors import FovealError
 
 CommandFunction = Callable[[ChatState, str], Awaitable[list[Row]]]
-_COMMAND: Final = re.compile(r"/[a-z][a-z-]*")
+_COMMAND: Final = re.compile(r"(/[a-z][a-z-]*)(?:\s+(.*))?", re.DOTALL)
+_TEXT_ARGUMENT: Final = re.compile("TEXT|TASK|FOCUS|WISHES")
+"""Words of a usage that stand for a text of any length."""
 _METHOD: Final = re.compile(rf"`({'|'.join(OPERATIONS)}|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
 """A method of `Session` as error messages name it."""
 
@@ -32,6 +34,11 @@ class SlashCommand(NamedTuple):
     """The command changes something, so it waits for the running turn; the others run at once."""
     aliases: tuple[str, ...] = ()
     """Other names of the command."""
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the argument is a text, which can have several lines."""
+        return _TEXT_ARGUMENT.search(self.usage) is not None
 
 
 async def _help(state: ChatState, argument: str) -> list[Row]:
@@ -173,19 +180,23 @@ SLASH_COMMANDS_BY_NAME: Final = {
 
 
 def parse_command(text: str) -> tuple[SlashCommand, str] | None:
-    """Return the command of a line and its argument, or None for a message.
+    """Return the command of an input and its argument, which can have several lines, or None for a message.
 
-    Raises `FovealError` for an unknown command, so that a mistyped command is not sent to the model.
+    Raises `FovealError` for an unknown command, and for several lines after one that takes no text, so that neither
+    is sent to the model.
     """
-    word, _, rest = text.strip().partition(" ")
-    if not _COMMAND.fullmatch(word) or "\n" in text.strip():
+    match = _COMMAND.fullmatch(text.strip())
+    if match is None:
         return None
+    word, argument = match[1], match[2] or ""
     found = SLASH_COMMANDS_BY_NAME.get(word)
     if found is None:
         near = difflib.get_close_matches(word, SLASH_COMMANDS_BY_NAME, n=1)
         hint = f"did you mean {near[0]}?" if near else "/help lists them"
         raise FovealError(f"there is no command {word}; {hint}")
-    return found, rest.strip()
+    if "\n" in text.strip() and not found.takes_text:
+        raise FovealError(f"{word} takes no further lines: nothing was run or sent")
+    return found, argument
 
 
 def with_slash_commands(text: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from foveal.agent.permissions.protected_paths import protected_part
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.factory import init_text
 from foveal.agent.terminal.output.agent_event_rows import note, reduction_rows
@@ -28,7 +29,7 @@ from foveal.core.log.ranges import is_within
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import one_line, visible
 from foveal.errors import FovealError, UnknownHandle
 from foveal.sessions.export import EXPORT_FORMATS, SessionExport
 from foveal.sessions.perform import compact_measured, perform
@@ -132,7 +133,14 @@ async def model(state: ChatState, argument: str) -> list[Row]:
     if argument:
         await state.switch(model=argument)
     report = await state.session.report()
-    return [row(bold(state.provider.name), f" · window {report.window:,} ({window_source(report)})")]
+    rows = [row(bold(state.provider.name), f" · window {report.window:,} ({window_source(report)})")]
+    service, slash, _ = argument.partition("/")
+    if slash and state.provider.name == f"openai/{argument}":
+        text = (
+            f"there is no provider {service}: {argument} is taken as a model of the server at your base URL"
+        )
+        rows.append(note(text, "fair"))
+    return rows
 
 
 async def policy(state: ChatState, argument: str) -> list[Row]:
@@ -176,11 +184,21 @@ async def export(state: ChatState, argument: str) -> list[Row]:
     if not words or len(words) > 2 or format not in EXPORT_FORMATS:
         raise FovealError(f"/export needs a file, and takes a format: {', '.join(EXPORT_FORMATS)}")
     exported = SessionExport(state.session.store, await state.session.info(), format)
-    path = state.options.folder / Path(words[0]).expanduser()
+    path = _export_path(words[0], state.options.folder)
     with open_output(path, advice="name another file") as file:
         async for data in exported.parts():
             file.write(data)
     return [note(f"{exported.size} written to {path}", "good")]
+
+
+def _export_path(name: str, folder: Path) -> Path:
+    """Return the file to write; raises `FovealError` if it is protected, or its folder does not exist."""
+    path = folder / Path(name).expanduser()
+    if part := protected_part(str(path), folder.resolve()):
+        raise FovealError(f"{part} is protected, because programs run or read it: name another file")
+    if not path.parent.is_dir():
+        raise FovealError(f"there is no folder {visible(str(path.parent))}: create it, or name another file")
+    return path
 
 
 async def init(state: ChatState, argument: str) -> list[Row]:

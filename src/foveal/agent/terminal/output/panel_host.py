@@ -3,10 +3,14 @@
 A key press is an answer only if the user could see what it answers:
 
 1. The panel has been on the screen for `SHOWN_S`, and no key arrived for `QUIET_S`. Until then it looks inactive,
-   and keys belong to the input line. A step that needs a second key is on the screen anew.
+   and keys belong to the input line. A step that needs a second key is on the screen anew; a second key that comes
+   sooner counts if no other key follows it for `SHOWN_S`, as in a word.
 2. The input line is empty. A text that was begun before the question is finished first, or set aside with Tab.
 3. For a character, no other character arrived with it: a paste, or several keys at once, is text.
 4. The key is not the one that answered the question before, held down.
+
+A question that does not wait invites a reply, so there every character is text, and a line answers: `y` and Enter.
+A text that cannot become an answer means no, and is the next message.
 
 Esc and Ctrl-C need none of this: they refuse.
 """
@@ -75,6 +79,8 @@ class PanelHost:
         """Text of the input line that returns when the panel closes."""
         self._first_keys = ""
         """What was typed since a choice waits for its second key: text, if that key does not come."""
+        self._is_confirmed_early = False
+        """Whether the second key came before the step took keys."""
         self._key_at = -QUIET_S
         """When the last key arrived."""
         self._held_key, self._held_at = "", 0.0
@@ -102,6 +108,21 @@ class PanelHost:
         """Whether a panel is open that does not take keys yet."""
         return self.panel is not None and self.panel.is_open and not self._is_armed
 
+    @property
+    def is_reply_invited(self) -> bool:
+        """Whether the question does not wait, so that what is typed can be the next message."""
+        return self.question is not None and not self.question.question.waits
+
+    @property
+    def has_other_text(self) -> bool:
+        """Whether a reply is invited and the input line has one that cannot become an answer."""
+        question = self.question
+        return (
+            self.is_reply_invited
+            and question is not None
+            and not question.can_become_answer(self._entry.text)
+        )
+
     def takes_keys(self) -> bool:
         if self.panel is None or not self._is_armed:
             return False
@@ -123,7 +144,7 @@ class PanelHost:
 
     def _begin_step(self) -> None:
         """Take no keys until the user has seen the panel as it is now."""
-        self._is_armed, self._shown_at = False, None
+        self._is_armed, self._shown_at, self._is_confirmed_early = False, None, False
         self.app.layout.focus(self._entry)
         self.app.invalidate()
 
@@ -168,9 +189,13 @@ class PanelHost:
             return
         now = self._clock()
         was_seen = self._shown_at is not None and now - self._shown_at >= SHOWN_S
+        quiet_s = SHOWN_S if self._is_confirmed_early else QUIET_S
         # Input that waits to be read was typed before the panel looks ready.
-        if not was_seen or now - self._key_at < QUIET_S or has_pending_input(self.app):
+        if not was_seen or now - self._key_at < quiet_s or has_pending_input(self.app):
             self._check_later()
+            return
+        if self._is_confirmed_early:
+            self.press(CONFIRM_KEY)
             return
         self._is_armed, self._can_line_answer = True, not self._entry.text
         if self.panel.takes_text:
@@ -207,6 +232,8 @@ class PanelHost:
         if self._is_repeat(character):
             return True
         panel = self.panel
+        if self.is_reply_invited:
+            return False
         is_used = self.press(character)
         if panel is not None and (not panel.is_open or panel.is_confirming):
             self._held_key, self._held_at = character, self._clock()
@@ -214,12 +241,13 @@ class PanelHost:
 
     def press_early(self, character: str) -> None:
         """Handle a character before the panel takes keys: it is text of the input line, unless it repeats a press.
-        A confirmation that comes too early waits to be given again."""
+        A confirmation that comes too early waits whether other keys follow."""
         if self._is_repeat(character):
             return
         is_confirming = self.panel is not None and self.panel.is_confirming
         if is_confirming and character.casefold() == CONFIRM_KEY:
             self._first_keys += character
+            self._is_confirmed_early = True
         else:
             self._entry.insert_text(character)
 
@@ -231,6 +259,8 @@ class PanelHost:
             self._begin_step()
             text = typed + self._entry.text
             self._entry.set_document(Document(text, len(typed) + self._entry.cursor_position))
+        if self.has_other_text:
+            self.decline()
 
     def _is_repeat(self, key: str) -> bool:
         """Return whether a character belongs to the press that answered the last question."""
@@ -246,16 +276,18 @@ class PanelHost:
 
         `answer` is None for a line that is no answer. It means no where the question does not wait.
         """
-        question, can_answer = self.question, self._can_line_answer and self._is_armed
+        question = self.question
+        # Where only a line answers, the question was seen when Enter was pressed.
+        was_asked = self._is_armed and (self._can_line_answer or self.is_reply_invited)
         self._can_line_answer = True
-        if question is not None and answer is not None and can_answer:
+        if question is not None and answer is not None and was_asked:
             return self.press(answer)
         self.decline()
         return False
 
     def decline(self) -> None:
         """Answer a question that does not wait with no, as the user types something else."""
-        if (question := self.question) is not None and question.is_open and not question.question.waits:
+        if self.is_reply_invited and self.panel is not None and self.panel.is_open:
             self.press("n")
 
     def set_text_aside(self) -> None:
@@ -307,7 +339,6 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
             host.press(event.data)
             return
         if not (arrived_alone(event) and host.press_character(event.data)):
-            host.decline()
             entry.insert_text(event.data)
 
     _bind_early_keys(keys, host, entry)
@@ -323,7 +354,8 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
 
 def _bind_early_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
     """Add the bindings of a panel that does not take keys: they belong to the input line, and only Esc and Ctrl-C
-    reach it. Enter is a line break there: the line was not meant for what is asked now."""
+    reach it. Enter is a line break there: the line was not meant for what is asked now. At a question that does not
+    wait it sends a line that is no answer, and does nothing with one that is."""
     is_early = Condition(lambda: host.is_early)
     is_asking = Condition(lambda: host.panel is not None and not host.is_viewing)
     is_menu = Condition(lambda: host.panel is not None and host.panel.takes_text and not entry.text)
@@ -335,9 +367,9 @@ def _bind_early_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
         if len(event.data) == 1 and event.data >= " ":  # other keys have longer data
             host.press_early(event.data)
 
-    @keys.add("enter", filter=is_early, eager=True)
+    @keys.add("enter", filter=is_early & ~Condition(lambda: host.has_other_text), eager=True)
     def break_line(event: KeyPressEvent) -> None:
-        if entry.text:
+        if entry.text and not host.is_reply_invited:
             entry.newline(copy_margin=False)
         elif host.panel is not None and host.panel.is_confirming:
             host.press("enter")

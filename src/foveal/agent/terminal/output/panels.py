@@ -232,7 +232,7 @@ class FullView:
 
 
 class QuestionPanel:
-    """A question that one key answers, or two keys if the answer lasts."""
+    """A question that one key answers, two keys if the answer lasts, or a line if it does not wait."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -304,6 +304,17 @@ class QuestionPanel:
     def _close(self, answer: str) -> None:
         self.answer, self.is_open = answer, False
 
+    def answer_in(self, line: str) -> str | None:
+        """Return the key of the answer that a line gives, or None if the line is not an answer."""
+        word = line.strip().casefold()
+        key = {"": "n", "no": "n", "yes": "y"}.get(word, word)
+        return key if self._choice(key) is not None else None
+
+    def can_become_answer(self, text: str) -> bool:
+        """Return whether a line that begins with this text can be an answer."""
+        words = ("yes", "no", *(choice.key for choice in self.question.choices))
+        return any(word.startswith(text.strip().casefold()) for word in words)
+
     def _choice(self, key: str) -> Choice | None:
         return next((choice for choice in self.question.choices if choice.key == key), None)
 
@@ -336,8 +347,13 @@ class QuestionPanel:
     def _foot(self, width: int) -> Row:
         """Return what keys do now."""
         if self._chosen is not None:
-            text = _confirm_hint(f"confirms {self._chosen.key}, which lasts", is_ready=self.is_ready)
+            what = f"confirms {self._chosen.key}, which lasts · Esc goes back, other keys are text"
+            text = _confirm_hint(what, is_ready=self.is_ready)
             return row(Span(cut(f"  {text}", width), "fair"))
+        if not self.question.waits:
+            return row(
+                dim(cut(f"  {LINE_HINT if self.is_ready else f'one moment, then {LINE_HINT}'}", width))
+            )
         if self.has_typed_text:
             return row(Span(cut("  Your text is no answer. Tab keeps it for later.", width), "fair"))
         return row(dim(cut(f"  {READY_HINT if self.is_ready else EARLY_HINT}", width)))
@@ -347,12 +363,13 @@ CHOICE_INDENT: Final = " " * 5
 """Before the rows of a choice after the first."""
 MORE_MARK: Final = "… (in full above)"
 READY_HINT: Final = "press one of these keys"
+LINE_HINT: Final = "y or n and Enter · any other text is your next message"
 SCROLL_HINT: Final = "  ↑ ↓ PgUp PgDn Home End scroll · v shows all"
 
 
 def _confirm_hint(what: str, *, is_ready: bool) -> str:
     """Return what the second key does."""
-    return f"{'' if is_ready else 'one moment, then '}{CONFIRM_KEY} {what} · any other key goes back"
+    return f"{'' if is_ready else 'one moment, then '}{CONFIRM_KEY} {what}"
 
 
 def _head(text: str, width: int, most: int) -> list[str]:
@@ -558,7 +575,8 @@ class SwitchMenu(_Menu):
     def _foot(self) -> str:
         if self.is_confirming:
             are = "the item that is on" if len(self._on) == 1 else f"the {len(self._on):,} items that are on"
-            return _confirm_hint(f"allows {are}", is_ready=self.is_ready)
+            others = "any other key goes back" if self.is_ready else "Esc goes back, other keys are text"
+            return _confirm_hint(f"allows {are} · {others}", is_ready=self.is_ready)
         return super()._foot()
 
     def _keys(self) -> str:

@@ -480,7 +480,7 @@ class Screen:
             self._edited.set_result(text.strip())
             return
         question = self.panels.question
-        answer = parse_answer(text, question.question) if question is not None else None
+        answer = question.answer_in(text) if question is not None else None
         if not self.panels.take_line(answer) and text.strip():
             self._on_submit(text)
 
@@ -492,9 +492,3 @@ class Screen:
     def show_queue(self, texts: Sequence[str]) -> None:
         self.live.set_queued(texts)
         self.app.invalidate()
-
-
-def parse_answer(text: str, question: Question) -> str | None:
-    """Return the answer that a line gives, or None if the line is not an answer."""
-    word = {"": "n", "no": "n", "yes": "y"}.get(text.strip().casefold(), text.strip().casefold())
-    return word if any(choice.key == word for choice in question.choices) else None
