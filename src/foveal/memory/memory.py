@@ -63,14 +63,19 @@ from foveal.memory.quotes import (
 )
 from foveal.memory.search import EntryIndex
 from foveal.memory.shown_text import memory_text
-from foveal.memory.spoken import SpokenRequest, spoken_requests
+from foveal.memory.spoken import (
+    CALLS_OFF,
+    EVERYTHING,
+    SAID_WRONG,
+    SpokenRequest,
+    is_only_requests,
+    spoken_requests,
+)
 from foveal.ports import Store
 
 MAX_OWNER_CHARS: Final = 400
 _KINDS: Final = ("preference", "fact", "rule", "procedure")
 _DONE: Final = {"remember": "remembered", "forget": "forgotten"}
-_FORGETS_ABOUT: Final = re.compile(r"\bforget about\b", re.IGNORECASE)
-"""Words that also call off an order: "forget about the tests"."""
 
 DecideFacts = Callable[[MemoryState], Sequence[AnyMemoryFact]]
 """Returns the facts to append to a memory in this state."""
@@ -423,27 +428,47 @@ class Memory:
         text = entry_text(request.text)
         quote = entry_text(request.quote[:MAX_ENTRY_CHARS])
         origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle, quote=quote)
-        if not is_surely_typed(event):
-            # The words may be pasted, and what others wrote neither becomes an entry nor takes one away.
+        if not is_surely_typed(event) or not is_only_requests(typed_words(event.fact.content)):
+            # The words may be another person's: those neither become an entry nor take one away.
             if request.action == "forget":
-                raise NotRemembered("it stands in a long message, in which text may be pasted")
+                raise NotRemembered("the message says other things too; send the request alone")
             proposal = await self._propose(text, None, origin)
             if not proposal.proposed or proposal.forgotten:
                 return []  # it is an entry already, or the owner said no
-            said = f"Proposed {proposal.id}, because it stands in a long message: {proposal.text}"
+            said = f"Proposed {proposal.id}, because the message says other things too: {proposal.text}"
             return [MemoryNote(text=said, entry=proposal)]
         if request.action == "remember":
             entry = await self._keep(text, None, origin)
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
+        return await self._forget_meant(request, origin)
+
+    async def _forget_meant(self, request: SpokenRequest, origin: EntryOrigin) -> list[MemoryNote]:
+        """Forget the one entry that the user means; raises `NotRemembered` if it is not clear which one."""
+        if EVERYTHING.match(request.text):
+            raise NotRemembered("say which entry, or erase the memory to forget everything")
+        meant: list[int] = []
+        near: list[int] = []
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            return [Forgotten(target=seq, origin=origin) for seq in self._compared.meant(state, request.text)]
+            meant[:] = self._compared.meant(state, request)
+            near[:] = meant or self._compared.near(state, request.text)
+            return [Forgotten(target=meant[0], origin=origin)] if len(meant) == 1 else []
 
-        forgotten = [fact for _, fact in await self._change(decide) if isinstance(fact, Forgotten)]
-        if not forgotten and not _FORGETS_ABOUT.search(request.quote):
-            raise NotRemembered(f"no entry says “{text}”")
-        entries = [self._state.entries[fact.target] for fact in forgotten]
-        return [MemoryNote(text=f"Forgot {entry.id}: {entry.text}", entry=entry) for entry in entries]
+        await self._change(decide)
+        named = ", ".join(
+            f"{entry.id} “{entry.text}”" for entry in map(self._state.entries.__getitem__, near)
+        )
+        if len(meant) > 1:
+            raise NotRemembered(
+                f"several entries are about “{request.text}”: {named}; say which one by its id"
+            )
+        if meant:
+            entry = self._state.entries[meant[0]]
+            return [MemoryNote(text=f"Forgot {entry.id}: {entry.text}", entry=entry)]
+        if CALLS_OFF.match(request.quote):
+            return []
+        advice = f"; if you mean one of these, say its id: {named}" if named else ""
+        raise NotRemembered(f"no entry says “{request.text}”{advice}")
 
     async def forget(self, id: str, *, quote: str = "", log: QuotedLog | None = None) -> MemoryEntry:
         """Take an entry out of all later requests. `undo` brings it back, `erase` deletes the text for good.
@@ -773,12 +798,15 @@ class Memory:
     # ── Appending ────────────────────────────────────────────────────────────────────────────────────
 
     async def _keep(self, text: str, kind: EntryKind | None, origin: EntryOrigin) -> MemoryEntry:
-        """Remember a statement, unless an entry says the same."""
+        """Remember a statement, unless an entry says the same; a proposal that says it is accepted."""
         chosen = kind or kind_of(text)
+        same = text.casefold()
 
         def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
-            kept = Remembered(text=text, entry=chosen, origin=origin)
+            waiting = [entry.seq for entry in state.proposals() if entry.text.casefold() == same]
+            seq = waiting[-1] if waiting else seq
             replaced = self._compared.replaced_by(state, seq, text, chosen)
+            kept = Accepted(target=seq) if waiting else Remembered(text=text, entry=chosen, origin=origin)
             return [kept, *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._add(text, decide, lambda state: state.counting())
@@ -819,7 +847,10 @@ class Memory:
             return [] if found else decide(state, state.next_seq)
 
         added = await self._change(checked)
-        return found[-1] if found else self._state.entries[added[0][0]]
+        if found:
+            return found[-1]
+        seq, fact = added[0]
+        return self._state.entries[fact.target if isinstance(fact, Accepted) else seq]
 
     async def _change_entry(
         self,
@@ -867,13 +898,16 @@ class Memory:
 
     def _revokes(self, state: MemoryState, words: str, seq: int) -> bool:
         """Return whether a sentence of the user takes back an entry: it names its id, says something else about the
-        same subject, or asks to forget what the entry says."""
+        same subject, says its opposite, or asks to forget what the entry says."""
         if state.name(seq) in re.findall(r"\w+", words):
             return True
-        if seq in self._compared.replaced_by(state, state.next_seq, words, "rule"):
+        said = SAID_WRONG.sub("", words)
+        if seq in self._compared.replaced_by(state, state.next_seq, said, "rule"):
             return True
-        asked = [one.text for one in spoken_requests(words) if one.action == "forget"]
-        return any(seq in self._compared.meant(state, about) for about in asked)
+        if seq in self._compared.denied(state, said):
+            return True
+        asked = [one for one in spoken_requests(words) if one.action == "forget"]
+        return any(EVERYTHING.match(one.text) or seq in self._compared.meant(state, one) for one in asked)
 
 
 class _ImportedEntry(msgspec.Struct, frozen=True):

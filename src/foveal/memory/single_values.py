@@ -44,7 +44,7 @@ _AGE: Final = re.compile(
     r"|我(?:今年)?(?P<zh>\d{1,3})岁|(?:私は)?(?P<ja>\d{1,3})歳(?:です)?)",
     re.IGNORECASE,
 )
-_HOME_JAPANESE: Final = re.compile(r"(?:私は)?(?P<value>[^、。]{1,20}?)に住んでい(?:ます|る)")
+_HOME_JAPANESE: Final = re.compile(r"(?:私は)?(?P<value>[^、。はがもの]{1,20}?)に住んでい(?:ます|る)")
 _VALUE_NOUNS: Final = (
     r"name|birthday|birth ?date|date of birth|age|pronouns|e-?mail|e-?mail address|phone|phone number|address"
     r"|time ?zone|job|job title|role|title|position|profession|employer|native language|user ?name|locale"
@@ -60,6 +60,28 @@ _ABOUT_USER: Final = re.compile(
     r"|(?:" + "|".join(f"(?P<{subject}>{begin})" for subject, begin in _BEGINNINGS.items()) + ")",
     re.IGNORECASE,
 )
+_TOPICS: Final = {
+    "name": re.compile(
+        r"meinen? namen?|mon nom|mi nombre|(?:o )?meu nome|мо[её] имя|我的?名字|私の名前|who i am|wie ich heiße",
+        re.IGNORECASE,
+    ),
+    "birthday": re.compile(
+        r"mein(?:en)? geburtstag|mon anniversaire|mi cumpleaños|(?:o )?meu aniversário|мой день рождения|我的?生日"
+        r"|私の誕生日|when i was born",
+        re.IGNORECASE,
+    ),
+    "home": re.compile(
+        r"where i live|wo ich wohne|où j'habite|dónde vivo|onde (?:eu )?moro|где я живу|我住(?:在)?哪里?|my home",
+        re.IGNORECASE,
+    ),
+    "employer": re.compile(
+        r"where i work|wo ich arbeite|où je travaille|dónde trabajo|где я работаю", re.IGNORECASE
+    ),
+    "age": re.compile(
+        r"how old i am|wie alt ich bin|mein alter|mon âge|mi edad|我的?年龄|私の年齢", re.IGNORECASE
+    ),
+}
+"""How a topic names the subject of a value, beside "my" and its English noun."""
 _TOOL: Final = re.compile(
     r"(?:we|i) (?:now )?use (?P<value>[\w.+#-]+(?: [\w.+#-]+)?) for (?P<purpose>[\w .'-]+)", re.IGNORECASE
 )
@@ -207,6 +229,15 @@ def single_value(text: str) -> SingleValue | None:
     return _about_user(sentence) or _tool(sentence) or _choice(sentence)
 
 
+def topic_subject(topic: str) -> str:
+    """Return the subject of what a topic names: "name" of "my name"; "" if it is no subject of one value."""
+    for subject, words in _TOPICS.items():
+        if words.fullmatch(topic):
+            return subject
+    found = _ABOUT_USER.fullmatch(f"{topic} is ")
+    return _subject(found) if found and found["whose"] else ""
+
+
 def _about_user(sentence: str) -> SingleValue | None:
     if found := _AGE.fullmatch(sentence):
         return SingleValue("age", str(found[str(found.lastgroup)]), is_about_user=True)
@@ -218,15 +249,20 @@ def _about_user(sentence: str) -> SingleValue | None:
     value = sentence[found.end() :].strip()
     if not _is_one_value(value):
         return None
-    if found["whose"] is None:
-        subject = kind = str(found.lastgroup)
-    else:
+    subject = kind = _subject(found)
+    if found["whose"]:
         kind = _plain(found["noun"] or ("person" if found["relation"] else ""))
-        subject = _plain((found["of"] or "") + (found["noun"] or found["favourite"] or found["relation"]))
-        subject = subject if found["whose"].lower() == "my" else f"our {subject}"
     if not _CHECKS.get(kind, _is_neutral)(value):
         return None
     return SingleValue("name" if subject == "person" else subject, value, is_about_user=True)
+
+
+def _subject(found: re.Match[str]) -> str:
+    """Return what the beginning of a statement about the user gives a value to."""
+    if found["whose"] is None:
+        return str(found.lastgroup)
+    subject = _plain((found["of"] or "") + (found["noun"] or found["favourite"] or found["relation"]))
+    return subject if found["whose"].lower() == "my" else f"our {subject}"
 
 
 def _tool(sentence: str) -> SingleValue | None:

@@ -122,7 +122,8 @@ def offered(project: ChatProject, session: str) -> str:
 
 @pytest.mark.parametrize("key", ["enabled", "learn_spoken", "learn_tools", "learn_proposals"])
 def test_each_way_to_learn_can_be_switched_off(project: ChatProject, key: str) -> None:
-    run(project, "Remember that I prefer tabs. Never push to main.", "s", "--set", f"memory.{key}=false")
+    for said in ("Remember that I prefer tabs.", "Never push to main."):
+        run(project, said, "s", "--set", f"memory.{key}=false")
     listed = json.loads(project.run_piped("memory", "list", "--json").stdout)
     spoken = [entry for entry in listed if not entry.get("proposed")]
     proposed = [entry for entry in listed if entry.get("proposed")]
