@@ -16,7 +16,7 @@ from foveal.core.compaction.standing.statement_reader import stem
 from foveal.core.compaction.standing.statement_words import HAS_UNSPACED, words_of
 from foveal.memory.facts import EntryKind
 from foveal.memory.fold import MemoryState
-from foveal.memory.single_values import SingleValue, single_value, topic_subject
+from foveal.memory.single_values import SingleValue, are_apart, single_value, topic_subject
 from foveal.memory.spoken import SpokenRequest
 
 MAX_COMPARED_ENTRIES: Final = 1_000
@@ -119,7 +119,8 @@ class ComparedEntries:
     def replaced_by(self, state: MemoryState, seq: int, text: str, kind: EntryKind) -> list[int]:
         """Return the entries that a new statement replaces."""
         self._follow(state)
-        found = {old.seq for old in self._known.replaced_by(_statement(seq, text, kind))}
+        alike = self._known.replaced_by(_statement(seq, text, kind))
+        found = {old.seq for old in alike if not are_apart(old.text, text)}
         plain = _plain(text)
         found |= self._by_words.get(_Plain(plain.words, not plain.is_negated), set()) - {seq}
         if new := single_value(text):
@@ -139,7 +140,8 @@ class ComparedEntries:
         if not request.names_topic:
             return self._saying(_plain(request.text))
         if subject := topic_subject(request.text):
-            return sorted(self._by_subject.get(subject, ()))
+            wider = f"{subject} country"
+            return sorted(self._by_subject.get(subject, set()) | self._by_subject.get(wider, set()))
         return [entry.seq for entry in counting if _is_about(entry.text, request.text)]
 
     def denied(self, state: MemoryState, words: str) -> list[int]:
