@@ -115,6 +115,31 @@ def test_an_undo_says_what_is_not_remembered_any_more(project: ChatProject) -> N
     assert entries(project, "list") == []
 
 
+def test_an_undo_takes_the_newest_change_of_both_memories_back(project: ChatProject) -> None:
+    (project.folder / ".foveal").mkdir()
+    memory(project, "add", "--project", "The build needs Node 22.")
+    memory(project, "add", "I prefer tabs.")
+    memory(project, "forget", "p0")
+    assert memory(project, "undo").stdout == "p0    fact        The build needs Node 22.\n"
+    assert memory(project, "undo").stdout == "m0 is not remembered any more: I prefer tabs.\n"
+
+
+def test_adding_says_what_is_replaced(project: ChatProject) -> None:
+    memory(project, "add", "My name is Ada.")
+    assert memory(project, "add", "My name is Grace.").stdout == (
+        "m1    fact        My name is Grace.\nm0    fact        My name is Ada.  (replaced by m1)\n"
+    )
+
+
+def test_words_in_place_of_an_id_name_the_entries_that_have_them(project: ChatProject) -> None:
+    (project.folder / ".foveal").mkdir()
+    memory(project, "add", "--project", "The build needs Node 22.")
+    memory(project, "add", "I prefer tabs.")
+    problem = memory(project, "forget", "prefer tabs", code=1).stderr
+    assert "no entry has the id 'prefer tabs'" in problem
+    assert "m0 “I prefer tabs.”" in problem
+
+
 @pytest.mark.parametrize("act", [("add", "x y"), ("list",), ("import", "-"), ("erase", "--yes"), ("undo",)])
 def test_a_folder_without_a_project_has_no_memory_of_one(project: ChatProject, act: tuple[str, ...]) -> None:
     done = memory(project, *act, "--project", code=1, input='{"text": "x y"}\n')

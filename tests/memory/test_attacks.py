@@ -117,6 +117,31 @@ async def test_what_was_heard_is_not_kept_twice_and_a_request_to_forget_is_no_en
     assert await memory.entries() == []
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "That's wrong, I don't ride a horse.",
+        "I don't ride a horse any more.",
+        "Delete that I ride a horse.",
+        "Please remove the horse from memory.",
+        "Forget everything about me.",
+    ],
+)
+@async_test
+async def test_the_model_may_forget_what_the_user_denies_or_wants_deleted(said: str) -> None:
+    store = MemoryStore()
+    memory = owned(store=store, hears=False)
+    await memory.remember("I ride a horse.")
+    await memory.remember("My sister rides a pony.")
+    session = await Session.open(store, "monday", model="gpt-4.1", memory=memory)
+    await session.append(UserSaid(content=said))
+    assert "forgot m0" in await MemoryTools([memory], session).call("forget", {"id": "m0", "quote": said})
+    if "everything" not in said:
+        assert "did not ask" in await MemoryTools([memory], session).call(
+            "forget", {"id": "m1", "quote": said}
+        )
+
+
 @async_test
 async def test_a_quote_of_a_letter_says_nothing() -> None:
     store = MemoryStore()

@@ -92,7 +92,7 @@ FORGOTTEN = {
     "Forget where I live.": "where I live",
     "Vergiss meinen Namen.": "meinen Namen",
     "Oublie mon nom.": "mon nom",
-    "Please remove the horse from memory.": "the horse",
+    "Please remove the horse from memory.": "horse",
     "Forget that my mail is ada@example.com.": "my mail is ada@example.com",
 }
 NOTHING = (

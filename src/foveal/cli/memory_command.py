@@ -144,8 +144,12 @@ async def _show(memories: LocalMemories, args: Namespace) -> int:
 
 
 async def _add(memories: LocalMemories, args: Namespace) -> int:
+    from foveal.config.local_memories import with_replaced
+
     file = _file(memories, args)
-    return await _finish(memories, file, args, await file.memory.remember(" ".join(args.text)))
+    entry = await file.memory.remember(" ".join(args.text))
+    changed = [entry] if args.json else await with_replaced(file.memory, entry)
+    return await _finish(memories, file, args, *changed)
 
 
 async def _edit(memories: LocalMemories, args: Namespace) -> int:
@@ -161,7 +165,10 @@ async def _forget(memories: LocalMemories, args: Namespace) -> int:
 async def _undo(memories: LocalMemories, args: Namespace) -> int:
     from foveal.config.local_memories import undo_change
 
-    file = memories.file_of(args.id) if args.id else _file(memories, args)
+    if args.id:
+        file = memories.file_of(args.id)
+    else:
+        file = _file(memories, args) if args.project else await memories.newest_changed()
     undone = await undo_change(file.memory, args.id)
     for entry in undone.gone if not args.json else ():
         print(f"{entry.id} is not remembered any more: {one_line(entry.text, width=_MAX_PRINTED_CHARS)}")

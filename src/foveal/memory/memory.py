@@ -455,9 +455,7 @@ class Memory:
             return [Forgotten(target=meant[0], origin=origin)] if len(meant) == 1 else []
 
         await self._change(decide)
-        named = ", ".join(
-            f"{entry.id} “{entry.text}”" for entry in map(self._state.entries.__getitem__, near)
-        )
+        named = self._named(self._state, near)
         if len(meant) > 1:
             raise NotRemembered(
                 f"several entries are about “{request.text}”: {named}; say which one by its id"
@@ -738,8 +736,12 @@ class Memory:
         Raises:
             StoreError: The store cannot be read.
         """
-        lines = [msgspec.json.encode(entry).decode() for entry in await self.entries()]
-        return "".join(f"{line}\n" for line in lines)
+        lines: list[str] = []
+        for entry in await self.entries():
+            fields = msgspec.to_builtins(entry)
+            fields["origin"] = {"source": entry.origin.source, **fields["origin"]}
+            lines.append(f"{msgspec.json.encode(fields).decode()}\n")
+        return "".join(lines)
 
     async def import_(self, lines: str) -> list[MemoryEntry]:
         """Keep the entries of an export, as their owner. They get new ids.
@@ -765,15 +767,15 @@ class Memory:
                 await foveal.Memory("grace", store=store).import_(await ada.export())
             ```
         """
-        read: list[_ImportedEntry] = []
+        texts: dict[str, tuple[str, _ImportedEntry]] = {}
         for number, line in enumerate(lines.splitlines(), 1):
             if line.strip():
                 try:
-                    read.append(msgspec.json.decode(line, type=_ImportedEntry))
-                except msgspec.DecodeError as problem:
+                    entry = msgspec.json.decode(line, type=_ImportedEntry)
+                    text = entry_text(entry.text)
+                except (msgspec.DecodeError, NotRemembered) as problem:
                     raise NotRemembered(f"line {number:,} is no entry: {problem}") from None
-        texts = {text.casefold(): (text, entry) for entry in read for text in [entry_text(entry.text)]}
-
+                texts[text.casefold()] = (text, entry)
         new = [(text, entry.kind or kind_of(text), _imported(entry)) for text, entry in texts.values()]
         await self._change(lambda state: self._new_entries(state, state.next_seq, new))
         return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
@@ -890,10 +892,16 @@ class Memory:
             self._take(events)
         return [(event.seq, fact) for event, fact in zip(events, facts, strict=True)]
 
+    @staticmethod
+    def _named(state: MemoryState, seqs: Iterable[int]) -> str:
+        return ", ".join(f"{state.name(seq)} “{state.entries[seq].text}”" for seq in seqs)
+
     def _number(self, state: MemoryState, id: str) -> int:
         number = state.number(id) if isinstance(id, str) else None
         if number is None:
-            raise NotRemembered(f"no entry has the id {id!r}: ids look like {self.letter}12")
+            named = self._named(state, self._compared.near(state, id)) if isinstance(id, str) else ""
+            advice = f"; entries with such words: {named}" if named else ""
+            raise NotRemembered(f"no entry has the id {id!r}: ids look like {self.letter}12{advice}")
         return number
 
     def _revokes(self, state: MemoryState, words: str, seq: int) -> bool:

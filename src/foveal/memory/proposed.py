@@ -58,6 +58,18 @@ _LIST_MARK: Final = re.compile(r"^\s*[-*+•]\s+")
 _MEMORY_WORDS: Final = re.compile(
     r"\W*(?:please\s+)?(?:do\s+you\s+)?(?:remember|recall|forget)\b", re.IGNORECASE
 )
+_OF_NO_USE: Final = re.compile(
+    r"""(?:please\s+)?(?:don't|do\s+not|never)\s+remember\b
+      | <[^>\n]{1,40}>
+      | [^\n]{1,40}?:\s*(?:please\s+)?(?:remember|don't\s+forget|forget|from\s+now\s+on)\b
+      | (?:please\s+)?(?:tell|ask|remind)\s+\w+\s+(?:to|that)\b
+      | (?:imagine|pretend|suppose|assume|let's\s+say|act\s+as|stell\s+dir\s+vor|nimm\s+an|supposons|imagina|suponha
+        |представь|假设|想象)
+      | i(?:'d|\s+would)?\s+(?:want|need|like)\s+(?:a|an|some)\b
+      | ich\s+(?:will|möchte|brauche)\s+eine?n?\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Sentences with words of a rule or a fact that state nothing of the user's: a label, a game, a task."""
 
 
 class Proposal(NamedTuple):
@@ -226,6 +238,8 @@ def _states_something(sentence: str) -> bool:
     """Return whether a sentence states something of the user's. What is to be remembered was heard already, and
     what is to be forgotten is no entry."""
     if sentence.endswith((":", "：")) or is_reported(sentence):
+        return False
+    if _OF_NO_USE.match(sentence):
         return False
     is_about_memory = _MEMORY_WORDS.match(sentence) is not None
     return not is_about_memory or any(one.action == "remember" for one in spoken_requests(sentence))

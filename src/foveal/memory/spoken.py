@@ -153,7 +153,7 @@ _FORGET_JAPANESE: Final = re.compile(
 _STATED: Final = re.compile(r"(?:\b(?:that|dass|que|что)\s|\bqu')$", re.IGNORECASE)
 """What stands before a whole statement that is to be forgotten."""
 _BEGINS_STATEMENT: Final = re.compile(r"(?:i|i'm|i've|we|we're|we've)\s|我(?!的)|.+[はが]", re.IGNORECASE)
-_FROM_MEMORY: Final = re.compile(r"\s+from\s+(?:\w+\s+)?memory\b.*$", re.IGNORECASE)
+_FROM_MEMORY: Final = re.compile(r"^(?:the\s+)?(.+)\s+from\s+(?:\w+\s+)?memory\b.*$", re.IGNORECASE)
 CALLS_OFF: Final = re.compile(
     rf"{_POLITE}(?:forget\s+(?:about|the|where|when|how|who)|vergiss\s+(?:de[nr]|das|die|wo)|oublie\s+(?:le|la|les|où)"
     r"|olvida\s+(?:el|la|los|las|dónde)|esqueça\s+(?:o|a|onde))\b",
@@ -308,7 +308,7 @@ def _is_polite(match: re.Match[str]) -> bool:
 
 def _request_to_forget(match: re.Match[str], *, is_everywhere: bool) -> SpokenRequest:
     # "Forget that I said so, use tabs" is an order.
-    what = _FROM_MEMORY.sub("", _TAKES_BACK.split(_THANKS_AFTER.sub("", match["what"]).lstrip())[0])
+    what = _FROM_MEMORY.sub("\\1", _TAKES_BACK.split(_THANKS_AFTER.sub("", match["what"]).lstrip())[0])
     before = match.string[: match.start("what")]
     names_topic = _STATED.search(before) is None and _BEGINS_STATEMENT.match(what) is None
     return SpokenRequest("forget", what.strip(" ,:，、。"), match.string, is_everywhere, names_topic)
