@@ -67,9 +67,7 @@ def add_commands(commands: Any) -> None:
     imports.add_argument(
         "path", type=Path, metavar="FILE", help="what `foveal memory export` wrote; - reads it"
     )
-    erase = _act(
-        acts, "erase", "delete all entries and files from the store, for good", project=True, is_json=False
-    )
+    erase = _act(acts, "erase", "delete all entries and files from the store, for good", project=True)
     erase.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -77,7 +75,7 @@ def _act(acts: Any, name: str, about: str, *, project: bool = False, is_json: bo
     parser: ArgumentParser = acts.add_parser(name, help=about, description=about)
     _add_store(parser, default=SUPPRESS)
     if is_json:
-        parser.add_argument("--json", action="store_true", help="print entries as JSON")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
     if project:
         parser.add_argument("--project", action="store_true", help="the memory of the project of this folder")
     return parser
@@ -221,6 +219,9 @@ async def _erase(memories: LocalMemories, args: Namespace) -> int:
             return 1
     await file.memory.erase()
     await file.delete()
+    if args.json:
+        print(json.dumps({"erased": count}))
+        return 0
     print(f"erased {whose}: {count:,} {'entry' if count == 1 else 'entries'}, its files, and {file.path}")
     return 0
 

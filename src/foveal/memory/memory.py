@@ -22,6 +22,7 @@ from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from foveal.core.compaction.summariser import Summarise, summariser_chain
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
@@ -408,8 +409,8 @@ class Memory:
             by: Who spoke, where several people speak.
 
         Returns:
-            What was remembered, forgotten, and in long messages proposed, for the user to see; also that a
-            statement is too long, or that no entry says what is to be forgotten.
+            What was remembered, forgotten, and in messages that say other things too proposed, for the user to
+            see; also that a statement is too long, or that it is not clear which entry is to be forgotten.
 
         Raises:
             StoreError: The store cannot write.
@@ -417,18 +418,20 @@ class Memory:
         notes: list[MemoryNote] = []
         for event in events:
             if isinstance(event.fact, UserSaid):
-                for request in spoken_requests(typed_words(event.fact.content)):
+                said = typed_words(event.fact.content)
+                is_alone = is_surely_typed(event) and is_only_requests(said)
+                for request in spoken_requests(said):
+                    origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle)
                     try:
-                        notes += await self._obey(request, event, session=session, by=by)
+                        notes += await self._obey(request, origin, is_alone=is_alone)
                     except NotRemembered as problem:
                         notes.append(MemoryNote(text=f"Not {_DONE[request.action]}: {problem}"))
         return notes
 
-    async def _obey(self, request: SpokenRequest, event: Event, *, session: str, by: str) -> list[MemoryNote]:
+    async def _obey(self, request: SpokenRequest, origin: EntryOrigin, *, is_alone: bool) -> list[MemoryNote]:
         text = entry_text(request.text)
-        quote = entry_text(request.quote[:MAX_ENTRY_CHARS])
-        origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle, quote=quote)
-        if not is_surely_typed(event) or not is_only_requests(typed_words(event.fact.content)):
+        origin = replace(origin, quote=entry_text(request.quote[:MAX_ENTRY_CHARS]))
+        if not is_alone:
             # The words may be another person's: those neither become an entry nor take one away.
             if request.action == "forget":
                 raise NotRemembered("the message says other things too; send the request alone")

@@ -262,7 +262,7 @@ def test_a_cloned_memory_plants_nothing_without_a_yes(project: ChatProject) -> N
         terminal.see("Hello you.")
     assert shown_memory(project, "asked") == ""
     listed = project.run_piped("memory", "list")
-    assert "is not used: you were not asked about it yet" in listed.stderr
+    assert "is not used: you were not asked about it yet; `foveal chat` asks when it starts" in listed.stderr
     assert "deploy" not in listed.stdout
 
     found = re.search(r"--trust-hash ([0-9a-f]{32})", project.run_piped("config", "project").stdout)

@@ -336,7 +336,7 @@ class QuestionPanel:
     def _foot(self, width: int) -> Row:
         """Return what keys do now."""
         if self._chosen is not None:
-            text = _confirm_hint(f"confirms {self._chosen.key}, which lasts", is_ready=self.is_ready)
+            text = _confirm_hint("confirms your answer, which lasts", is_ready=self.is_ready)
             return row(Span(cut(f"  {text}", width), "fair"))
         if self.has_typed_text:
             return row(Span(cut("  Your text is no answer. Tab keeps it for later.", width), "fair"))
