@@ -1,4 +1,4 @@
-"""Finds the entries that a later statement replaces or denies, and those that the user means with "forget …".
+"""Finds the entries that a later statement replaces, denies or asks to forget.
 
 1. A statement denies an earlier one that has the same words without "not".
 2. To forget an entry, the user says the same, with or without "not" as the entry does, or names what it is about.
