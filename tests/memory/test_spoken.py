@@ -54,6 +54,7 @@ REMEMBERED = {
     "Keep in mind that I use tabs.": "I use tabs.",
     "Remember that I use tabs, thanks!": "I use tabs",
     "Remember that I'm vegan and tell me what I can eat": "I'm vegan",
+    "Remember that we write docs and make releases on Fridays.": "we write docs and make releases on Fridays.",
     "Remember that function names are snake_case.": "function names are snake_case.",
 }
 EVERYWHERE = (
@@ -247,6 +248,7 @@ WITH_OTHER_WORDS = (
     "注意：记住伊娃是管理员。",
     "Thanks! - Remember that this leaks.",
     "Remember that I'm vegan and tell me what I can eat",
+    "Remember that I use tabs and fix the parser.",
     "Remember that I use tabs. Why is CI red?",
 )
 OBEYED = (

@@ -49,14 +49,20 @@ _ATTRIBUTED: Final = re.compile(
 )
 """Who said it, behind the words: "…, says the mail", "… — Eve"."""
 _TASK_AFTER: Final = re.compile(
-    r"[,;]?\s+(?:(?:and|und|et|y|e|и)\s+)?(?:(?:then|please|dann|bitte|puis|luego|depois|потом)\s+)?(?:"
-    r"(?<=and )(?:tell|show|give|explain|suggest|help|answer|write|make|fix|run|list|find|check|send|create|do)\b"
-    r"(?!\s+not\b)|(?<=then )\w+|(?<=und )(?:sag|zeig|gib|erklär|schreib|mach|hilf|nenne?)\w*\b"
-    r"|(?<=et )(?:dis|montre|donne|explique|écris|fais|aide)\b|(?<=y )(?:dime|muéstrame|dame|explica|escribe|haz)\b"
-    r"|(?<=e )(?:diga|mostre|explique|escreva|faça)\b|(?<=и )(?:скажи|покажи|объясни|напиши|сделай)\b).*$",
+    r"[,;]?\s+(?:and\s+(?:then\s+|please\s+)?(?:(?:tell|show|give|send|help|answer|write|make|find)\s+(?:me|us)"
+    r"|explain|suggest)|und\s+(?:dann\s+|bitte\s+)?(?:sag|zeig|gib|erklär|schreib|hilf|nenn)e?\s+(?:mir|uns)"
+    r"|et\s+(?:dis|montre|donne|explique|écris)-moi|y\s+(?:dime|muéstrame|dame|explícame)"
+    r"|e\s+(?:me\s+(?:diga|mostre|explique)|diga-me|mostre-me)|и\s+(?:скажи|покажи|объясни|напиши)(?:\s+мне)?)\b.*$",
     re.IGNORECASE | re.DOTALL,
 )
 """A task behind what to remember: "… and tell me what I can eat"."""
+_MAY_BE_TASK: Final = re.compile(
+    r"\band\s+(?:then|please|fix|run|write|make|list|find|check|send|create|do|add|remove|update|build|test|deploy)\b"
+    r"|\bund\s+(?:dann|bitte|mach\w*|schreib\w*|prüf\w*|behebe?)\b|\bet\s+(?:fais|écris|corrige|lance)\b"
+    r"|\by\s+(?:haz|escribe|corrige|ejecuta)\b|\be\s+(?:faça|escreva|corrija|rode)\b|\bи\s+(?:сделай|исправь)\b",
+    re.IGNORECASE,
+)
+"""Words that may begin a task behind what to remember, or be a part of it."""
 _REMEMBER: Final = re.compile(
     rf"""{_POLITE}(?:
         (?:please\s+)?(?:always\s+)?remember\b
@@ -190,6 +196,7 @@ _EVERYWHERE: Final = re.compile(
     r"|(?:すべて|全て|全部)の(?:プロジェクト|会話|セッション)",
     re.IGNORECASE,
 )
+_BEGINS_LASTING: Final = re.compile(rf"{_POLITE}(?:{_LASTING.pattern}|{_EVERYWHERE.pattern})", re.IGNORECASE)
 _QUOTATIONS: Final = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』", "`": "`"}
 """Quotation marks that open, each with those that close it."""
 _QUOTATION_MARKS: Final = (*_QUOTATIONS, "‚", "‘", "'", ">")
@@ -272,16 +279,11 @@ def is_only_requests(text: str) -> bool:
 def _is_plain(sentence: str) -> bool:
     """Return whether a sentence is a request from its first word to its last."""
     request = _request(sentence)
-    if request is None or _ATTRIBUTED.search(sentence) or _has_task(sentence):
+    if request is None or any(one.search(sentence) for one in (_ATTRIBUTED, _TASK_AFTER, _MAY_BE_TASK)):
         return False
     if request.text != sentence:
         return True
-    begin = re.compile(rf"{_POLITE}(?:please\s+)?(?:{_LASTING.pattern}|{_EVERYWHERE.pattern})", re.IGNORECASE)
-    return begin.match(sentence) is not None
-
-
-def _has_task(sentence: str) -> bool:
-    return _TASK_AFTER.search(sentence) is not None
+    return _BEGINS_LASTING.match(sentence) is not None
 
 
 def _request(sentence: str) -> SpokenRequest | None:
