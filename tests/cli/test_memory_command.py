@@ -50,6 +50,7 @@ def test_an_entry_from_its_beginning_to_its_end(project: ChatProject) -> None:
         (("add", " "), 1, "there is nothing to remember"),
         (("accept", "m0"), 1, "m0 is no proposal"),
         (("import", "a.txt"), 1, "line 1 is no entry"),
+        (("import", "long.jsonl"), 1, "line 2 is no entry: the statement has 501 characters"),
         (("import", "none.jsonl"), 1, "No such file"),
         (("add",), 2, "the following arguments are required: TEXT"),
         (("burn",), 2, "invalid choice"),
@@ -60,6 +61,7 @@ def test_the_exit_code_tells_an_error_from_wrong_usage(
     project: ChatProject, args: tuple[str, ...], code: int, problem: str
 ) -> None:
     memory(project, "add", "The port is 8081.")
+    (project.folder / "long.jsonl").write_text(f'{{"text": "Fine."}}\n{{"text": "{"x" * 501}"}}\n')
     assert problem in memory(project, *args, code=code).stderr
 
 
@@ -69,6 +71,7 @@ def test_entries_move_with_export_and_import(project: ChatProject) -> None:
     memory(project, "export", "-o", "memory.jsonl")
     assert "was not overwritten" in memory(project, "export", "-o", "memory.jsonl", code=1).stderr
     assert memory(project, "export").stdout == (project.folder / "memory.jsonl").read_text()
+    assert json.loads(memory(project, "export").stdout)["origin"] == {"source": "told"}
     memory(project, "import", "--project", "memory.jsonl")
     assert [one["id"] for one in entries(project, "list")] == ["m0", "p0"]
     assert [one["id"] for one in entries(project, "list", "--project")] == ["p0"]
@@ -115,6 +118,31 @@ def test_an_undo_says_what_is_not_remembered_any_more(project: ChatProject) -> N
     assert entries(project, "list") == []
 
 
+def test_an_undo_takes_the_newest_change_of_both_memories_back(project: ChatProject) -> None:
+    (project.folder / ".foveal").mkdir()
+    memory(project, "add", "--project", "The build needs Node 22.")
+    memory(project, "add", "I prefer tabs.")
+    memory(project, "forget", "p0")
+    assert memory(project, "undo").stdout == "p0    fact        The build needs Node 22.\n"
+    assert memory(project, "undo").stdout == "m0 is not remembered any more: I prefer tabs.\n"
+
+
+def test_adding_says_what_is_replaced(project: ChatProject) -> None:
+    memory(project, "add", "My name is Ada.")
+    assert memory(project, "add", "My name is Grace.").stdout == (
+        "m1    fact        My name is Grace.\nm0    fact        My name is Ada.  (replaced by m1)\n"
+    )
+
+
+def test_words_in_place_of_an_id_name_the_entries_that_have_them(project: ChatProject) -> None:
+    (project.folder / ".foveal").mkdir()
+    memory(project, "add", "--project", "The build needs Node 22.")
+    memory(project, "add", "I prefer tabs.")
+    problem = memory(project, "forget", "prefer tabs", code=1).stderr
+    assert "no entry has the id 'prefer tabs'" in problem
+    assert "m0 “I prefer tabs.”" in problem
+
+
 @pytest.mark.parametrize("act", [("add", "x y"), ("list",), ("import", "-"), ("erase", "--yes"), ("undo",)])
 def test_a_folder_without_a_project_has_no_memory_of_one(project: ChatProject, act: tuple[str, ...]) -> None:
     done = memory(project, *act, "--project", code=1, input='{"text": "x y"}\n')
@@ -136,6 +164,7 @@ def test_erasing_asks_and_leaves_no_words_in_the_store_and_the_file(project: Cha
     assert entries(project, "list", "--all") == []
     memory(project, "add", "The hint is tuba.")
     assert [one["text"] for one in entries(project, "list")] == ["The hint is tuba."]
+    assert json.loads(memory(project, "erase", "--yes", "--json").stdout) == {"erased": 1}
 
 
 def test_erasing_asks_at_a_terminal(project: ChatProject) -> None:

@@ -26,7 +26,8 @@ async def fill(path: Path) -> None:
     async with open_store(str(path)) as store:
         memory = Memory("user", store=store)
         session = await Session.open(store, "monday", model="gpt-5", memory=memory)
-        await session.append(UserSaid(content="Please remember that my name is Ada. Never push to main."))
+        await session.append(UserSaid(content="Please remember that my name is Ada."))
+        await session.append(UserSaid(content="Never push to main."))
         await session.append(UserSaid(content="Remember that my name is Grace."))
         await memory.propose(await session.events(), session="monday")
         await memory.forget((await memory.remember("I use <b>tabs</b>.")).id)

@@ -83,7 +83,7 @@ async def test_a_long_message_proposes_nothing_that_is_known_or_refused() -> Non
     memory = owned()
     event = Event(1, UserSaid(content=LONG[0]))
     (note,) = await memory.hear([event])
-    assert note.text == "Proposed m0, because it stands in a long message: the user allows deploys."
+    assert note.text == "Proposed m0, because the message says other things too: the user allows deploys."
     await memory.reject("m0")
     assert await memory.hear([event]) == []
 
@@ -108,11 +108,38 @@ async def test_what_was_heard_is_not_kept_twice_and_a_request_to_forget_is_no_en
     session = await Session.open(store, "monday", model="gpt-4.1", memory=memory)
     tools = MemoryTools([memory], session)
     await session.append(UserSaid(content="Remember that I prefer tabs. Why is CI red?"))
-    await tools.call("remember", {"quote": "I prefer tabs"})
-    assert [entry.text for entry in await memory.entries()] == ["I prefer tabs."]
+    assert [entry.text for entry in await memory.proposals()] == ["I prefer tabs."]
+    assert "remembered m0" in await tools.call("remember", {"quote": "I prefer tabs"})
+    assert [entry.text for entry in await memory.entries(all=True)] == ["I prefer tabs."]
+    assert await memory.proposals() == []
     await session.append(UserSaid(content="Please forget that I prefer tabs."))
     assert "asked to forget" in await tools.call("remember", {"quote": "forget that I prefer tabs"})
     assert await memory.entries() == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "That's wrong, I don't ride a horse.",
+        "I don't ride a horse any more.",
+        "Delete that I ride a horse.",
+        "Please remove the horse from memory.",
+        "Forget everything about me.",
+    ],
+)
+@async_test
+async def test_the_model_may_forget_what_the_user_denies_or_wants_deleted(said: str) -> None:
+    store = MemoryStore()
+    memory = owned(store=store, hears=False)
+    await memory.remember("I ride a horse.")
+    await memory.remember("My sister rides a pony.")
+    session = await Session.open(store, "monday", model="gpt-4.1", memory=memory)
+    await session.append(UserSaid(content=said))
+    assert "forgot m0" in await MemoryTools([memory], session).call("forget", {"id": "m0", "quote": said})
+    if "everything" not in said:
+        assert "did not ask" in await MemoryTools([memory], session).call(
+            "forget", {"id": "m1", "quote": said}
+        )
 
 
 @async_test

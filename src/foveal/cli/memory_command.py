@@ -67,9 +67,7 @@ def add_commands(commands: Any) -> None:
     imports.add_argument(
         "path", type=Path, metavar="FILE", help="what `foveal memory export` wrote; - reads it"
     )
-    erase = _act(
-        acts, "erase", "delete all entries and files from the store, for good", project=True, is_json=False
-    )
+    erase = _act(acts, "erase", "delete all entries and files from the store, for good", project=True)
     erase.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -77,7 +75,7 @@ def _act(acts: Any, name: str, about: str, *, project: bool = False, is_json: bo
     parser: ArgumentParser = acts.add_parser(name, help=about, description=about)
     _add_store(parser, default=SUPPRESS)
     if is_json:
-        parser.add_argument("--json", action="store_true", help="print entries as JSON")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
     if project:
         parser.add_argument("--project", action="store_true", help="the memory of the project of this folder")
     return parser
@@ -144,8 +142,12 @@ async def _show(memories: LocalMemories, args: Namespace) -> int:
 
 
 async def _add(memories: LocalMemories, args: Namespace) -> int:
+    from foveal.config.local_memories import with_replaced
+
     file = _file(memories, args)
-    return await _finish(memories, file, args, await file.memory.remember(" ".join(args.text)))
+    entry = await file.memory.remember(" ".join(args.text))
+    changed = [entry] if args.json else await with_replaced(file.memory, entry)
+    return await _finish(memories, file, args, *changed)
 
 
 async def _edit(memories: LocalMemories, args: Namespace) -> int:
@@ -161,7 +163,10 @@ async def _forget(memories: LocalMemories, args: Namespace) -> int:
 async def _undo(memories: LocalMemories, args: Namespace) -> int:
     from foveal.config.local_memories import undo_change
 
-    file = memories.file_of(args.id) if args.id else _file(memories, args)
+    if args.id:
+        file = memories.file_of(args.id)
+    else:
+        file = _file(memories, args) if args.project else await memories.newest_changed()
     undone = await undo_change(file.memory, args.id)
     for entry in undone.gone if not args.json else ():
         print(f"{entry.id} is not remembered any more: {one_line(entry.text, width=_MAX_PRINTED_CHARS)}")
@@ -214,6 +219,9 @@ async def _erase(memories: LocalMemories, args: Namespace) -> int:
             return 1
     await file.memory.erase()
     await file.delete()
+    if args.json:
+        print(json.dumps({"erased": count}))
+        return 0
     print(f"erased {whose}: {count:,} {'entry' if count == 1 else 'entries'}, its files, and {file.path}")
     return 0
 

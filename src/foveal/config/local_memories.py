@@ -90,7 +90,14 @@ class LocalMemories:
 
     def file_of(self, id: str) -> MemoryFile:
         """Return the file of the memory that an id of an entry belongs to."""
-        return next((file for file in self.files if id.startswith(file.memory.letter)), self.user)
+        letter = id[:1] if id[1:].isdecimal() else ""
+        return next((file for file in self.files if file.memory.letter == letter), self.user)
+
+    async def newest_changed(self) -> MemoryFile:
+        """Return the file of the memory that was changed last."""
+        for memory in self.all:
+            await memory.refresh()
+        return max(self.files, key=lambda file: file.memory.state.newest_change_at())
 
     async def read(self) -> list[str]:
         """Record what was edited in the files; return notes about what could not be used."""
@@ -126,6 +133,11 @@ async def undo_change(memory: Memory, id: str | None) -> UndoneChange:
     after = {entry.id: entry for entry in await memory.entries(all=True)}
     now = [entry for entry in after.values() if before.get(entry.id) != entry]
     return UndoneChange(now, [entry for entry in before.values() if entry.id not in after])
+
+
+async def with_replaced(memory: Memory, entry: MemoryEntry) -> list[MemoryEntry]:
+    """Return an entry and those that it replaces."""
+    return [entry, *(one for one in await memory.entries(all=True) if one.replaced_by == entry.id)]
 
 
 # ── Entries in words and as JSON ──────────────────────────────────────────────────────────────────────────

@@ -132,7 +132,8 @@ class MemoryFile:
             self._seen = text
             return "", []
         if self._root is not None and (state := _answer(self._root, self._trust, text).state) != "allowed":
-            return self._note(f"is not used: {ITEM_STATE_WORDS[state]}"), []
+            advice = "" if state == "refused" else "; `foveal chat` asks when it starts"
+            return self._note(f"is not used: {ITEM_STATE_WORDS[state]}{advice}"), []
         notes = await self._take_over(text)
         self._seen = text
         return "", notes

@@ -155,6 +155,11 @@ class MemoryState:
                 return [step.seq, *(seq for seq, by in replaced if by == about)]
         return []
 
+    def newest_change_at(self) -> float:
+        """Return when the newest change was made that can be undone, in seconds since 1970; -1 if there is none."""
+        newest = self.newest_change()
+        return max((step.at or 0.0 for step in self._steps if step.seq in newest), default=-1.0)
+
     def _taken_together(self, seq: int) -> Sequence[int]:
         """Return the facts that came with a fact from one edit of the file; none if it came otherwise."""
         for step in self._steps:

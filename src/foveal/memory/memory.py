@@ -22,6 +22,7 @@ from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from foveal.core.compaction.summariser import Summarise, summariser_chain
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
@@ -63,14 +64,19 @@ from foveal.memory.quotes import (
 )
 from foveal.memory.search import EntryIndex
 from foveal.memory.shown_text import memory_text
-from foveal.memory.spoken import SpokenRequest, spoken_requests
+from foveal.memory.spoken import (
+    CALLS_OFF,
+    EVERYTHING,
+    SAID_WRONG,
+    SpokenRequest,
+    is_only_requests,
+    spoken_requests,
+)
 from foveal.ports import Store
 
 MAX_OWNER_CHARS: Final = 400
 _KINDS: Final = ("preference", "fact", "rule", "procedure")
 _DONE: Final = {"remember": "remembered", "forget": "forgotten"}
-_FORGETS_ABOUT: Final = re.compile(r"\bforget about\b", re.IGNORECASE)
-"""Words that also call off an order: "forget about the tests"."""
 
 DecideFacts = Callable[[MemoryState], Sequence[AnyMemoryFact]]
 """Returns the facts to append to a memory in this state."""
@@ -403,8 +409,8 @@ class Memory:
             by: Who spoke, where several people speak.
 
         Returns:
-            What was remembered, forgotten, and in long messages proposed, for the user to see; also that a
-            statement is too long, or that no entry says what is to be forgotten.
+            What was remembered, forgotten, and in messages that say other things too proposed, for the user to
+            see; also that a statement is too long, or that it is not clear which entry is to be forgotten.
 
         Raises:
             StoreError: The store cannot write.
@@ -412,38 +418,58 @@ class Memory:
         notes: list[MemoryNote] = []
         for event in events:
             if isinstance(event.fact, UserSaid):
-                for request in spoken_requests(typed_words(event.fact.content)):
+                said = typed_words(event.fact.content)
+                is_alone = is_surely_typed(event) and is_only_requests(said)
+                for request in spoken_requests(said):
+                    origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle)
                     try:
-                        notes += await self._obey(request, event, session=session, by=by)
+                        notes += await self._obey(request, origin, is_alone=is_alone)
                     except NotRemembered as problem:
                         notes.append(MemoryNote(text=f"Not {_DONE[request.action]}: {problem}"))
         return notes
 
-    async def _obey(self, request: SpokenRequest, event: Event, *, session: str, by: str) -> list[MemoryNote]:
+    async def _obey(self, request: SpokenRequest, origin: EntryOrigin, *, is_alone: bool) -> list[MemoryNote]:
         text = entry_text(request.text)
-        quote = entry_text(request.quote[:MAX_ENTRY_CHARS])
-        origin = EntryOrigin(source="spoken", by=by, session=session, event=event.handle, quote=quote)
-        if not is_surely_typed(event):
-            # The words may be pasted, and what others wrote neither becomes an entry nor takes one away.
+        origin = replace(origin, quote=entry_text(request.quote[:MAX_ENTRY_CHARS]))
+        if not is_alone:
+            # The words may be another person's: those neither become an entry nor take one away.
             if request.action == "forget":
-                raise NotRemembered("it stands in a long message, in which text may be pasted")
+                raise NotRemembered("the message says other things too; send the request alone")
             proposal = await self._propose(text, None, origin)
             if not proposal.proposed or proposal.forgotten:
                 return []  # it is an entry already, or the owner said no
-            said = f"Proposed {proposal.id}, because it stands in a long message: {proposal.text}"
+            said = f"Proposed {proposal.id}, because the message says other things too: {proposal.text}"
             return [MemoryNote(text=said, entry=proposal)]
         if request.action == "remember":
             entry = await self._keep(text, None, origin)
             return [MemoryNote(text=f"Remembered {entry.id}: {entry.text}", entry=entry)]
+        return await self._forget_meant(request, origin)
+
+    async def _forget_meant(self, request: SpokenRequest, origin: EntryOrigin) -> list[MemoryNote]:
+        """Forget the one entry that the user means; raises `NotRemembered` if it is not clear which one."""
+        if EVERYTHING.match(request.text):
+            raise NotRemembered("say which entry, or erase the memory to forget everything")
+        meant: list[int] = []
+        near: list[int] = []
 
         def decide(state: MemoryState) -> Sequence[AnyMemoryFact]:
-            return [Forgotten(target=seq, origin=origin) for seq in self._compared.meant(state, request.text)]
+            meant[:] = self._compared.meant(state, request)
+            near[:] = meant or self._compared.near(state, request.text)
+            return [Forgotten(target=meant[0], origin=origin)] if len(meant) == 1 else []
 
-        forgotten = [fact for _, fact in await self._change(decide) if isinstance(fact, Forgotten)]
-        if not forgotten and not _FORGETS_ABOUT.search(request.quote):
-            raise NotRemembered(f"no entry says “{text}”")
-        entries = [self._state.entries[fact.target] for fact in forgotten]
-        return [MemoryNote(text=f"Forgot {entry.id}: {entry.text}", entry=entry) for entry in entries]
+        await self._change(decide)
+        named = self._named(self._state, near)
+        if len(meant) > 1:
+            raise NotRemembered(
+                f"several entries are about “{request.text}”: {named}; say which one by its id"
+            )
+        if meant:
+            entry = self._state.entries[meant[0]]
+            return [MemoryNote(text=f"Forgot {entry.id}: {entry.text}", entry=entry)]
+        if CALLS_OFF.match(request.quote):
+            return []
+        advice = f"; if you mean one of these, say its id: {named}" if named else ""
+        raise NotRemembered(f"no entry says “{request.text}”{advice}")
 
     async def forget(self, id: str, *, quote: str = "", log: QuotedLog | None = None) -> MemoryEntry:
         """Take an entry out of all later requests. `undo` brings it back, `erase` deletes the text for good.
@@ -713,8 +739,12 @@ class Memory:
         Raises:
             StoreError: The store cannot be read.
         """
-        lines = [msgspec.json.encode(entry).decode() for entry in await self.entries()]
-        return "".join(f"{line}\n" for line in lines)
+        lines: list[str] = []
+        for entry in await self.entries():
+            fields = msgspec.to_builtins(entry)
+            fields["origin"] = {"source": entry.origin.source, **fields["origin"]}
+            lines.append(f"{msgspec.json.encode(fields).decode()}\n")
+        return "".join(lines)
 
     async def import_(self, lines: str) -> list[MemoryEntry]:
         """Keep the entries of an export, as their owner. They get new ids.
@@ -740,15 +770,15 @@ class Memory:
                 await foveal.Memory("grace", store=store).import_(await ada.export())
             ```
         """
-        read: list[_ImportedEntry] = []
+        texts: dict[str, tuple[str, _ImportedEntry]] = {}
         for number, line in enumerate(lines.splitlines(), 1):
             if line.strip():
                 try:
-                    read.append(msgspec.json.decode(line, type=_ImportedEntry))
-                except msgspec.DecodeError as problem:
+                    entry = msgspec.json.decode(line, type=_ImportedEntry)
+                    text = entry_text(entry.text)
+                except (msgspec.DecodeError, NotRemembered) as problem:
                     raise NotRemembered(f"line {number:,} is no entry: {problem}") from None
-        texts = {text.casefold(): (text, entry) for entry in read for text in [entry_text(entry.text)]}
-
+                texts[text.casefold()] = (text, entry)
         new = [(text, entry.kind or kind_of(text), _imported(entry)) for text, entry in texts.values()]
         await self._change(lambda state: self._new_entries(state, state.next_seq, new))
         return [entry for entry in self._state.counting() if entry.text.casefold() in texts]
@@ -773,12 +803,15 @@ class Memory:
     # ── Appending ────────────────────────────────────────────────────────────────────────────────────
 
     async def _keep(self, text: str, kind: EntryKind | None, origin: EntryOrigin) -> MemoryEntry:
-        """Remember a statement, unless an entry says the same."""
+        """Remember a statement, unless an entry says the same; a proposal that says it is accepted."""
         chosen = kind or kind_of(text)
+        same = text.casefold()
 
         def decide(state: MemoryState, seq: int) -> Sequence[AnyMemoryFact]:
-            kept = Remembered(text=text, entry=chosen, origin=origin)
+            waiting = [entry.seq for entry in state.proposals() if entry.text.casefold() == same]
+            seq = waiting[-1] if waiting else seq
             replaced = self._compared.replaced_by(state, seq, text, chosen)
+            kept = Accepted(target=seq) if waiting else Remembered(text=text, entry=chosen, origin=origin)
             return [kept, *(Replaced(target=old, by=seq) for old in replaced)]
 
         return await self._add(text, decide, lambda state: state.counting())
@@ -819,7 +852,10 @@ class Memory:
             return [] if found else decide(state, state.next_seq)
 
         added = await self._change(checked)
-        return found[-1] if found else self._state.entries[added[0][0]]
+        if found:
+            return found[-1]
+        seq, fact = added[0]
+        return self._state.entries[fact.target if isinstance(fact, Accepted) else seq]
 
     async def _change_entry(
         self,
@@ -859,21 +895,30 @@ class Memory:
             self._take(events)
         return [(event.seq, fact) for event, fact in zip(events, facts, strict=True)]
 
+    @staticmethod
+    def _named(state: MemoryState, seqs: Iterable[int]) -> str:
+        return ", ".join(f"{state.name(seq)} “{state.entries[seq].text}”" for seq in seqs)
+
     def _number(self, state: MemoryState, id: str) -> int:
         number = state.number(id) if isinstance(id, str) else None
         if number is None:
-            raise NotRemembered(f"no entry has the id {id!r}: ids look like {self.letter}12")
+            named = self._named(state, self._compared.near(state, id)) if isinstance(id, str) else ""
+            advice = f"; entries with such words: {named}" if named else ""
+            raise NotRemembered(f"no entry has the id {id!r}: ids look like {self.letter}12{advice}")
         return number
 
     def _revokes(self, state: MemoryState, words: str, seq: int) -> bool:
         """Return whether a sentence of the user takes back an entry: it names its id, says something else about the
-        same subject, or asks to forget what the entry says."""
+        same subject, says its opposite, or asks to forget what the entry says."""
         if state.name(seq) in re.findall(r"\w+", words):
             return True
-        if seq in self._compared.replaced_by(state, state.next_seq, words, "rule"):
+        said = SAID_WRONG.sub("", words)
+        if seq in self._compared.replaced_by(state, state.next_seq, said, "rule"):
             return True
-        asked = [one.text for one in spoken_requests(words) if one.action == "forget"]
-        return any(seq in self._compared.meant(state, about) for about in asked)
+        if seq in self._compared.denied(state, said):
+            return True
+        asked = [one for one in spoken_requests(words) if one.action == "forget"]
+        return any(EVERYTHING.match(one.text) or seq in self._compared.meant(state, one) for one in asked)
 
 
 class _ImportedEntry(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from foveal.memory.quotes import (
     find_quote,
     foreign_spans,
     is_long_enough,
+    is_reported,
     kind_of,
     plain_lines,
     typed_words,
@@ -54,19 +55,21 @@ _MAX_SHOWN_CHARS: Final = 4_000
 _MAX_LINES_READ: Final = 400
 _MAX_LINE_CHARS: Final = 300
 _LIST_MARK: Final = re.compile(r"^\s*[-*+•]\s+")
-_REPORTS: Final = re.compile(
-    r"\W*(?:(?:according to|laut|selon|según|segundo|secondo|по словам"
-    r"|he|she|they|his|her|their|er|il|elle|él|ella|ele|ela|он|она|они)\b"
-    r"|(?!(?:i|we|you|ich|wir|je|j|nous|yo|eu|я|мы)\b)(?:[\w.'’-]+\s+){1,4}?(?:says?|said|wrote|writes|thinks?|claims?"
-    r"|tells|told|asks|asked|replied|sagt|sagte|schreibt|schrieb|dit|écrit|dice|dijo|escribió|disse|diz|escreveu"
-    r"|говорит|сказал|сказала|пишет|написал|написала)\b)",
-    re.IGNORECASE,
-)
-"""Sentences about what others said: "Bob told me that …"."""
-_REPORTED: Final = re.compile(r", ?(?:says|said|wrote|sagt|sagte|dit|dice|disse|diz) [A-Z]\w+\W*$")
 _MEMORY_WORDS: Final = re.compile(
     r"\W*(?:please\s+)?(?:do\s+you\s+)?(?:remember|recall|forget)\b", re.IGNORECASE
 )
+_OF_NO_USE: Final = re.compile(
+    r"""(?:please\s+)?(?:don't|do\s+not|never)\s+remember\b
+      | <[^>\n]{1,40}>
+      | [^\n]{1,40}?:\s*(?:please\s+)?(?:remember|don't\s+forget|forget|from\s+now\s+on)\b
+      | (?:please\s+)?(?:tell|ask|remind)\s+\w+\s+(?:to|that)\b
+      | (?:imagine|pretend|suppose|assume|let's\s+say|act\s+as|stell\s+dir\s+vor|nimm\s+an|supposons|imagina|suponha
+        |представь|假设|想象)
+      | i(?:'d|\s+would)?\s+(?:want|need|like)\s+(?:a|an|some)\b
+      | ich\s+(?:will|möchte|brauche)\s+eine?n?\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Sentences with words of a rule or a fact that state nothing of the user's: a label, a game, a task."""
 
 
 class Proposal(NamedTuple):
@@ -234,7 +237,9 @@ def _own_sentences(text: str) -> list[Sentence]:
 def _states_something(sentence: str) -> bool:
     """Return whether a sentence states something of the user's. What is to be remembered was heard already, and
     what is to be forgotten is no entry."""
-    if sentence.endswith((":", "：")) or _REPORTS.match(sentence) or _REPORTED.search(sentence):
+    if sentence.endswith((":", "：")) or is_reported(sentence):
+        return False
+    if _OF_NO_USE.match(sentence):
         return False
     is_about_memory = _MEMORY_WORDS.match(sentence) is not None
     return not is_about_memory or any(one.action == "remember" for one in spoken_requests(sentence))

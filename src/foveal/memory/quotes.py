@@ -5,7 +5,7 @@
    Short pasted text cannot be told from typed text, so only a message of `MAX_TYPED_LINES` lines and one part is
    surely the user's (`is_surely_typed`); what is said in a longer one is proposed, not kept.
 2. A quote stands for the whole sentences in which it was said: a part of one may say the opposite.
-3. What follows "Bob wrote:" or "here is the log:" is not the user's (`foreign_spans`).
+3. What follows "Bob wrote:", "here is the log:" or "translate this." is not the user's (`foreign_spans`).
 4. Texts are compared and kept in NFC and on one line, without control, invisible and bidirectional characters.
    Other characters that look alike stay different, so a quote with them is not found.
 """
@@ -65,9 +65,39 @@ _ANNOUNCED: Final = re.compile(
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
 """What announces words of others, or words to work on: "Bob wrote:", "here is the mail from Bob:", "translate:"."""
+_HANDED_OVER: Final = re.compile(
+    r"""(?:^|(?<=[.!?\n。？！]))\s*(?:
+      (?:(?:please|can\ you|could\ you|bitte|kannst\ du)\ )*
+        (?:translate|proofread|rephrase|rewrite|correct|summari[sz]e|übersetze?|korrigiere?|traduis|traduisez
+        |corrige[sz]?|relis|résume|traduce|traduza|traduz|resume|переведи(?:те)?|исправь(?:те)?)\ (?:\w+\ )?
+        (?:this|that|it|these|following|das|dies(?:en)?|diesen?|folgende\w*|cette|ceci|ça|ce|esto|esta|este|isto|isso|это|этот|эту)\b[^\n.!?:]{0,40}
+    | is\ (?:this|that|it)\ (?:an?\ )?(?:phishing|scam|spam|fraud|fake|legit\w*)\b[^\n.!?]{0,20}
+    | (?:how|what)\ (?:do|does|would|can)\ (?:i|you|one|this|that|it)\ (?:say|translate|mean|put)\b[^\n.!?]{0,40}
+    | (?:请|請|帮我|幫我)*(?:翻译|翻譯|校对|修改|总结)[^\n。？！：:]{0,12}
+    | [^\n。？！：:]{0,12}(?:翻訳|添削|校正|要約)して[^\n。？！：:]{0,8}
+    | (?:subject|from|betreff|von|objet|asunto|assunto|тема|件名|主题)\ ?(?=[:：])
+    | [^\n:：.!?]{0,40}\b(?:message|mail|e-?mail|note|nachricht|courriel|correo|mensaje|mensagem|письмо|сообщение)
+        \ (?:from|by|von|de|от)\ [^\n:.!?]{1,40}(?=\n)
+    | \w+(?:\ \w+)?,?\ [\[(]?\d{1,2}:\d{2}(?:\ ?[ap]m)?[\])]?(?=\n)
+    )\s*[:：.!?\n。？！]""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A sentence that hands over text to work on, or the head of a message of others."""
 _ANNOUNCED_CHARS: Final = 160
 """Characters before a colon that are read for it."""
 _MAX_COLONS_READ: Final = 200
+_REPORTS: Final = re.compile(
+    r"\W*(?:(?:according to|laut|selon|según|segundo|secondo|по словам"
+    r"|he|she|they|his|her|their|er|il|elle|él|ella|ele|ela|он|она|они)\b"
+    r"|(?!(?:i|we|you|ich|wir|je|j|nous|yo|eu|я|мы)\b)(?:[\w.'’-]+\s+){1,4}?(?<!\bi )(?<!\bwe )"
+    r"(?:says?|said|wrote|writes|thinks?|claims?|tells|told|asks|asked|replied|sagt|sagte|schreibt|schrieb|dit|écrit|dice|dijo|escribió|disse|diz|escreveu"
+    r"|говорит|сказал|сказала|пишет|написал|написала)\b)",
+    re.IGNORECASE,
+)
+"""Sentences about what others said: "Bob told me that …"."""
+_REPORTED: Final = re.compile(
+    r", ?(?:says|said|wrote|sagt|sagte|dit|dice|disse|diz) (?:the |my |[A-Z])\w+\W*$"
+)
 _PREFERENCES: Final = re.compile(
     r"\b(?:i(?:'d| would)? (?:prefer|like|love|want|hate|dislike)|my favou?rite"
     r"|ich (?:bevorzuge|mag|möchte|hätte gern)"
@@ -130,6 +160,11 @@ def is_long_enough(quote: str) -> bool:
     return len(letters) >= (_MIN_QUOTED_CHARS if "".join(letters).isascii() else _MIN_QUOTED_CHARS // 2)
 
 
+def is_reported(sentence: str) -> bool:
+    """Return whether a sentence says what others said."""
+    return _REPORTS.match(sentence) is not None or _REPORTED.search(sentence) is not None
+
+
 def entry_text(text: str) -> str:
     """Return a text as an entry has it: on one line, without secrets; raises `NotRemembered`, and `BadSetting` for
     what is no text."""
@@ -182,7 +217,9 @@ def foreign_spans(text: str) -> list[tuple[int, int]]:
     announced = next(
         (end for end in ends if _ANNOUNCED.search(text, max(0, end - _ANNOUNCED_CHARS), end)), None
     )
-    return [*pasted_spans(text), *([(announced, len(text))] if announced is not None else [])]
+    handed = _HANDED_OVER.search(text)
+    ends_before = [end for end in (announced, handed and handed.end()) if end is not None]
+    return [*pasted_spans(text), *([(min(ends_before), len(text))] if ends_before else [])]
 
 
 def own_places(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:

@@ -30,9 +30,11 @@ _BEGINNINGS: Final[Mapping[str, str]] = {
     "person": r"i am|i'm|je suis|(?:yo )?soy|(?:eu )?sou|(?:io )?sono",
     "birthday": r"i was born on|mein geburtstag ist|mon anniversaire est|mi cumpleaños es|(?:o )?meu aniversário é"
     r"|мой день рождения|我的生日是|私の誕生日は",
-    "home": r"i live in|ich wohne in|j'habite à|vivo en|moro em|abito a|я живу в|我住在",
-    "job": r"i work as|ich arbeite als|je travaille comme|trabajo como|trabalho como",
-    "employer": r"i work (?:for|at)|ich arbeite (?:bei|für)|je travaille (?:pour|chez)|trabajo (?:para|en)",
+    "home": r"i (?:now )?live in|i(?:'ve| have)? relocated to|ich wohne (?:jetzt )?in|j'habite (?:maintenant )?à"
+    r"|(?:ahora )?vivo (?:ahora )?en|moro (?:agora )?(?:em|no|na)|abito a|я (?:теперь )?живу в|我(?:现在)?住在",
+    "job": r"i (?:now )?work as|ich arbeite (?:jetzt )?als|je travaille comme|trabajo como|trabalho como",
+    "employer": r"i (?:now )?work (?:for|at)|ich arbeite (?:jetzt )?(?:bei|für)"
+    r"|je travaille (?:pour|chez)|trabajo (?:para|en)",
     "weight": r"i weigh|ich wiege|je pèse|peso|я вешу",
     "email": r"meine e-?mail(?:-adresse)? ist|mon (?:e-?mail|adresse e-?mail) est|mi correo es|meu e-?mail é",
 }
@@ -44,7 +46,7 @@ _AGE: Final = re.compile(
     r"|我(?:今年)?(?P<zh>\d{1,3})岁|(?:私は)?(?P<ja>\d{1,3})歳(?:です)?)",
     re.IGNORECASE,
 )
-_HOME_JAPANESE: Final = re.compile(r"(?:私は)?(?P<value>[^、。]{1,20}?)に住んでい(?:ます|る)")
+_HOME_JAPANESE: Final = re.compile(r"(?:私は)?(?P<value>[^、。はがもの]{1,20}?)に住んでい(?:ます|る)")
 _VALUE_NOUNS: Final = (
     r"name|birthday|birth ?date|date of birth|age|pronouns|e-?mail|e-?mail address|phone|phone number|address"
     r"|time ?zone|job|job title|role|title|position|profession|employer|native language|user ?name|locale"
@@ -60,9 +62,61 @@ _ABOUT_USER: Final = re.compile(
     r"|(?:" + "|".join(f"(?P<{subject}>{begin})" for subject, begin in _BEGINNINGS.items()) + ")",
     re.IGNORECASE,
 )
+_TOPICS: Final = {
+    "name": re.compile(
+        r"meinen? namen?|mon nom|mi nombre|(?:o )?meu nome|мо[её] имя|我的?名字|私の名前|who i am|wie ich heiße",
+        re.IGNORECASE,
+    ),
+    "birthday": re.compile(
+        r"mein(?:en)? geburtstag|mon anniversaire|mi cumpleaños|(?:o )?meu aniversário|мой день рождения|我的?生日"
+        r"|私の誕生日|when i was born",
+        re.IGNORECASE,
+    ),
+    "home": re.compile(
+        r"where i live|wo ich wohne|où j'habite|dónde vivo|onde (?:eu )?moro|где я живу|我住(?:在)?哪里?|my home",
+        re.IGNORECASE,
+    ),
+    "employer": re.compile(
+        r"where i work|wo ich arbeite|où je travaille|dónde trabajo|где я работаю", re.IGNORECASE
+    ),
+    "age": re.compile(
+        r"how old i am|wie alt ich bin|mein alter|mon âge|mi edad|我的?年龄|私の年齢", re.IGNORECASE
+    ),
+}
+"""How a topic names the subject of a value, beside "my" and its English noun."""
 _TOOL: Final = re.compile(
-    r"(?:we|i) (?:now )?use (?P<value>[\w.+#-]+(?: [\w.+#-]+)?) for (?P<purpose>[\w .'-]+)", re.IGNORECASE
+    r"(?:(?:we|i) (?:now )?use|wir (?:be)?nutzen(?: jetzt)?|wir verwenden(?: jetzt)?|ich (?:be)?nutze|ich verwende)"
+    r" (?P<value>[\w.+#-]+(?: [\w.+#-]+)?) (?:for|für) (?P<purpose>[\w .'-]+)",
+    re.IGNORECASE,
 )
+_CALLED: Final = re.compile(
+    r"(?:my (?P<en>[\w-]+(?: [\w-]+)?) is (?:now )?(?:called|named)|meine? (?P<de>\w+) heißt) (?P<value>.+)",
+    re.IGNORECASE,
+)
+_FAVOURITES: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"meine? liebling(?P<thing>s\w+) ist (?P<value>.+)",
+        r"(?:mon|ma) (?P<thing>\w+) préférée? est (?P<value>.+)",
+        r"mi (?P<thing>\w+) (?:favorit|preferid)[oa] es (?P<value>.+)",
+        r"(?:[oa] )?(?:meu|minha) (?P<thing>\w+) (?:favorit|preferid)[oa] é (?P<value>.+)",
+        r"мо\w+ любим\w+ (?P<thing>\w+)(?: [—-])?(?: это)? (?P<value>.+)",
+        r"我最喜[欢歡]的(?P<thing>\w{1,6}?)是(?P<value>.+)",
+        r"私の(?:一番)?好きな(?P<thing>\w{1,8}?)は(?P<value>.+)",
+    )
+)
+_MAX_FAVOURITE_WORDS: Final = 3
+_COUNTRIES: Final = words_of(
+    """
+    germany france spain italy portugal switzerland austria poland russia ukraine china japan india brazil mexico
+    canada usa us america england scotland wales ireland uk britain netherlands holland belgium denmark sweden
+    norway finland iceland greece turkey israel egypt australia argentina chile peru colombia korea vietnam
+    thailand indonesia europe asia africa deutschland frankreich spanien italien schweiz österreich polen japon
+    allemagne espagne italie suisse autriche alemania francia españa italia suiza alemanha frança espanha itália
+    brasil méxico россии германии франции японии китае 中国 日本 美国 德国 法国 アメリカ ドイツ フランス
+    """
+)
+"""Places in which a town may be: who lives in Berlin lives in Germany too."""
 _EXCLUSIVE: Final = frozenset(
     CHOICE_CLASSES[word]
     for word in words_of(
@@ -84,6 +138,7 @@ _MORE: Final = re.compile(
 """What makes a sentence more than one plain statement."""
 _PLACES: Final = re.compile(r"\b(?:in|on|at|for|from|during|within)\b", re.IGNORECASE)
 """Where a value holds, if not everywhere: "my name is Bob in the tests"."""
+_LANGUAGE_PLACE: Final = re.compile(r"\b(?:in|for|für|en|em|pour|para) (?:Go|C|R|D|V|Dart|Swift|Make)\b")
 _BRITISH: Final = re.compile(r"(?<=[a-z]{2})our\b")
 
 
@@ -107,7 +162,8 @@ _JOBS: Final = words_of(
     """
     nurse cook chef pilot clerk lead head student intern architect analyst judge guard coach agent host
     officer assistant consultant accountant president professor farmer engineer research support sales cto
-    ceo cfo coo vp midwife tutor scientist artist volunteer founder sre qa
+    ceo cfo coo vp midwife tutor scientist artist volunteer founder sre qa arzt ärztin koch köchin anwalt anwältin
+    beamter wirt bauer
     """
 )
 _JOB_ENDINGS: Final = ("er", "or", "ist", "ian", "ant", "man", "woman", "ing")
@@ -125,9 +181,11 @@ _JUDGEMENTS: Final = words_of(
     hard easy great good bad fine nice fun new old gone dead slow fast broken taken wrong right long short
     weird unclear secret private public safe best worst better worse unknown unusual boring too very so
     really quite pretty rather still always never often no none nothing hidden obvious stupid silly missing
-    unique the a an
+    unique the a an kaputt weg langsam toll gut schlecht cassé lent roto lento quebrado сломан
     """
 )
+_NO_EMPLOYERS: Final = words_of("nacht tag tage regen licht wind kälte hitze bedarf gelegenheit night home")
+"""When or how work is done, in words that begin as names do."""
 _NUMBERED: Final = words_of("birthday birthdate dateofbirth age weight phone address")
 """Subjects whose values have digits."""
 
@@ -148,6 +206,10 @@ def _is_person(value: str) -> bool:
 def _is_name(value: str) -> bool:
     """Return whether a value begins as names do, and holds everywhere."""
     return not value[:1].islower() and _PLACES.search(value) is None
+
+
+def _is_employer(value: str) -> bool:
+    return _is_name(value) and value.casefold() not in _NO_EMPLOYERS
 
 
 def _is_job(value: str) -> bool:
@@ -172,7 +234,7 @@ _CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
     "name": _is_name,
     "person": _is_person,
     "home": _is_name,
-    "employer": _is_name,
+    "employer": _is_employer,
     "nativelanguage": _is_name,
     "timezone": _is_name,
     "job": _is_job,
@@ -204,7 +266,23 @@ class SingleValue(NamedTuple):
 def single_value(text: str) -> SingleValue | None:
     """Return what a statement gives its one value to; None if it is another kind of statement."""
     sentence = _NOW.sub("", text.strip().rstrip(".。"))
-    return _about_user(sentence) or _tool(sentence) or _choice(sentence)
+    return _about_user(sentence) or _named(sentence) or _tool(sentence) or _choice(sentence)
+
+
+def are_apart(earlier: str, later: str) -> bool:
+    """Return whether two statements are about different things, however alike they are: "my email" and "my work
+    email", or an order for one place and one for all."""
+    subjects = {_subject(found) if found else "" for found in map(_ABOUT_USER.match, (earlier, later))}
+    return ("" not in subjects and len(subjects) > 1) or bool(_place(earlier)) != bool(_place(later))
+
+
+def topic_subject(topic: str) -> str:
+    """Return the subject of what a topic names: "name" of "my name"; "" if it is no subject of one value."""
+    for subject, words in _TOPICS.items():
+        if words.fullmatch(topic):
+            return subject
+    found = _ABOUT_USER.fullmatch(f"{topic} is ")
+    return _subject(found) if found and found["whose"] else ""
 
 
 def _about_user(sentence: str) -> SingleValue | None:
@@ -218,15 +296,42 @@ def _about_user(sentence: str) -> SingleValue | None:
     value = sentence[found.end() :].strip()
     if not _is_one_value(value):
         return None
-    if found["whose"] is None:
-        subject = kind = str(found.lastgroup)
-    else:
+    subject = kind = _subject(found)
+    if found["whose"]:
         kind = _plain(found["noun"] or ("person" if found["relation"] else ""))
-        subject = _plain((found["of"] or "") + (found["noun"] or found["favourite"] or found["relation"]))
-        subject = subject if found["whose"].lower() == "my" else f"our {subject}"
     if not _CHECKS.get(kind, _is_neutral)(value):
         return None
+    if subject == "home" and value.casefold() in _COUNTRIES:
+        subject = "home country"
     return SingleValue("name" if subject == "person" else subject, value, is_about_user=True)
+
+
+def _named(sentence: str) -> SingleValue | None:
+    """Return what a person, an animal or a thing of the user is called, or a favourite of the user."""
+    if found := _CALLED.fullmatch(sentence):
+        subject = f"{_plain(found['en'] or found['de'])}'sname"
+        is_one = _is_one_value(found["value"]) and _is_name(found["value"])
+        return SingleValue(subject, found["value"], is_about_user=True) if is_one else None
+    for pattern in _FAVOURITES:
+        if found := pattern.fullmatch(sentence):
+            value = found["value"]
+            is_one = (
+                _is_one_value(value) and len(value.split()) <= _MAX_FAVOURITE_WORDS and _is_neutral(value)
+            )
+            return (
+                SingleValue(f"favorite {_plain(found['thing'])}", value, is_about_user=True)
+                if is_one
+                else None
+            )
+    return None
+
+
+def _subject(found: re.Match[str]) -> str:
+    """Return what the beginning of a statement about the user gives a value to."""
+    if found["whose"] is None:
+        return str(found.lastgroup)
+    subject = _plain((found["of"] or "") + (found["noun"] or found["favourite"] or found["relation"]))
+    return subject if found["whose"].lower() == "my" else f"our {subject}"
 
 
 def _tool(sentence: str) -> SingleValue | None:
@@ -255,8 +360,16 @@ def _choice(sentence: str) -> SingleValue | None:
         or read.is_compound
     ):
         return None
+    if _place(sentence):
+        return None
     (value,) = chosen[0][1]
     return SingleValue(f"{chosen[0][0]}: {' '.join(sorted(read.subject))}", value, is_about_user=False)
+
+
+def _place(sentence: str) -> str:
+    """Return the language for which an order holds, where its name is a word of other meanings: "in Go"."""
+    found = _LANGUAGE_PLACE.search(sentence)
+    return found[0] if found else ""
 
 
 def _plain(noun: str) -> str:

@@ -6,6 +6,8 @@ Recognition is conservative, because a mistake plants an entry. Only a sentence 
 (in Japanese, also one that ends with it). Questions other than polite requests, references ("remember that function
 from yesterday"), quotations, code and words of others do not count. A sentence that only says "from now on" holds
 for its conversation: it counts if it names all projects or conversations too.
+
+A message that says anything else too may quote another person: `is_only_requests` tells which are obeyed at once.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import re
 from typing import Final, Literal, NamedTuple
 
 from foveal.core.compaction.standing.statements import split_sentences
-from foveal.memory.quotes import own_places, plain_lines
+from foveal.memory.quotes import is_reported, own_places, plain_lines
 
 MAX_SPOKEN_CHARS_READ: Final = 6_000
 """Characters of the longest message in which requests are looked for: a longer one is mostly pasted."""
@@ -26,6 +28,41 @@ _POLITE: Final = (
     r"(?:(?:please|pls|ok|okay|and|also|hey|hi|so|btw|by the way|oh|great|thanks|bitte|und|ach ja|übrigens"
     r"|s'il (?:te|vous) plaît|et|por favor|y|e|ah|пожалуйста|и|кстати)[,!.]?\s+)*"
 )
+_THANKS: Final = (
+    r"please|pls|thanks(?: a lot| so much)?|thank you(?: very much| so much)?|thx|ok|okay|great|hi|hey|hello|bitte"
+    r"|danke(?: dir| schön)?|vielen dank|hallo|s'il (?:te|vous) plaît|merci(?: beaucoup)?|bonjour|por favor"
+    r"|(?:muchas )?gracias|hola|(?:muito )?obrigad[oa]|olá|пожалуйста|спасибо|привет|谢谢(?:你|您)?|謝謝|好的|你好"
+    r"|よろしく(?:お願いします)?|お願いします|ありがとう(?:ございます)?|こんにちは"
+)
+_ONLY_THANKS: Final = re.compile(rf"(?:(?:{_THANKS})[\s,!.。！，、]*)+", re.IGNORECASE)
+_THANKS_AFTER: Final = re.compile(rf"(?:[\s,!.。！，、]+(?:{_THANKS}))+[\s!.。！]*$", re.IGNORECASE)
+_ATTRIBUTED: Final = re.compile(
+    r"""[,;]\s*(?:says|said|writes|wrote|according\s+to|as\s+per|sagt|sagte|schreibt|schrieb|laut|so|dit|écrit|selon
+        |dice|dijo|escribe|según|diz|disse|escreve|segundo|говорит|сказал|сказала|пишет|по\s+словам)\s+\S[^,;]*$
+      | \b(?:says|said|writes|wrote)\s+(?:the\s+\w+|my\s+\w+|(?-i:[A-Z])\w+)\W*$
+      | \s(?:[—–~/]|--?)\s*\S+(?:\s\S+){0,2}$
+      | \((?:from|by|via|von|de|от|(?-i:[A-Z])\w+\))
+      | [,.!]\s*(?:(?:best|kind|warm)\s+)?(?:regards|wishes|cheers|sincerely|yours|best,|grüße|gruß
+        |(?:viele|liebe)\s+grüße|cordialement|saludos|atentamente|abraços|с\s+уважением)\b
+      | によると|によれば|からの|曰く|[：:].*(?:覚えて|記憶して|忘れ)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Who said it, behind the words: "…, says the mail", "… — Eve"."""
+_TASK_AFTER: Final = re.compile(
+    r"[,;]?\s+(?:and\s+(?:then\s+|please\s+)?(?:(?:tell|show|give|send|help|answer|write|make|find)\s+(?:me|us)"
+    r"|explain|suggest)|und\s+(?:dann\s+|bitte\s+)?(?:sag|zeig|gib|erklär|schreib|hilf|nenn)e?\s+(?:mir|uns)"
+    r"|et\s+(?:dis|montre|donne|explique|écris)-moi|y\s+(?:dime|muéstrame|dame|explícame)"
+    r"|e\s+(?:me\s+(?:diga|mostre|explique)|diga-me|mostre-me)|и\s+(?:скажи|покажи|объясни|напиши)(?:\s+мне)?)\b.*$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A task behind what to remember: "… and tell me what I can eat"."""
+_MAY_BE_TASK: Final = re.compile(
+    r"\band\s+(?:then|please|fix|run|write|make|list|find|check|send|create|do|add|remove|update|build|test|deploy)\b"
+    r"|\bund\s+(?:dann|bitte|mach\w*|schreib\w*|prüf\w*|behebe?)\b|\bet\s+(?:fais|écris|corrige|lance)\b"
+    r"|\by\s+(?:haz|escribe|corrige|ejecuta)\b|\be\s+(?:faça|escreva|corrija|rode)\b|\bи\s+(?:сделай|исправь)\b",
+    re.IGNORECASE,
+)
+"""Words that may begin a task behind what to remember, or be a part of it."""
 _REMEMBER: Final = re.compile(
     rf"""{_POLITE}(?:
         (?:please\s+)?(?:always\s+)?remember\b
@@ -35,6 +72,8 @@ _REMEMBER: Final = re.compile(
       | (?:please\s+)?(?:don't|do\s+not|never)\s+(?:ever\s+)?forget\s*
             (?::\s*|,?\s+that\s+|\s+(?=(?:i|i'm|my|we|our)\b))
       | please\s+(?:remember|keep\s+in\s+memory)\s*:?\s+(?:that\s+)?
+      | (?:i\s+want\s+you\s+to\s+remember|i(?:'d|\s+would)\s+like\s+you\s+to\s+remember|keep\s+in\s+mind)\s*
+            (?::\s*|,?\s+that\s+|\s+(?=(?:i|i'm|my|we|our)\b))
       | bitte\s+merken\s*:\s*
       | merke?\s+dir(?:\s+bitte)?\s*(?::\s*|,?\s+dass\s+)
       | merken\s+sie\s+sich(?:\s+bitte)?\s*(?::\s*|,?\s+dass\s+)
@@ -57,7 +96,7 @@ _REMEMBER_JAPANESE: Final = re.compile(
 )
 _ASKED_POLITELY: Final = re.compile(
     rf"""{_POLITE}¿?(?:
-        (?:(?:could|would|will)\s+you(?:\s+please)?|can\s+you\s+please|would\s+you\s+mind)\s+
+        (?:(?:can|could|would|will)\s+you(?:\s+please)?|would\s+you\s+mind)\s+
             (?:remember(?:ing)?|keep(?:ing)?\s+in\s+mind|not(?:e|ing))\s*(?::\s*|,?\s+that\s+|\s+(?=(?:i|i'm|my|we|our)\b))
       | (?:kannst|könntest|würdest)\s+du\s+dir\s+(?:bitte\s+)?merken\s*(?::\s*|,?\s+dass\s+)
       | (?:können|könnten|würden)\s+sie\s+sich\s+(?:bitte\s+)?merken\s*(?::\s*|,?\s+dass\s+)
@@ -75,7 +114,7 @@ _ASKED_POLITELY: Final = re.compile(
     )(?P<what>.+?)[\s?？吗嗎。]*$""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""Requests in the form of a question. A plain "can you remember that I …?" may ask what is known, so it is none."""
+"""Requests in the form of a question."""
 _ASKED_JAPANESE: Final = re.compile(
     r"(?P<what>.+?)(?:という?こと|こと|のを|と)?(?:を|は)?(?:覚えて|記憶して)おいて(?:もらえますか|もらえませんか|くれますか|くれませんか|いただけますか)"
     r"[。？?]*$"
@@ -91,20 +130,52 @@ _STATES: Final = re.compile(
     re.IGNORECASE,
 )
 _FORGET: Final = re.compile(
-    rf"""{_POLITE}(?:
-        (?:please\s+)?(?:you\s+can\s+)?forget\s+(?:that\s+(?=\w+\s+\w)|what\s+i\s+(?:said|told\s+you)\s+about\s+|about\s+|(?=(?:my|our)\s+\w))
-      | (?:vergiss|vergessen\s+sie)(?:\s+bitte)?\s*(?:,?\s+dass\s+|,?\s+was\s+ich\s+(?:über|zu[rm]?)\s+)
-      | (?:oublie|oubliez)\s+(?:que\s+|qu'|ce\s+que\s+j'ai\s+dit\s+(?:sur|de)\s+)
-      | (?:olvida|olvide|olvídate\s+de)\s+(?:que\s+|lo\s+que\s+dije\s+(?:de|sobre)\s+)
-      | (?:esqueça|esquece)\s+(?:que\s+|o\s+que\s+eu\s+disse\s+sobre\s+)
-      | (?:забудь|забудьте)\s*,?\s+(?:что\s+|о\s+том,?\s+что\s+|про\s+)
-      | (?:请|請)?(?:忘记|忘記|忘掉)(?!了)\s*(?:我说的|我說的)?
-    )(?P<what>.+)""",
+    rf"""{_POLITE}¿?(?:
+        (?:(?:you\s+can|i\s+want\s+you\s+to|(?P<en>(?:can|could|would|will)\s+you))\s+)?(?:please\s+)?(?:
+            forget\s+(?:that\s+(?=[\w'-]+\s+\w)|(?:what|everything)\s+i\s+(?:said|told\s+you)\s+about\s+|about\s+
+              |(?=(?:my|our|the|where|when|how|who|i|i'm|i've|we|we're|we've)\s+\w)|(?=[a-z]\d+\b|everything\b))
+          | (?:delete|remove|erase)\s+(?:that\s+(?=(?:i|i'm|i've|my|we|we're|our)\b)
+              |(?=.+\sfrom\s+(?:\w+\s+)?memory\b)))
+      | (?:vergiss|vergessen\s+sie|(?P<de>(?:kannst|könntest|würdest)\s+du|(?:können|könnten|würden)\s+sie))
+            (?:\s+bitte)?(?(de)\s+vergessen)\s*(?:,?\s+dass\s+|,?\s+was\s+ich\s+(?:über|zu[rm]?)\s+
+              |(?=\s+(?:alles|(?:mein|unser)\w*|de[nr]|das|die|wo|[a-z]\d+)\b))
+      | (?:oublie|oubliez|(?P<fr>peux-tu|pourrais-tu|pouvez-vous|pourriez-vous))(?(fr)\s+oublier)\s+
+            (?:que\s+|qu'|ce\s+que\s+j'ai\s+dit\s+(?:sur|de)\s+|(?=(?:tout|mon|ma|mes|notre|nos|le|la|les|où|[a-z]\d+)\b))
+      | (?:olvida|olvide|olvídate\s+de|(?P<es>puedes|podrías|puede|podría))(?(es)\s+olvidar)\s+
+            (?:que\s+|lo\s+que\s+dije\s+(?:de|sobre)\s+|(?=(?:todo|mi|mis|nuestr[oa]s?|el|la|los|las|dónde|[a-z]\d+)\b))
+      | (?:esqueça|esquece|(?P<pt>(?:você\s+)?(?:pode|poderia)))(?(pt)\s+esquecer)\s+
+            (?:que\s+|o\s+que\s+eu\s+disse\s+sobre\s+|(?=(?:tudo|(?:o\s+|a\s+)?(?:meu|minha)|o|a|onde|[a-z]\d+)\s*\b))
+      | (?:забудь|забудьте|(?P<ru>можешь|можете))(?(ru)\s+забыть)\s*,?\s+
+            (?:что\s+|о\s+том,?\s+что\s+|про\s+|(?=(?:вс[её]|мо\w+|наш\w*|где|[a-z]\d+)\b))
+      | (?P<zh>(?:你|您)?(?:能不能|可不可以|能|可以))?(?:请|請)?(?:忘记|忘記|忘掉)(?!了)\s*(?:我说的|我說的)?
+    )(?P<what>.+?)[\s?？吗嗎]*$""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
+"""Requests to forget. Those of which a named group matched may be questions."""
 _FORGET_JAPANESE: Final = re.compile(
-    r"(?P<what>.+?)(?:という?こと|こと|という話|のこと)?(?:を|は)忘れて(?:ください|下さい|ね|。|！)*$"
+    r"(?P<what>.+?)(?:という?こと|こと|という話|のこと)?(?:を|は)忘れて"
+    r"(?P<ja>もらえますか|もらえませんか|くれますか|くれませんか|いただけますか)?(?:ください|下さい|ね|。|！|？)*$"
 )
+_STATED: Final = re.compile(r"(?:\b(?:that|dass|que|что)\s|\bqu')$", re.IGNORECASE)
+"""What stands before a whole statement that is to be forgotten."""
+_BEGINS_STATEMENT: Final = re.compile(r"(?:i|i'm|i've|we|we're|we've)\s|我(?!的)|.+[はが]", re.IGNORECASE)
+_FROM_MEMORY: Final = re.compile(r"^(?:the\s+)?(.+)\s+from\s+(?:\w+\s+)?memory\b.*$", re.IGNORECASE)
+CALLS_OFF: Final = re.compile(
+    rf"{_POLITE}(?:forget\s+(?:about|the|where|when|how|who)|vergiss\s+(?:de[nr]|das|die|wo)|oublie\s+(?:le|la|les|où)"
+    r"|olvida\s+(?:el|la|los|las|dónde)|esqueça\s+(?:o|a|onde))\b",
+    re.IGNORECASE,
+)
+"""Requests that may also call off an order: "forget about the tests"."""
+EVERYTHING: Final = re.compile(
+    r"(?:everything|alles|tout|todo|tudo|вс[её])\b|一切|全部|すべて|全て", re.IGNORECASE
+)
+"""What to forget, if it is everything."""
+SAID_WRONG: Final = re.compile(
+    r"(?:no|wrong|(?:that|this|it)(?:'s|\s+is)\s+(?:wrong|false|incorrect|not\s+(?:true|right|correct))|das\s+ist\s+falsch"
+    r"|das\s+stimmt\s+nicht|c'est\s+faux|es\s+falso|está\s+errado|это\s+неверно)[\s,.;:!]+",
+    re.IGNORECASE,
+)
+"""What a correction begins with."""
 _LASTING: Final = re.compile(
     r"\b(?:from now on|from today on|going forward|in (?:the )?future|always"
     r"|ab jetzt|ab sofort|von nun an|künftig|immer"
@@ -125,12 +196,13 @@ _EVERYWHERE: Final = re.compile(
     r"|(?:すべて|全て|全部)の(?:プロジェクト|会話|セッション)",
     re.IGNORECASE,
 )
+_BEGINS_LASTING: Final = re.compile(rf"{_POLITE}(?:{_LASTING.pattern}|{_EVERYWHERE.pattern})", re.IGNORECASE)
 _QUOTATIONS: Final = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』", "`": "`"}
 """Quotation marks that open, each with those that close it."""
 _QUOTATION_MARKS: Final = (*_QUOTATIONS, "‚", "‘", "'", ">")
 _ASKS: Final = ("?", "？", "؟")
 _ASKS_UNSPACED: Final = re.compile(r"[吗嗎][。？?]?$|(?:ますか|ませんか)[。？?]?$")
-_TAKES_BACK: Final = re.compile(r"[,;.!]")
+_TAKES_BACK: Final = re.compile(r"[,;!]|\.(?:\s|$)")
 
 
 class SpokenRequest(NamedTuple):
@@ -153,6 +225,8 @@ class SpokenRequest(NamedTuple):
     """The sentence in which the user said it."""
     is_everywhere: bool
     """Whether the user named all projects or conversations."""
+    names_topic: bool = False
+    """Whether the words name what to forget ("my dog"), and do not say it ("that my dog is called Rex")."""
 
 
 def spoken_requests(text: str) -> tuple[SpokenRequest, ...]:
@@ -178,11 +252,38 @@ def spoken_requests(text: str) -> tuple[SpokenRequest, ...]:
         sentence = text[start:end]
         request = _request(" ".join(sentence.split()))
         is_announced = text[:start].rstrip().endswith((":", "："))
-        if request and not is_announced and not is_quoted(text, start) and _is_own(text, sentence):
+        if request is None or is_announced or is_quoted(text, start):
+            continue
+        is_whole_sentence = request.text == request.quote
+        if _is_own(text, sentence) and not (is_whole_sentence and is_reported(sentence)):
             found.append(request)
             if len(found) == MAX_SPOKEN_REQUESTS:
                 break
     return tuple(found)
+
+
+def is_only_requests(text: str) -> bool:
+    """Return whether a message consists of requests and politeness, on one line.
+
+    A label, a mark of a list, a name behind it or another sentence may mean that the words are another person's, or
+    text to work on."""
+    line = plain_lines(text).strip()
+    if "\n" in line or not (line[:1].isalpha() or line.startswith("¿")):
+        return False
+    said = [line[start:end] for start, end in split_sentences(line)]
+    if "".join(said).replace(" ", "") != line.replace(" ", ""):  # a mark of a list was left out
+        return False
+    return all(_ONLY_THANKS.fullmatch(one) or _is_plain(" ".join(one.split())) for one in said)
+
+
+def _is_plain(sentence: str) -> bool:
+    """Return whether a sentence is a request from its first word to its last."""
+    request = _request(sentence)
+    if request is None or any(one.search(sentence) for one in (_ATTRIBUTED, _TASK_AFTER, _MAY_BE_TASK)):
+        return False
+    if request.text != sentence:
+        return True
+    return _BEGINS_LASTING.match(sentence) is not None
 
 
 def _request(sentence: str) -> SpokenRequest | None:
@@ -192,17 +293,27 @@ def _request(sentence: str) -> SpokenRequest | None:
     for pattern in polite if asks else (*plain, *polite):
         match = pattern.match(sentence)
         if match and _has_words(match["what"]) and not _refers(match):
-            return SpokenRequest("remember", match["what"].strip(" ,:，、"), sentence, is_everywhere)
-    if asks:
-        return None
+            what = _THANKS_AFTER.sub("", _TASK_AFTER.sub("", match["what"]))
+            return SpokenRequest("remember", what.strip(" ,:，、"), sentence, is_everywhere)
     for pattern in (_FORGET, _FORGET_JAPANESE):
-        if (match := pattern.match(sentence)) and _has_words(match["what"]):
-            # "Forget that I said so, use tabs" is an order.
-            what = _TAKES_BACK.split(match["what"])[0]
-            return SpokenRequest("forget", what.strip(" ,:，、。"), sentence, is_everywhere)
-    if is_everywhere and _LASTING.search(sentence):
+        match = pattern.match(sentence)
+        if match and _has_words(match["what"]) and (not asks or _is_polite(match)):
+            return _request_to_forget(match, is_everywhere=is_everywhere)
+    if not asks and is_everywhere and _LASTING.search(sentence):
         return SpokenRequest("remember", sentence, sentence, is_everywhere)
     return None
+
+
+def _is_polite(match: re.Match[str]) -> bool:
+    return any(words for group, words in match.groupdict().items() if group != "what")
+
+
+def _request_to_forget(match: re.Match[str], *, is_everywhere: bool) -> SpokenRequest:
+    # "Forget that I said so, use tabs" is an order.
+    what = _FROM_MEMORY.sub("\\1", _TAKES_BACK.split(_THANKS_AFTER.sub("", match["what"]).lstrip())[0])
+    before = match.string[: match.start("what")]
+    names_topic = _STATED.search(before) is None and _BEGINS_STATEMENT.match(what) is None
+    return SpokenRequest("forget", what.strip(" ,:，、。"), match.string, is_everywhere, names_topic)
 
 
 def _refers(match: re.Match[str]) -> bool:

@@ -122,7 +122,8 @@ def offered(project: ChatProject, session: str) -> str:
 
 @pytest.mark.parametrize("key", ["enabled", "learn_spoken", "learn_tools", "learn_proposals"])
 def test_each_way_to_learn_can_be_switched_off(project: ChatProject, key: str) -> None:
-    run(project, "Remember that I prefer tabs. Never push to main.", "s", "--set", f"memory.{key}=false")
+    for said in ("Remember that I prefer tabs.", "Never push to main."):
+        run(project, said, "s", "--set", f"memory.{key}=false")
     listed = json.loads(project.run_piped("memory", "list", "--json").stdout)
     spoken = [entry for entry in listed if not entry.get("proposed")]
     proposed = [entry for entry in listed if entry.get("proposed")]
@@ -261,7 +262,7 @@ def test_a_cloned_memory_plants_nothing_without_a_yes(project: ChatProject) -> N
         terminal.see("Hello you.")
     assert shown_memory(project, "asked") == ""
     listed = project.run_piped("memory", "list")
-    assert "is not used: you were not asked about it yet" in listed.stderr
+    assert "is not used: you were not asked about it yet; `foveal chat` asks when it starts" in listed.stderr
     assert "deploy" not in listed.stdout
 
     found = re.search(r"--trust-hash ([0-9a-f]{32})", project.run_piped("config", "project").stdout)

@@ -235,7 +235,7 @@ def test_always_is_given_with_two_keys_and_shown_as_such(project: ChatProject) -
         terminal.enter("write it")
         terminal.see(shows("n  No (or Enter, Esc)", "press one of these keys"))
         terminal.type("s")
-        terminal.see(shows("one moment, then y confirms s, which lasts"))
+        terminal.see(shows("one moment, then y confirms your answer, which lasts"))
         terminal.confirm()
         terminal.see("Written.")
         assert terminal.text.count("Allow write") == 1

@@ -8,7 +8,7 @@ from typing import Final
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
-from foveal.config.local_memories import LocalMemories, entry_details, entry_state, undo_change
+from foveal.config.local_memories import LocalMemories, entry_details, entry_state, undo_change, with_replaced
 from foveal.config.memory_file import MemoryFile
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
@@ -47,7 +47,9 @@ async def remember(state: ChatState, argument: str) -> list[Row]:
     await state.read_memories()
     entry = await file.memory.remember(text)
     await state.write_memory(file)
-    return [*_done("remembered", entry), *_where(file, is_project=is_project)]
+    _, *replaced = await with_replaced(file.memory, entry)
+    rows = [*_done("remembered", entry), *(one for old in replaced for one in _done("replaced", old))]
+    return [*rows, *_where(file, is_project=is_project)]
 
 
 async def forget(state: ChatState, argument: str) -> list[Row]:
@@ -101,7 +103,7 @@ async def _edit(state: ChatState, memories: LocalMemories, given: str) -> list[R
 
 
 async def _undo(state: ChatState, memories: LocalMemories, id: str) -> list[Row]:
-    file = memories.file_of(id)
+    file = memories.file_of(id) if id else await memories.newest_changed()
     undone = await undo_change(file.memory, id or None)
     await state.write_memory(file)
     gone = "taken back: {0.id} is not remembered any more: {1}"

@@ -347,7 +347,7 @@ class QuestionPanel:
     def _foot(self, width: int) -> Row:
         """Return what keys do now."""
         if self._chosen is not None:
-            what = f"confirms {self._chosen.key}, which lasts · Esc goes back, other keys are text"
+            what = "confirms your answer, which lasts · Esc goes back, other keys are text"
             text = _confirm_hint(what, is_ready=self.is_ready)
             return row(Span(cut(f"  {text}", width), "fair"))
         if not self.question.waits:
