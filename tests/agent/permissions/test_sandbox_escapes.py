@@ -105,6 +105,73 @@ def test_nothing_outside_of_the_workspace_changes(machine: Machine, command: str
     assert not (machine.home / "new-file").exists()
 
 
+@pytest.mark.parametrize("reads_only", [False, True])
+@pytest.mark.parametrize(
+    "folder", ["/tmp/.cache", "$XDG_CACHE_HOME", "~/.cache", "/var/tmp", "/tmp", "$TMPDIR/tmp"]
+)
+def test_a_link_in_a_private_folder_leads_no_later_command_out(
+    machine: Machine, folder: str, reads_only: bool
+) -> None:
+    (machine.home / ".cache").mkdir()
+    (machine.home / ".config/foveal").mkdir()
+    (machine.home / ".config/foveal/foveal.toml").write_text("PRIVATE")
+    tool = shell_tool(Workspace(machine.workspace), sandbox=machine.sandbox, reads_only=lambda: reads_only)
+    plan = machine._replace(box=Toolbox([tool]))
+    plan.run(f"rm -rf {folder}; ln -s $HOME {folder}; ls -la {folder}/")
+    answer = plan.run(
+        "for place in ~/.cache /tmp/.cache /tmp /var/tmp; do"
+        " cat $place/.config/foveal/foveal.toml; echo broken > $place/outside-file; done; echo done"
+    )
+    assert "PRIVATE" not in answer
+    assert "done\n" in answer
+    assert sorted(path.name for path in machine.home.iterdir()) == [
+        ".cache", ".config", ".docker", ".gitconfig", ".netrc", ".ssh", "project",
+    ]  # fmt: skip
+    assert list((machine.home / ".cache").iterdir()) == []
+
+
+def test_commands_work_after_one_that_emptied_its_private_folders(machine: Machine) -> None:
+    (machine.home / ".cache").mkdir()
+    machine.run("rm -rf /tmp/.cache ~/.cache /tmp/* /var/tmp")
+    assert machine.run("touch /tmp/a ~/.cache/b && mkdir -p $XDG_CACHE_HOME && echo works") == (
+        "works\nexit status 0"
+    )
+
+
+def test_commands_work_after_another_program_removed_the_private_folders(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (machine.workspace / "sub").mkdir()
+    sandbox = find_sandbox(machine.workspace / "sub").sandbox
+    assert sandbox is not None
+    shutil.rmtree(next(tmp_path.iterdir()))
+    assert subprocess.run(sandbox.wrap(["touch", "/tmp/a"])).returncode == 0
+
+
+def test_temporary_files_in_the_workspace_are_no_way_out(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, temporary = machine.workspace / "sub", machine.workspace / "sub/tmp"
+    temporary.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    sandbox = find_sandbox(project).sandbox
+    assert sandbox is not None
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["environment", "bin"])
+def test_a_link_that_a_command_made_shows_nothing_hidden(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The folders of toolchains are readable where they lead to, which a command must not choose."""
+    monkeypatch.setenv("VIRTUAL_ENV", str(machine.workspace / "environment"))
+    (machine.home / ".local").mkdir()
+    (machine.home / ".local/bin").symlink_to(machine.workspace / "bin")
+    machine.run(f"ln -s ~/.ssh {name}")
+    assert "PRIVATE" not in machine.run(f"cat ~/.ssh/* {name}/*")
+
+
 def test_secrets_and_dot_folders_of_the_home_are_not_readable(machine: Machine) -> None:
     home = machine.home
     assert "PRIVATE" not in machine.run(

@@ -237,8 +237,24 @@ def test_on_macos_the_private_folder_is_writable_and_tmp_is_not(home: Path) -> N
     assert argv[-5] == "/usr/bin/env"
     assert argv[-2:] == ["make", "test"]
     assert not [word for word in argv if word.startswith("-DP") and word.endswith(("=/tmp", "=/private/tmp"))]
-    temporary = argv[-4].removeprefix("TMPDIR=")
-    assert [word for word in argv if word.startswith("-DP") and word.endswith(f"={temporary}")]
+    temporary, cache = argv[-4].removeprefix("TMPDIR="), argv[-3].removeprefix("XDG_CACHE_HOME=")
+    assert not Path(cache).is_relative_to(temporary)
+    number = next(word for word in argv if word.endswith(f"={temporary}") and word.startswith("-DP"))[2:]
+    name = number.partition("=")[0]
+    assert f'(allow file-read* file-write* (subpath (param "{name}")))' in argv[2]
+    assert f'(deny file-write-unlink (literal (param "{name}")))' in argv[2]
+
+
+def test_on_macos_the_private_folder_of_a_workspace_with_temporary_files_is_outside_of_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "code/tmp").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "code/tmp"))
+    argv = Seatbelt(home / "code", homes=[home]).wrap(["make"])
+    temporary, state = argv[-3].removeprefix("TMPDIR="), home / ".local/state/foveal"
+    assert Path(temporary).is_relative_to(state)
+    paths = [word.partition("=")[2] for word in argv if word.startswith("-DP")]
+    assert paths.index(str(home / ".local")) < paths.index(temporary)  # the last rule decides
 
 
 # ── The environment of commands ──────────────────────────────────────────────────────────────────────────
