@@ -255,7 +255,11 @@ _GIT_REMOTE: Final = {("clone",), ("fetch",), ("ls-remote",), ("pull",), ("push"
 _EXPANDED: Final = re.compile(r"[$`\\*?{~]")
 _DELETING_CODE: Final = re.compile(
     r"rmtree|unlink|rmdir|truncate|\bremove\(|rename\(|os\.replace|shutil\.move|rmSync|\brm\b|FileUtils|File\.delete"
+    r"|write_text|write_bytes|writeFile|createWriteStream|File\.write|shutil\.copy"
+    r"|\bopen\b\(?[^()]*,[^()]*[\"'](?:[rbtUa]*[w+]|\+?>[^>])"
 )
+_NAMED_DELETERS: Final = names("cp mv rm rmdir shred tee truncate unlink")
+_PLAIN_DELETER_OPTIONS: Final = names("-a -f -i -n -p -r -R -v -rf -fr -rv --force --recursive --verbose --")
 
 
 def may_delete(words: tuple[str, ...], text: str, program: str = "") -> bool:
@@ -271,6 +275,14 @@ def may_delete(words: tuple[str, ...], text: str, program: str = "") -> bool:
     if known & _POWERLESS or ("git" in known and (_git_only_reads(words[1:]) or words[1:2] in _GIT_REMOTE)):
         return False
     return not is_harmless(words, program)
+
+
+def deletes_only_named(words: tuple[str, ...]) -> bool:
+    """Return whether a command deletes and overwrites only what its words name, or what is in folders that they
+    name."""
+    options = {word for word in words[1:] if word.startswith("-")}
+    is_literal = not any(_EXPANDED.search(word) or "[" in word for word in words)
+    return words[0] in _NAMED_DELETERS and is_literal and options <= _PLAIN_DELETER_OPTIONS
 
 
 def reaches_out(words: tuple[str, ...]) -> bool:
@@ -328,7 +340,14 @@ def _git_words(words: tuple[str, ...]) -> tuple[str, ...]:
     return words[3:] if words[1:2] == ("-C",) else words[1:]
 
 
-_DIFF: Final = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-textconv", "-z")
+_DIFF: Final[tuple[str, ...]] = (
+    "diff",
+    "--name-only",
+    "--no-renames",
+    "--no-ext-diff",
+    "--no-textconv",
+    "-z",
+)
 
 
 def change_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -345,17 +364,18 @@ def _no_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _switch_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    is_forced = bool({"-f", "--force", "--discard-changes"} & {*words, *_short_options(words)})
-    discarded = [(*_DIFF, "HEAD", "--")] if is_forced else []
+    options = {*words, *_short_options(words)}
+    discards = bool({"-f", "--force", "--discard-changes"} & options)
+    queries = [(*_DIFF, "HEAD", "--")] if discards else []
     given, paths = _split_paths(words)
     if "--" in words:
-        return [(*_DIFF, *given[:1], "--", *paths), *discarded]
+        return [(*_DIFF, *given[:1], "--", *paths), *queries]
     if len(given) > 1:  # a revision and paths, or paths
-        return [(*_DIFF, given[0], "--", *given[1:]), (*_DIFF, "--", *given), *discarded]
+        return [(*_DIFF, given[0], "--", *given[1:]), (*_DIFF, "--", *given), *queries]
     for word in given:
-        discarded += [(*_DIFF, "HEAD", word, "--"), (*_DIFF, "HEAD", f"origin/{word}", "--")]
-        discarded.append((*_DIFF, "--", word))
-    return discarded
+        queries += [(*_DIFF, "HEAD", name, "--") for name in (word, f"origin/{word}")]
+        queries.append((*_DIFF, "--", word))
+    return queries
 
 
 def _restore_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
