@@ -169,29 +169,31 @@ def test_the_private_folder_is_removed_with_its_sandbox() -> None:
     assert not place.exists()
 
 
-@pytest.mark.long
 def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     confinement = "foveal.agent.permissions.sandbox.confinement"
     code = f"import os; from {confinement} import PrivateFolder; folder = PrivateFolder(); os._exit(0)"
-    left = [
-        _folders_after(tmp_path, code),
-        _folders_after(tmp_path, code),
-    ]
-    assert [len(folders) for folders in left] == [1, 2]
     used = PrivateFolder()
-    for folder in tmp_path.iterdir():
-        os.utime(folder, (0, 0))
+    (abandoned,) = _folders_after(tmp_path, code) - {Path(used.empty_file).parent}
+    module = abandoned / "cache/module"
+    module.mkdir()
+    (module / "code").touch()
+    module.chmod(0o500)
+    unfinished = [tmp_path / f"foveal-new-sandbox-{name}" for name in ("old", "young")]
+    for folder in unfinished:
+        folder.mkdir()
+    os.utime(unfinished[0], (0, 0))
     another = PrivateFolder()
-    assert set(tmp_path.iterdir()) == {Path(each.empty_file).parent for each in (used, another)}
+    living = {Path(each.empty_file).parent for each in (used, another)}
+    assert set(tmp_path.iterdir()) == {*living, unfinished[1]}
 
 
-def _folders_after(tmp_path: Path, code: str) -> list[Path]:
+def _folders_after(tmp_path: Path, code: str) -> set[Path]:
     env = os.environ | {"TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
-    return list(tmp_path.iterdir())
+    return set(tmp_path.iterdir())
 
 
 # ── macOS ────────────────────────────────────────────────────────────────────────────────────────────────
