@@ -28,7 +28,7 @@ from foveal.agent.tool import Arguments, InvalidArguments, OutputListener, Tool,
 from foveal.agent.tools.background_commands import JOB_TOOL, BackgroundCommands, aside_notes
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import marked, visible
 
 DEFAULT_COMMAND_TIMEOUT_S: Final = 120.0
 MAX_COMMAND_TIMEOUT_S: Final = 600.0
@@ -181,12 +181,21 @@ def _preview_command(given: Arguments) -> str:
     """Return the whole command where one line of the question may not show all of it."""
     command = given["command"]
     is_plain = len(command) <= _MAX_COMMAND_CHARS_IN_QUESTION and not _NOT_ON_ONE_LINE.search(command)
-    return "" if is_plain else visible(command).replace("\t", TAB_MARK)
+    return "" if is_plain else _shown(command)
+
+
+def _shown(command: str) -> str:
+    """Return a command with what cannot be seen as marks, and names of programs that only look like usual ones."""
+    shown = visible(command)
+    if not command.isascii():
+        for name in {words[0] for words in scan_command_line(command).commands if not words[0].isascii()}:
+            shown = shown.replace(visible(name), marked(name))
+    return shown.replace("\t", TAB_MARK)
 
 
 def command_on_one_line(command: str) -> str:
     """Return a command for the user who allows it: complete, except that a very long one is cut with a note."""
-    shown = visible(command).replace("\n", " ⏎ ").replace("\t", TAB_MARK)
+    shown = _shown(command).replace("\n", " ⏎ ")
     if len(shown) <= _MAX_SHOWN_CHARS:
         return shown
     return f"{shown[:_MAX_SHOWN_CHARS]}… (+{len(shown) - _MAX_SHOWN_CHARS:,} characters)"
