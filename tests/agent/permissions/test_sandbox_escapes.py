@@ -105,6 +105,73 @@ def test_nothing_outside_of_the_workspace_changes(machine: Machine, command: str
     assert not (machine.home / "new-file").exists()
 
 
+@pytest.mark.parametrize("reads_only", [False, True])
+@pytest.mark.parametrize(
+    "folder", ["/tmp/.cache", "$XDG_CACHE_HOME", "~/.cache", "/var/tmp", "/tmp", "$TMPDIR/tmp"]
+)
+def test_a_link_in_a_private_folder_leads_no_later_command_out(
+    machine: Machine, folder: str, reads_only: bool
+) -> None:
+    (machine.home / ".cache").mkdir()
+    (machine.home / ".config/foveal").mkdir()
+    (machine.home / ".config/foveal/foveal.toml").write_text("PRIVATE")
+    tool = shell_tool(Workspace(machine.workspace), sandbox=machine.sandbox, reads_only=lambda: reads_only)
+    plan = machine._replace(box=Toolbox([tool]))
+    plan.run(f"rm -rf {folder}; ln -s $HOME {folder}; ls -la {folder}/")
+    answer = plan.run(
+        "for place in ~/.cache /tmp/.cache /tmp /var/tmp; do"
+        " cat $place/.config/foveal/foveal.toml; echo broken > $place/outside-file; done; echo done"
+    )
+    assert "PRIVATE" not in answer
+    assert "done\n" in answer
+    assert sorted(path.name for path in machine.home.iterdir()) == [
+        ".cache", ".config", ".docker", ".gitconfig", ".netrc", ".ssh", "project",
+    ]  # fmt: skip
+    assert list((machine.home / ".cache").iterdir()) == []
+
+
+def test_commands_work_after_one_that_emptied_its_private_folders(machine: Machine) -> None:
+    (machine.home / ".cache").mkdir()
+    machine.run("rm -rf /tmp/.cache ~/.cache /tmp/* /var/tmp")
+    assert machine.run("touch /tmp/a ~/.cache/b && mkdir -p $XDG_CACHE_HOME && echo works") == (
+        "works\nexit status 0"
+    )
+
+
+def test_commands_work_after_another_program_removed_the_private_folders(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (machine.workspace / "sub").mkdir()
+    sandbox = find_sandbox(machine.workspace / "sub").sandbox
+    assert sandbox is not None
+    shutil.rmtree(next(tmp_path.iterdir()))
+    assert subprocess.run(sandbox.wrap(["touch", "/tmp/a"])).returncode == 0
+
+
+def test_temporary_files_in_the_workspace_are_no_way_out(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, temporary = machine.workspace / "sub", machine.workspace / "sub/tmp"
+    temporary.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    sandbox = find_sandbox(project).sandbox
+    assert sandbox is not None
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["environment", "bin"])
+def test_a_link_that_a_command_made_shows_nothing_hidden(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The folders of toolchains are readable where they lead to, which a command must not choose."""
+    monkeypatch.setenv("VIRTUAL_ENV", str(machine.workspace / "environment"))
+    (machine.home / ".local").mkdir()
+    (machine.home / ".local/bin").symlink_to(machine.workspace / "bin")
+    machine.run(f"ln -s ~/.ssh {name}")
+    assert "PRIVATE" not in machine.run(f"cat ~/.ssh/* {name}/*")
+
+
 def test_secrets_and_dot_folders_of_the_home_are_not_readable(machine: Machine) -> None:
     home = machine.home
     assert "PRIVATE" not in machine.run(
@@ -386,6 +453,118 @@ def repository(machine: Machine) -> Machine:
 
 def configure(machine: Machine, key: str, value: str) -> None:
     subprocess.run(["git", "-C", str(machine.workspace), "config", key, value], check=True)
+
+
+@pytest.fixture
+def branches(repository: Machine) -> Machine:
+    """Branches `other`, which changes protected files and others, and `plain`, which changes no protected one."""
+
+    def git(*words: str) -> None:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=/dev/null"]
+        subprocess.run([*command, *words], cwd=repository.workspace, check=True, capture_output=True)
+
+    def write(**files: str) -> None:
+        for name, text in files.items():
+            place = repository.workspace / names[name]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        git("add", "-A")
+
+    names = {"rules": "AGENTS.md", "name": "name", "b": "b.txt", "editor": "sub/.vscode/tasks.json"}
+    write(rules="one", b="one", name="other")
+    git("commit", "-q", "-m", "rules")
+    git("checkout", "-q", "-b", "other")
+    write(rules="two", b="two", editor="evil")
+    git("commit", "-q", "-m", "both")
+    git("checkout", "-q", "main")
+    git("checkout", "-q", "-b", "plain")
+    write(b="three")
+    git("commit", "-q", "-m", "plain")
+    git("checkout", "-q", "main")
+    write(rules="stashed", b="stashed")
+    git("stash")
+    return repository
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git checkout other",
+        "git checkout -q -b new other",
+        "git switch other",
+        "git checkout -f other",
+        "cd sub; git switch other",
+        "git -C . checkout other && git log",
+        "git checkout other -- .",
+        "git checkout other AGENTS.md b.txt",
+        "git restore --source=other .",
+        "git restore -s other .",
+        "git restore -s other -SW .",
+        "git merge other",
+        "git merge -m 'from other' other",
+        "git cherry-pick other",
+        "git revert HEAD",
+        "git stash pop",
+        "git stash apply 0",
+        "git checkout -",
+        'git checkout "$(cat name)"',
+        "git checkout `cat name`",
+        "git rm -r .",
+    ],
+)
+def test_a_switch_that_changes_protected_files_is_refused_before_anything_moves(
+    branches: Machine, command: str
+) -> None:
+    (branches.workspace / "sub").mkdir(exist_ok=True)
+    if command == "git checkout -":
+        for name in ("other", "main"):
+            subprocess.run(["git", "-C", str(branches.workspace), "checkout", "-q", name], check=True)
+    answer = branches.run(command)
+    assert "AGENTS.md" in answer
+    assert "nothing was run" in answer
+    assert "outside_sandbox" in answer
+    status = ["git", "-C", str(branches.workspace), "status", "--porcelain", "--branch"]
+    assert subprocess.check_output(status, text=True) == "## main\n"
+    assert (branches.workspace / "b.txt").read_text() == "one"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git checkout plain",
+        "git switch plain",
+        "git checkout other -- b.txt",
+        "git checkout other b.txt",
+        "git restore --source=other b.txt",
+        "git merge plain",
+        "git cherry-pick plain",
+        "git checkout -b other2",
+    ],
+)
+def test_a_switch_that_changes_no_protected_file_works(branches: Machine, command: str) -> None:
+    configure(branches, "user.name", "a")
+    configure(branches, "user.email", "a@b")
+    answer = branches.run(command)
+    assert "exit status 0" in answer
+    assert "nothing was run" not in answer
+    assert (branches.workspace / "b.txt").read_text() != "one" or "other2" in command
+
+
+def test_local_changes_of_protected_files_are_not_discarded_in_part(branches: Machine) -> None:
+    for name in ("AGENTS.md", "b.txt"):
+        (branches.workspace / name).write_text("mine")
+    for command in ("git checkout .", "git restore .", "git stash", "git checkout -f", "git checkout -- ."):
+        assert "nothing was run" in branches.run(command)
+    assert (branches.workspace / "b.txt").read_text() == "mine"
+    assert "exit status 0" in branches.run("git checkout b.txt && git restore --staged .")
+    assert (branches.workspace / "b.txt").read_text() == "one"
+
+
+def test_a_merged_branch_can_be_deleted_and_no_other(branches: Machine) -> None:
+    assert "Deleted branch old" in branches.run("git branch -d old")
+    for command in ("-d plain", "-D plain", "-d -f plain", "--del --forc plain", "-df plain"):
+        assert "exit status 0" not in branches.run(f"git branch {command}")
+    assert (branches.workspace / ".git/refs/heads/plain").exists()
 
 
 def test_a_line_that_stages_and_commits_works_without_hooks(repository: Machine) -> None:

@@ -169,29 +169,31 @@ def test_the_private_folder_is_removed_with_its_sandbox() -> None:
     assert not place.exists()
 
 
-@pytest.mark.long
 def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     confinement = "foveal.agent.permissions.sandbox.confinement"
     code = f"import os; from {confinement} import PrivateFolder; folder = PrivateFolder(); os._exit(0)"
-    left = [
-        _folders_after(tmp_path, code),
-        _folders_after(tmp_path, code),
-    ]
-    assert [len(folders) for folders in left] == [1, 2]
     used = PrivateFolder()
-    for folder in tmp_path.iterdir():
-        os.utime(folder, (0, 0))
+    (abandoned,) = _folders_after(tmp_path, code) - {Path(used.empty_file).parent}
+    module = abandoned / "cache/module"
+    module.mkdir()
+    (module / "code").touch()
+    module.chmod(0o500)
+    unfinished = [tmp_path / f"foveal-new-sandbox-{name}" for name in ("old", "young")]
+    for folder in unfinished:
+        folder.mkdir()
+    os.utime(unfinished[0], (0, 0))
     another = PrivateFolder()
-    assert set(tmp_path.iterdir()) == {Path(each.empty_file).parent for each in (used, another)}
+    living = {Path(each.empty_file).parent for each in (used, another)}
+    assert set(tmp_path.iterdir()) == {*living, unfinished[1]}
 
 
-def _folders_after(tmp_path: Path, code: str) -> list[Path]:
+def _folders_after(tmp_path: Path, code: str) -> set[Path]:
     env = os.environ | {"TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
-    return list(tmp_path.iterdir())
+    return set(tmp_path.iterdir())
 
 
 # ── macOS ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,8 +239,24 @@ def test_on_macos_the_private_folder_is_writable_and_tmp_is_not(home: Path) -> N
     assert argv[-5] == "/usr/bin/env"
     assert argv[-2:] == ["make", "test"]
     assert not [word for word in argv if word.startswith("-DP") and word.endswith(("=/tmp", "=/private/tmp"))]
-    temporary = argv[-4].removeprefix("TMPDIR=")
-    assert [word for word in argv if word.startswith("-DP") and word.endswith(f"={temporary}")]
+    temporary, cache = argv[-4].removeprefix("TMPDIR="), argv[-3].removeprefix("XDG_CACHE_HOME=")
+    assert not Path(cache).is_relative_to(temporary)
+    number = next(word for word in argv if word.endswith(f"={temporary}") and word.startswith("-DP"))[2:]
+    name = number.partition("=")[0]
+    assert f'(allow file-read* file-write* (subpath (param "{name}")))' in argv[2]
+    assert f'(deny file-write-unlink (literal (param "{name}")))' in argv[2]
+
+
+def test_on_macos_the_private_folder_of_a_workspace_with_temporary_files_is_outside_of_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "code/tmp").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "code/tmp"))
+    argv = Seatbelt(home / "code", homes=[home]).wrap(["make"])
+    temporary, state = argv[-3].removeprefix("TMPDIR="), home / ".local/state/foveal"
+    assert Path(temporary).is_relative_to(state)
+    paths = [word.partition("=")[2] for word in argv if word.startswith("-DP")]
+    assert paths.index(str(home / ".local")) < paths.index(temporary)  # the last rule decides
 
 
 # ── The environment of commands ──────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foveal.core.log import Event, ToolReturned, UserSaid, text_of
+from foveal.core.log import Event, UserSaid
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.sandbox_here import needs_sandbox
 
@@ -154,23 +154,47 @@ def test_rewind_restores_what_commands_deleted_and_changed(
     run_chat(project, monkeypatch, work, sandbox="auto")
 
 
-def test_in_a_folder_that_is_too_large_to_restore_deleting_asks(
+ASKED_FOR_LARGE_FILES = (
+    "rm data.bin",
+    "rm -rf .",
+    "rm *",
+    "cd . && rm a.txt",
+    "cp a.txt data.bin",
+    "ls > data.bin",
+    'python3 -c \'open("data.bin", "w")\'',
+)
+RUN_BESIDE_LARGE_FILES = (
+    "rm b.txt",
+    "rm -rf sub",
+    "ls *.txt > list",
+    "echo more > a.txt",
+    "cat data.bin | wc -c",
+)
+
+
+def test_beside_a_file_that_is_too_large_to_restore_only_what_may_delete_it_asks(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open(project.folder / "data.bin", "wb") as file:
         file.truncate(11 * 1024 * 1024)
-    project.script([run("rm a.txt")], [run("ls *.txt > list")], "Done.")
+    (project.folder / "b.txt").write_text("b")
+    (project.folder / "sub").mkdir()
+    project.script(*([run(text)] for text in (*ASKED_FOR_LARGE_FILES, *RUN_BESIDE_LARGE_FILES)), "Done.")
 
     async def work(chat: InProcessChat) -> None:
         await chat.send("clean up")
         said = chat.err.getvalue()
-        assert "/rewind cannot restore what commands delete: data.bin has more than" in said
-        assert "\n? Allow run: rm a.txt?" in said
-        assert said.count("? Allow") == 1
+        assert "/rewind cannot restore files of more than 10,485,760 bytes each: data.bin" in said
+        asked = [line for line in said.splitlines() if line.startswith("? Allow")]
+        assert [line.partition("run: ")[2].partition("? no:")[0] for line in asked] == list(
+            ASKED_FOR_LARGE_FILES
+        )
+        events = await chat.state.session.events()
+        (message,) = [event.handle for event in events if isinstance(event.fact, UserSaid)]
+        await chat.send(f"/rewind {message} files")
 
     run_chat(project, monkeypatch, work, sandbox="auto")
-    assert (project.folder / "list").read_text() == "a.txt\n"
-    answers = [
-        text_of(event.fact.content) for event in project.events() if isinstance(event.fact, ToolReturned)
-    ]
-    assert answers[1] == "exit status 0"
+    assert (project.folder / "b.txt").read_text() == "b"
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\n"
+    assert not (project.folder / "list").exists()
+    assert (project.folder / "data.bin").stat().st_size == 11 * 1024 * 1024

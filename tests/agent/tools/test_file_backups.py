@@ -69,18 +69,25 @@ def test_what_differs_between_two_states_is_found(root: Path, copies: FileBackup
 
 def test_limits_are_said(root: Path, copies: FileBackups, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "large").write_bytes(b"x" * 11)
+    (root / "small").write_text("x")
     monkeypatch.setattr(file_backups, "MAX_READ_BYTES", 10)
-    assert copies.take() == ({}, "large has more than 10 bytes")
+    taken = copies.take()
+    assert (taken.problem, list(taken.files)) == ("", [str(root / "small")])
+    assert taken.notes(root) == ["/rewind cannot restore files of more than 10 bytes each: large"]
+    (root / "small").write_bytes(b"y" * 11)
+    assert changed_files(taken, copies.take()) == []
     monkeypatch.setattr(file_backups, "MAX_READ_BYTES", 100)
     monkeypatch.setattr(file_backups, "MAX_BACKED_UP_BYTES", 10)
-    assert copies.take().problem == "the working folder has more than 20,000 files or 10 bytes"
+    short = copies.take()
+    assert short.problem == "the working folder has more than 20,000 files or 10 bytes"
+    assert short.notes(root) == [f"/rewind cannot restore what commands delete: {short.problem}"]
     monkeypatch.setattr(file_backups, "MAX_BACKED_UP_BYTES", 100)
     assert copies.take().problem == ""
 
 
 def test_the_store_of_sessions_is_not_copied(root: Path, tmp_path: Path) -> None:
     (root / "chats.db").touch()
-    assert FileBackups(root, excluded=[root / "chats.db"], folder=tmp_path / "c").take() == ({}, "")
+    assert FileBackups(root, excluded=[root / "chats.db"], folder=tmp_path / "c").take().files == {}
 
 
 def test_copies_are_private_and_old_ones_are_deleted(root: Path, tmp_path: Path) -> None:

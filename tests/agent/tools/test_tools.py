@@ -801,3 +801,9 @@ def test_importing_the_tools_does_not_need_mcp() -> None:
 
 def test_invalid_arguments_is_not_a_foveal_error() -> None:
     assert not issubclass(InvalidArguments, foveal.FovealError)
+
+
+def test_a_program_whose_name_looks_like_another_is_shown_by_marks(tmp_path: Path) -> None:
+    box = Toolbox([shell_tool(Workspace(tmp_path))])
+    command = json.dumps({"command": "echo со мной && \u0441\u0440 a b"})
+    assert box.describe("run", command) == "run: echo со мной && ⟨U+0441⟩⟨U+0440⟩ a b"

@@ -255,7 +255,11 @@ _GIT_REMOTE: Final = {("clone",), ("fetch",), ("ls-remote",), ("pull",), ("push"
 _EXPANDED: Final = re.compile(r"[$`\\*?{~]")
 _DELETING_CODE: Final = re.compile(
     r"rmtree|unlink|rmdir|truncate|\bremove\(|rename\(|os\.replace|shutil\.move|rmSync|\brm\b|FileUtils|File\.delete"
+    r"|write_text|write_bytes|writeFile|createWriteStream|File\.write|shutil\.copy"
+    r"|\bopen\b\(?[^()]*,[^()]*[\"'](?:[rbtUa]*[w+]|\+?>[^>])"
 )
+_NAMED_DELETERS: Final = names("cp mv rm rmdir shred tee truncate unlink")
+_PLAIN_DELETER_OPTIONS: Final = names("-a -f -i -n -p -r -R -v -rf -fr -rv --force --recursive --verbose --")
 
 
 def may_delete(words: tuple[str, ...], text: str, program: str = "") -> bool:
@@ -271,6 +275,14 @@ def may_delete(words: tuple[str, ...], text: str, program: str = "") -> bool:
     if known & _POWERLESS or ("git" in known and (_git_only_reads(words[1:]) or words[1:2] in _GIT_REMOTE)):
         return False
     return not is_harmless(words, program)
+
+
+def deletes_only_named(words: tuple[str, ...]) -> bool:
+    """Return whether a command deletes and overwrites only what its words name, or what is in folders that they
+    name."""
+    options = {word for word in words[1:] if word.startswith("-")}
+    is_literal = not any(_EXPANDED.search(word) or "[" in word for word in words)
+    return words[0] in _NAMED_DELETERS and is_literal and options <= _PLAIN_DELETER_OPTIONS
 
 
 def reaches_out(words: tuple[str, ...]) -> bool:
@@ -294,14 +306,15 @@ _GIT_WRITING: Final = names(
     "add branch checkout cherry-pick commit merge mv reset restore revert rm stash switch tag"
 )
 _GIT_LOSING: Final[dict[str, frozenset[str]]] = {
-    "branch": names("-d -D -f -m -M -c -C --delete --force --move --copy"),
+    "branch": names("-D -f -m -M -c -C --force --move --copy"),
     "tag": names("-d -f --delete --force"),
     "checkout": names("-B"),
     "switch": names("-C --force-create"),
     "reset": names("--hard --keep --merge"),
     "stash": names("drop clear"),
 }
-"""Words with which these commands lose commits that no file of the workspace holds."""
+"""Words with which these commands lose commits that no file of the workspace holds. `branch -d` deletes only what
+is merged."""
 
 
 def commits(words: tuple[str, ...]) -> bool:
@@ -310,15 +323,117 @@ def commits(words: tuple[str, ...]) -> bool:
     if words[0] != "git" or not rest or rest[0] not in _GIT_WRITING:
         return False
     losing = _GIT_LOSING.get(rest[0], frozenset())
-    short = {f"-{letter}" for word in rest if re.fullmatch(r"-[A-Za-z]+", word) for letter in word[1:]}
-    return not losing & {*rest[1:], *short} and not any(
-        word.startswith(_GIT_STARTING_OPTIONS) for word in rest
+    is_losing = losing & {*rest[1:], *_short_options(rest)} or any(
+        word.startswith("--") and len(word) > 2 and option.startswith(word)  # git accepts abbreviations
+        for word in rest
+        for option in losing
     )
+    return not is_losing and not any(word.startswith(_GIT_STARTING_OPTIONS) for word in rest)
+
+
+def _short_options(words: tuple[str, ...]) -> set[str]:
+    return {f"-{letter}" for word in words if re.fullmatch(r"-[A-Za-z]+", word) for letter in word[1:]}
 
 
 def _git_words(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return a command of git from its subcommand on, if only a folder is named before that."""
     return words[3:] if words[1:2] == ("-C",) else words[1:]
+
+
+_DIFF: Final[tuple[str, ...]] = (
+    "diff",
+    "--name-only",
+    "--no-renames",
+    "--no-ext-diff",
+    "--no-textconv",
+    "-z",
+)
+
+
+def change_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return commands of git that print which files a command of git would change, each followed by NUL. Those that
+    do not apply, because a word is no revision, fail."""
+    rest = _git_words(words)
+    before = words[: len(words) - len(rest)]
+    found = _CHANGE_QUERIES.get(rest[0], _no_queries)(rest[1:]) if words[0] == "git" and rest else []
+    return [(*before, *query) for query in found]
+
+
+def _no_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return []
+
+
+def _switch_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    options = {*words, *_short_options(words)}
+    discards = bool({"-f", "--force", "--discard-changes"} & options)
+    queries = [(*_DIFF, "HEAD", "--")] if discards else []
+    given, paths = _split_paths(words)
+    if "--" in words:
+        return [(*_DIFF, *given[:1], "--", *paths), *queries]
+    if len(given) > 1:  # a revision and paths, or paths
+        return [(*_DIFF, given[0], "--", *given[1:]), (*_DIFF, "--", *given), *queries]
+    for word in given:
+        queries += [(*_DIFF, "HEAD", name, "--") for name in (word, f"origin/{word}")]
+        queries.append((*_DIFF, "--", word))
+    return queries
+
+
+def _restore_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    options = {*words, *_short_options(words)}
+    if {"-S", "--staged"} & options and not {"-W", "--worktree"} & options:
+        return []
+    given, paths = _split_paths(words)
+    named = [word.partition("=")[2] for word in words if word.startswith("--source=")]
+    named += [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("-s", "--source")]
+    return [(*_DIFF, *named[:1], "--", *given, *paths)]
+
+
+def _stash_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    if words[:1] in (("pop",), ("apply",), ("branch",)):
+        return [
+            ("stash", "show", "--include-untracked", "--name-only", "-z", *_split_paths(words[1:])[0][-1:])
+        ]
+    if words[:1] in (("list",), ("show",), ("create",), ("store",)):
+        return []
+    new = ("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+    untracked = {"-u", "-a", "--include-untracked", "--all"} & {*words, *_short_options(words)}
+    return [(*_DIFF, "HEAD", "--", *_split_paths(words)[1]), *([new] if untracked else [])]
+
+
+def _removal_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    given, paths = _split_paths(words)
+    return [] if "--cached" in words else [("ls-files", "--full-name", "-z", "--", *given, *paths)]
+
+
+def _merge_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [(*_DIFF, f"HEAD...{word}", "--") for word in _split_paths(words)[0] or ("@{upstream}",)]
+
+
+def _pick_queries(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [(*_DIFF, word if ".." in word else f"{word}^!", "--") for word in _split_paths(words)[0]]
+
+
+_CHANGE_QUERIES: Final = {
+    "checkout": _switch_queries,
+    "switch": _switch_queries,
+    "restore": _restore_queries,
+    "stash": _stash_queries,
+    "rm": _removal_queries,
+    "merge": _merge_queries,
+    "cherry-pick": _pick_queries,
+    "revert": _pick_queries,
+}
+_NEW_BRANCH_OPTIONS: Final = names("-b -c --create --orphan -s --source")
+"""Options whose value is neither a revision to compare with HEAD nor a path."""
+
+
+def _split_paths(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the arguments before and after `--`, without options; `-` is the branch before."""
+    end = words.index("--") if "--" in words else len(words)
+    pairs = zip(("", *words[:end]), words[:end], strict=False)
+    given = [word for above, word in pairs if above not in _NEW_BRANCH_OPTIONS]
+    kept = ["@{-1}" if word == "-" else word for word in given if not re.match("-.", word)]
+    return tuple(kept), words[end + 1 :]
 
 
 def accompanies_commit(words: tuple[str, ...]) -> bool:

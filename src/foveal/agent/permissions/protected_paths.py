@@ -119,6 +119,11 @@ def is_protected_name(name: str) -> bool:
     return _fold(name) in _PROTECTED_NAMES
 
 
+def with_protected_names(paths: Iterable[str]) -> list[str]:
+    """Return those relative paths in which a name is protected, whether they exist or not."""
+    return [path for path in dict.fromkeys(paths) if _protected_name(Path(path).parts)]
+
+
 class SetAside(NamedTuple):
     """A protected file that a command has created, and the name that it has now."""
 

@@ -38,7 +38,7 @@ from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, ToolOutput, load_tools_tool
 from foveal.agent.tools.background_commands import BackgroundCommand, BackgroundCommands
-from foveal.agent.tools.file_backups import FileBackups
+from foveal.agent.tools.file_backups import FileBackups, WorkspaceState
 from foveal.agent.tools.file_history import FILE_CHANGING_TOOLS, FileChange, FileChanges, record_changes
 from foveal.agent.tools.subagents import TASK_INSTRUCTIONS, SubAgents, TaskLimits, TaskParts
 from foveal.agent.tools.todo import current_todo, todo_tool
@@ -506,10 +506,10 @@ class ChatState:
 
     async def _approve(self, call: Call, what: str, toolbox: Toolbox) -> bool:
         await self.background.set_aside()
-        problem = "there is no sandbox"
+        copied = WorkspaceState({}, "there is no sandbox")
         if call.name == SHELL_TOOL and self.file_copies is not None:
-            problem = (await asyncio.to_thread(self.file_copies.take)).problem
-            self._tell([f"/rewind cannot restore what commands delete: {problem}"] if problem else [])
+            copied = await asyncio.to_thread(self.file_copies.take)
+            self._tell(copied.notes(Path(self.options.folder)))
         is_allowed = await self.approval.approve(
             call.name,
             call.arguments,
@@ -517,7 +517,8 @@ class ChatState:
             toolbox,
             self.ui,
             is_sandboxed=self.sandbox is not None,
-            is_restorable=not problem,
+            is_restorable=not copied.problem,
+            without_copy=copied.too_large,
         )
         self.denials += not is_allowed
         parsed = toolbox.parse_call(call.name, call.arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.agent.terminal.user_interface import NO, YES, Choice, Question, UserInterface
 from foveal.agent.tool import Toolbox, ToolOutput
-from foveal.agent.tools.approvals import CHANGING_FILE_TOOLS, call_facts
+from foveal.agent.tools.approvals import CHANGING_FILE_TOOLS, call_facts, spares_files
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 
@@ -69,12 +69,14 @@ class ToolApproval:
         *,
         is_sandboxed: bool,
         is_restorable: bool = False,
+        without_copy: Collection[str] = (),
     ) -> bool:
         """Return whether a call may run; `what` describes it, and `is_restorable` says whether `/rewind` can
-        restore what it deletes."""
+        restore what it deletes, except for files `without_copy`."""
         # The preview binds the call to what it shows, so it comes before the decision.
         preview = toolbox.preview(name, arguments)
-        call = replace(self._facts(name, arguments, toolbox), is_restorable=is_restorable)
+        call = self._facts(name, arguments, toolbox)
+        call = replace(call, is_restorable=is_restorable and spares_files(call, without_copy))
         decision = decide(
             call,
             self._permissions(),

@@ -7,7 +7,7 @@ made by `permissions.decision.decide`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from foveal.agent.permissions.command_rules import (
     scan_command_line,
 )
 from foveal.agent.permissions.decision import CallFacts
-from foveal.agent.permissions.program_kinds import only_reads
+from foveal.agent.permissions.program_kinds import deletes_only_named, may_delete, only_reads
 from foveal.agent.permissions.protected_paths import (
     configures_programs,
     hook_names,
@@ -32,6 +32,7 @@ from foveal.agent.tools.workspace import Workspace
 from foveal.core.wire.safe_print import visible
 
 CHANGING_FILE_TOOLS: Final = ("write", "edit")
+_FOLDER_CHANGES: Final = ("cd", "pushd", "popd")
 
 
 def call_facts(
@@ -82,6 +83,27 @@ def _command_facts(
         overwrites=_overwritten(scanned.writes, workspace),
         only_reads=_only_reads(commands, workspace),
         runs_hooks=any(command.words[:1] == ("git",) for command in commands) and bool(hook_names(root)),
+    )
+
+
+def spares_files(call: CallFacts, files: Collection[str]) -> bool:
+    """Return whether what a command line deletes and overwrites is named in it, and is none of some files. A line
+    that changes its folder may name any."""
+    if call.line is None or not files:
+        return True
+    scanned = scan_command_line(call.line.text)
+    programs = {command.words: command.program for command in call.commands}
+    deleting = [
+        words
+        for words in scanned.commands
+        if may_delete(words, call.line.text, programs.get(words, "")) or words[0] in _FOLDER_CHANGES
+    ]
+    if not scanned.is_clear or not all(map(deletes_only_named, deleting)):
+        return False
+    named = [*scanned.writes, *(word for words in deleting for word in words[1:])]
+    places = [os.path.realpath(os.path.join(call.project, word)) for word in named]
+    return not any(Path(file).is_relative_to(place) for file in files for place in places) and not any(
+        "$" in word or "`" in word for word in scanned.writes
     )
 
 

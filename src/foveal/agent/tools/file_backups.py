@@ -4,8 +4,9 @@
    commands cannot see. A copy is named by its SHA-256, so a file is copied again only when it has changed.
 2. Left out are `.git`, where git keeps its own history, and folders that a tool can fill again
    (`REBUILT_FOLDERS`, and `target` beside a `Cargo.toml` or `pom.xml`).
-3. A workspace with more or larger files than the limits, or with files that cannot be read, has no copies:
-   `problem` says why, and commands that may delete ask.
+3. A file that is too large has no copy, and commands that may delete or overwrite it ask. A workspace with more
+   files than the limits, or with files that cannot be read, has no copies: `problem` says why, and commands that
+   may delete ask.
 4. Copies that were not needed for 30 days are deleted, and the oldest of more than `MAX_STORED_BYTES`.
 """
 
@@ -33,6 +34,7 @@ MAX_STORED_BYTES: Final = 2 * 1024 * 1024 * 1024
 """Most bytes of copies of all workspaces, when a chat begins."""
 MAX_RECORDED_CHANGES: Final = 2_000
 """Most changes of one command that are recorded: those of files that were there before come first."""
+_MAX_NAMED_FILES: Final = 3
 _MAX_COPY_AGE_S: Final = 30 * 24 * 3600
 _BUILD_FILES: Final = ("Cargo.toml", "pom.xml")
 """Files beside which a folder `target` is the output of a build."""
@@ -45,12 +47,24 @@ class BackedUpFile(NamedTuple):
     mode: int
 
 
-class WorkspaceFiles(NamedTuple):
+class WorkspaceState(NamedTuple):
     """The files of a workspace at one time."""
 
     files: Mapping[str, BackedUpFile]
     problem: str = ""
-    """Why there are no copies; "" if every file has one."""
+    """Why there are no copies; "" if every file has one that is not too large."""
+    too_large: frozenset[str] = frozenset()
+    """Files without a copy."""
+
+    def notes(self, root: Path) -> list[str]:
+        """Return what to tell the user about files that cannot be restored."""
+        if self.problem:
+            return [f"/rewind cannot restore what commands delete: {self.problem}"]
+        names = sorted(exact_line(os.path.relpath(path, os.path.realpath(root))) for path in self.too_large)
+        more = f" and {len(names) - _MAX_NAMED_FILES:,} more" if len(names) > _MAX_NAMED_FILES else ""
+        shown = ", ".join(names[:_MAX_NAMED_FILES])
+        limit = f"more than {MAX_READ_BYTES:,} bytes each"
+        return [f"/rewind cannot restore files of {limit}: {shown}{more}"] if names else []
 
 
 class ChangedFile(NamedTuple):
@@ -72,23 +86,24 @@ class FileBackups:
         self._lock = threading.Lock()
         self._is_cleaned = False
 
-    def take(self) -> WorkspaceFiles:
+    def take(self) -> WorkspaceState:
         """Copy the files that are new or have changed, and return the state of all."""
         with self._lock:
             found: dict[str, os.stat_result] = {}
+            too_large: set[str] = set()
             files: dict[str, BackedUpFile] = {}
             try:
-                if problem := self._find(found):
-                    return WorkspaceFiles({}, problem)
+                if problem := self._find(found, too_large):
+                    return WorkspaceState({}, problem)
                 self._clean()
                 for path, status in found.items():
                     with suppress(FileNotFoundError):  # it has just been removed
                         files[path] = self._version(path, status)
             except OSError as error:
                 name = exact_line(os.path.relpath(error.filename or self._folder, self._root))
-                return WorkspaceFiles({}, f"{name} cannot be copied: {error.strerror}")
+                return WorkspaceState({}, f"{name} cannot be copied: {error.strerror}")
             self._known = {path: known for path, known in self._known.items() if path in files}
-            return WorkspaceFiles(files)
+            return WorkspaceState(files, too_large=frozenset(too_large))
 
     def read(self, digest: str) -> bytes | None:
         """Return the bytes of a copy, None if there is none."""
@@ -97,16 +112,15 @@ class FileBackups:
             return data if sha256(data).hexdigest() == digest else None
         return None
 
-    def _find(self, found: dict[str, os.stat_result]) -> str:
+    def _find(self, found: dict[str, os.stat_result], too_large: set[str]) -> str:
         """Collect the files of the workspace; return why they cannot be copied."""
         size = 0
         for path, status in _files_below(str(self._root), self._excluded):
+            if status.st_size > MAX_READ_BYTES:
+                too_large.add(path)
+                continue
             found[path] = status
             size += status.st_size
-            if status.st_size > MAX_READ_BYTES:
-                return (
-                    f"{exact_line(os.path.relpath(path, self._root))} has more than {MAX_READ_BYTES:,} bytes"
-                )
             if len(found) > MAX_BACKED_UP_FILES or size > MAX_BACKED_UP_BYTES:
                 limit = f"{MAX_BACKED_UP_FILES:,} files or {MAX_BACKED_UP_BYTES:,} bytes"
                 return f"the working folder has more than {limit}"
@@ -165,11 +179,16 @@ class _Stamp(NamedTuple):
         return cls(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
 
 
-def changed_files(before: WorkspaceFiles, after: WorkspaceFiles) -> list[ChangedFile]:
-    """Return the files that differ between two complete states, new ones last and at most
+def changed_files(before: WorkspaceState, after: WorkspaceState) -> list[ChangedFile]:
+    """Return the files with copies that differ between two states, new ones last and at most
     `MAX_RECORDED_CHANGES`."""
     paths = (*before.files, *(path for path in after.files if path not in before.files))
-    changed = [ChangedFile(path, before.files.get(path), after.files.get(path)) for path in paths]
+    without_copy = before.too_large | after.too_large
+    changed = [
+        ChangedFile(path, before.files.get(path), after.files.get(path))
+        for path in paths
+        if path not in without_copy
+    ]
     return [one for one in changed if _digest(one.before) != _digest(one.after)][:MAX_RECORDED_CHANGES]
 
 

@@ -14,21 +14,21 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL, find_program, scan_command_line
-from foveal.agent.permissions.program_kinds import accompanies_commit, commits
-from foveal.agent.permissions.protected_paths import ProtectedFiles, hook_names
+from foveal.agent.permissions.program_kinds import accompanies_commit, change_queries, commits
+from foveal.agent.permissions.protected_paths import ProtectedFiles, hook_names, with_protected_names
 from foveal.agent.permissions.sandbox import Sandbox
 from foveal.agent.tool import Arguments, InvalidArguments, OutputListener, Tool, ToolOutput
 from foveal.agent.tools.background_commands import JOB_TOOL, BackgroundCommands, aside_notes
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import marked, visible
 
 DEFAULT_COMMAND_TIMEOUT_S: Final = 120.0
 MAX_COMMAND_TIMEOUT_S: Final = 600.0
@@ -54,6 +54,11 @@ _COMMIT_ENVIRONMENT: Final = {
     **{f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(_COMMIT_SETTINGS)},
     **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_COMMIT_SETTINGS.values())},
 }
+_REFUSED_CHANGE: Final = (
+    "[foveal: nothing was run, because it would change protected files, which stay as they are in the sandbox: {}; "
+    "outside_sandbox asks the user]"
+)
+_MAX_NAMED_CHANGES: Final = 20
 _NO_RETRIES: Final = {"PIP_RETRIES": "0", "npm_config_fetch_retries": "0", "CARGO_NET_RETRY": "0"}
 """Without a network, package managers fail at once instead of after minutes."""
 _MAX_SYMPTOM_CHARS: Final = 4_000
@@ -176,12 +181,21 @@ def _preview_command(given: Arguments) -> str:
     """Return the whole command where one line of the question may not show all of it."""
     command = given["command"]
     is_plain = len(command) <= _MAX_COMMAND_CHARS_IN_QUESTION and not _NOT_ON_ONE_LINE.search(command)
-    return "" if is_plain else visible(command).replace("\t", TAB_MARK)
+    return "" if is_plain else _shown(command)
+
+
+def _shown(command: str) -> str:
+    """Return a command with what cannot be seen as marks, and names of programs that only look like usual ones."""
+    shown = visible(command)
+    if not command.isascii():
+        for name in {words[0] for words in scan_command_line(command).commands if not words[0].isascii()}:
+            shown = shown.replace(visible(name), marked(name))
+    return shown.replace("\t", TAB_MARK)
 
 
 def command_on_one_line(command: str) -> str:
     """Return a command for the user who allows it: complete, except that a very long one is cut with a note."""
-    shown = visible(command).replace("\n", " ⏎ ").replace("\t", TAB_MARK)
+    shown = _shown(command).replace("\n", " ⏎ ")
     if len(shown) <= _MAX_SHOWN_CHARS:
         return shown
     return f"{shown[:_MAX_SHOWN_CHARS]}… (+{len(shown) - _MAX_SHOWN_CHARS:,} characters)"
@@ -200,6 +214,12 @@ async def _run_command(
     if jobs is not None:
         await jobs.set_aside()
     run = _confined(where._replace(network=network), sandbox, command, reads_only=reads_only)
+    if (
+        run.is_commit
+        and sandbox is not None
+        and (named := await _protected_changes(where, sandbox, run, command))
+    ):
+        return ToolOutput(content=_REFUSED_CHANGE.format(", ".join(map(visible, named))), error=True)
     if given.get("background") and jobs is not None:
         return await _start_in_background(command, run, where, jobs, is_sandboxed=sandbox is not None)
     protected = None if sandbox is None else await asyncio.to_thread(ProtectedFiles, where.workspace.root)
@@ -231,6 +251,8 @@ class _Confined(NamedTuple):
     argv: list[str]
     env: Mapping[str, str]
     notes: list[str]
+    is_commit: bool = False
+    """Whether it can write in the repository."""
 
 
 def _confined(
@@ -255,7 +277,25 @@ def _confined(
         sandbox.wrap(argv, network=where.network, commits=is_commit, reads_only=reads_only),
         env,
         [named] if hooks else [],
+        is_commit,
     )
+
+
+async def _protected_changes(
+    where: _CommandSettings, sandbox: Sandbox, run: _Confined, command: str
+) -> list[str]:
+    """Return protected files that a line of git commands would change. The sandbox would keep these as they are
+    and let the others change, which leaves a mixture of two states."""
+    lines = []
+    for words in scan_command_line(command).commands:
+        if words[0] == "cd":
+            lines.append(f"{_as_written(words)} >/dev/null")
+        lines += [f"{_as_written(query)} 2>/dev/null" for query in change_queries(words)]
+    if all(line.startswith("cd ") for line in lines):
+        return []
+    argv = sandbox.wrap(_shell_argv("\n".join(lines), where.workspace.root), reads_only=True)
+    result = await run_process(argv, cwd=where.workspace.root, env=run.env, timeout_s=where.timeout_s)
+    return with_protected_names(result.output.split("\0"))[:_MAX_NAMED_CHANGES]
 
 
 def commits_only(command: str) -> bool:
@@ -266,6 +306,13 @@ def commits_only(command: str) -> bool:
         and all(target == os.devnull for target in (*scanned.writes, *scanned.appends))
         and any(map(commits, scanned.commands))
         and all(map(accompanies_commit, scanned.commands))
+    )
+
+
+def _as_written(words: Iterable[str]) -> str:
+    """Return a command of scanned words, of which bash expands those that it expanded in the line."""
+    return " ".join(
+        f'"{word}"' if re.search(r"[$`]", word) and '"' not in word else shlex.quote(word) for word in words
     )
 
 

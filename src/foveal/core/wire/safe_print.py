@@ -2,7 +2,8 @@
 
 1. `visible` is for what a user decides about: commands, paths, arguments, changes. Each character that looks like
    nothing or like a blank, other than the space, becomes a symbol (`␛`) or a mark (`⟨U+202E⟩`), and so does what
-   looks like a symbol or a mark: two texts that differ look different. It is applied once, to the text as it is.
+   looks like a symbol or a mark. So does a Cyrillic, Greek or similar letter in a word with Latin ones, which looks
+   like one of them. It is applied once, to the text as it is.
 2. `printable` is for prose on a screen. It replaces control, zero-width, bidirectional and tag characters, and
    keeps spaces of other languages and the selectors of emoji.
 3. `readable` replaces the same characters by their codes (`\\u{202e}`). Stored summaries depend on it: it does not
@@ -26,6 +27,17 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n\t]")
 MARK: Final = re.compile(r"⟨U\+[0-9A-F]{4,6}⟩")
 _LOOK_ALIKES: Final = re.compile(rf"(?={MARK.pattern})⟨|[\u2400-\u2424⏎]")
 """Characters of a text that look like a mark, or like a symbol for a character that cannot be seen."""
+_FOREIGN_LETTERS: Final = (
+    "\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03b9\u03bd\u03bf\u03c1\u03c5"
+    "\u0400-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff\uab70-\uabbf"
+)
+"""Letters of scripts that have some like the Latin ones: Greek, as far as they are alike, Cyrillic, Armenian,
+Cherokee, Coptic and Lisu."""
+_FOREIGN_LETTER: Final = re.compile(rf"[{_FOREIGN_LETTERS}]")
+_MATHEMATICAL: Final = re.compile("[\U0001d400-\U0001d7ff]")
+"""Letters of formulas, which look like Latin ones."""
+_WORD: Final = re.compile(r"[^\W_]+")
+_LATIN_LETTER: Final = re.compile(r"[A-Za-z]")
 _UNSEEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _BLANKS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U00016fe4\U0001107f\U0001d159"
@@ -53,7 +65,14 @@ def unhidden(text: str) -> str:
     """Return what `visible` does, for a text that can have its symbols and marks already: they stay."""
     if text.isascii() and text.isprintable():
         return text
-    return _NOT_PLAIN.sub(_show, text)
+    if _FOREIGN_LETTER.search(text):
+        text = _WORD.sub(_show_word, text)
+    return _NOT_PLAIN.sub(_show, _MATHEMATICAL.sub(_mark, text))
+
+
+def marked(text: str) -> str:
+    """Return the text with a mark for each character outside of ASCII, for names that are hardly ever others."""
+    return _NOT_PLAIN.sub(_mark, text)
 
 
 def printable(text: str) -> str:
@@ -81,6 +100,11 @@ def exact_line(text: str) -> str:
     """Return all of a text on one line with every character visible; spaces at its ends and runs of them too."""
     line = visible(text).replace("\n", "␊").replace("\t", "␉")
     return _UNCLEAR_SPACES.sub(lambda found: "␠" * len(found.group()), line)
+
+
+def _show_word(match: re.Match[str]) -> str:
+    word = match.group()
+    return _FOREIGN_LETTER.sub(_mark, word) if _LATIN_LETTER.search(word) else word
 
 
 def _show(match: re.Match[str]) -> str:

@@ -46,7 +46,7 @@ class Bubblewrap:
         self._homes = tuple(homes)
         self._hidden = tuple(hidden)
         self._users = () if can_nest else ("--unshare-user", "--disable-userns")
-        self._private = PrivateFolder()
+        self._private = PrivateFolder(workspace=workspace)
 
     def wrap(
         self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
@@ -54,8 +54,8 @@ class Bubblewrap:
         """Return the command line that runs a program inside the sandbox, in the workspace. A program that
         `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
         rules = self._rules(commits=commits, reads_only=reads_only)
-        if _has_misleading_mount_point(rules):
-            self._private = PrivateFolder()
+        if not self._private.is_whole or _has_misleading_mount_point(rules):
+            self._private = PrivateFolder(workspace=self.workspace)
             rules = self._rules(commits=commits, reads_only=reads_only)
         return [
             self._program,

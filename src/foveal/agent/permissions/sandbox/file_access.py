@@ -72,6 +72,8 @@ _PUBLIC_FOLDERS: Final = (
 _MAX_PROTECTED_MOUNTS: Final = 600
 """Most rules for protected files; with more, the workspace is read-only. The time that bubblewrap takes is
 quadratic in them: about 0.6 s for 600."""
+_MAX_PATH_STEPS: Final = 1_000
+"""Most names that are followed on a path with links, which can lead in a circle."""
 
 
 class AccessRule(NamedTuple):
@@ -173,10 +175,10 @@ def _home_rules(home: Path, workspace: Path, private: PrivateFolder) -> Iterator
         real = _real(home / name)
         if not home.is_relative_to(real):
             yield AccessRule(real, "hidden")
-    for name in READABLE_IN_HOME:
-        yield AccessRule(_real(home / name), "read")
+    readable = [os.path.join(home, name) for name in READABLE_IN_HOME]
     if environment := os.environ.get("VIRTUAL_ENV"):
-        yield AccessRule(_real(environment), "read")
+        readable.append(os.path.abspath(environment))
+    yield from (AccessRule(_real(path), "read") for path in readable if not _is_led_by(workspace, path))
     yield AccessRule(_real(home / ".cache"), "write", private.cache)
 
 
@@ -188,6 +190,25 @@ def _is_needed(target: Path, home: Path, workspace: Path) -> bool:
         or target.is_relative_to(workspace)
         or any(target.is_relative_to(folder) for folder in (*_PUBLIC_FOLDERS, *_KERNEL_FOLDERS))
     )
+
+
+def _is_led_by(workspace: Path, path: str) -> bool:
+    """Return whether a link in the workspace is on a path: a command can make it lead to what is hidden."""
+    names, place = list(Path(path).parts[:0:-1]), Path("/")
+    for _ in range(_MAX_PATH_STEPS):
+        if not names:
+            return False
+        step = place.parent if names[-1] == ".." else place / names[-1]
+        names.pop()
+        if not step.is_symlink():
+            place = step
+        elif workspace in step.parents:
+            return True
+        else:
+            target = step.readlink()
+            place = Path("/") if target.is_absolute() else place
+            names += [name for name in reversed(target.parts) if name != "/"]
+    return True
 
 
 def _workspace_rules(

@@ -59,13 +59,15 @@ class Seatbelt:
         self.workspace = workspace
         self._homes = tuple(homes)
         self._hidden = tuple(hidden)
-        self._private = PrivateFolder()
+        self._private = PrivateFolder(workspace=workspace)
 
     def wrap(
         self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
     ) -> list[str]:
         """Return the command line that runs a program inside the sandbox, in the workspace. A program that
         `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
+        if not self._private.is_whole:
+            self._private = PrivateFolder(workspace=self.workspace)
         found = access_rules(
             self.workspace,
             homes=self._homes,
@@ -76,6 +78,7 @@ class Seatbelt:
         )
         # It cannot show another folder at a path, so that folder itself is writable, and the path is not.
         rules = [AccessRule(rule.source or rule.path, rule.access) for rule in found]
+        rules.sort(key=lambda rule: len(Path(rule.path).parts))
         profile, paths = seatbelt_profile(rules, self.workspace, network=network)
         return [
             SEATBELT_PROGRAM,
@@ -102,11 +105,11 @@ def seatbelt_profile(
             f'({verb} {operations} ({kind} (param "P{number}")))\n'
             for verb, operations in _OPERATIONS[rule.access]
         ]
-    # Rules count for paths, so a folder with protected files must stay where it is; to move it is to unlink it.
+    # Rules count for paths, so what can be written must stay where it is, whole; to move it is to unlink it.
     lines += [
         f'(deny file-write-unlink (literal (param "P{number}")))\n'
         for number, rule in enumerate(rules)
-        if rule.access == "keep" or rule.path == str(workspace)
+        if rule.access in ("write", "keep")
     ]
     # A program asks for the folders above its own, which may be hidden.
     for number, folder in enumerate(workspace.parents):
