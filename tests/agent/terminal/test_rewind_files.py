@@ -224,3 +224,23 @@ def test_another_session_sets_aside_and_keeps_the_record_for_the_killed_one(
         assert "killed" not in chat.err.getvalue()
 
     run_chat(project, monkeypatch, again, sandbox="auto")
+
+
+def test_a_folder_that_becomes_empty_goes_with_its_file(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / "old").mkdir()
+    (project.folder / "old" / "kept.txt").write_text("kept\n")
+    paths = ("made/inner/x.txt", "old/y.txt")
+    project.script([("write", {"path": path, "content": "x\n"}) for path in paths], "Done.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("go")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        assert "deleted made/inner/x.txt" in await chat.send(f"/rewind {handle} files")
+        assert not (project.folder / "made").exists()
+        assert (project.folder / "old" / "kept.txt").exists()
+        await chat.send("/undo")
+        assert (project.folder / "made" / "inner" / "x.txt").exists()
+
+    run_chat(project, monkeypatch, steps, yes=True)

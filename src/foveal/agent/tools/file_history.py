@@ -448,6 +448,15 @@ def _restore(workspace: Workspace, one: Restoration) -> None:
     elif data is not None:
         with workspace.open_folder(path.parent) as folder:
             os.unlink(path.name, dir_fd=folder)
+        _remove_empty_folders(path.parent, workspace.root)
+
+
+def _remove_empty_folders(folder: Path, root: Path) -> None:
+    """Remove the folders that were made for a file and have become empty with it."""
+    with suppress(OSError):  # it is not empty
+        while folder != root and folder.is_relative_to(root):
+            os.rmdir(folder)
+            folder = folder.parent
 
 
 def _read_with_stamp(workspace: Workspace, path: Path) -> tuple[bytes | None, FileStamp | None]:
