@@ -28,10 +28,9 @@ from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.permissions.protected_paths import KnownProtected, ProtectedFiles, SetAside
 from foveal.agent.tool import Arguments, InvalidArguments, Tool, ToolOutput
 from foveal.agent.tools.file_backups import (
-    BackedUpFile,
     ChangedFile,
     FileBackups,
-    WorkspaceFiles,
+    WorkspaceState,
     changed_files,
 )
 from foveal.agent.tools.file_history import FILE_CHANGING_TOOLS, Digest, FileChange, digest_of, read_file
@@ -121,7 +120,7 @@ class CommandChanges:
         """`record` gets what changed while commands ran that the agent did not wait for; `session` returns the id
         of the session that gets it if this process is killed."""
         self._root, self._copies, self._session, self._record = root, copies, session, record
-        self._before = WorkspaceFiles({})
+        self._before = WorkspaceState({})
         self._running: list[str] = []
         self._journals = _Journals(root, store)
         self._lock = asyncio.Lock()
@@ -186,8 +185,7 @@ class CommandChanges:
             _Journal(
                 session=self._session(),
                 command="; ".join(running),
-                files=dict(self._before.files),
-                problem=self._before.problem,
+                before=self._before,
                 protected=ProtectedFiles(self._root).known,
             )
         )
@@ -210,16 +208,16 @@ class CommandChanges:
             if changes is None:
                 aside = ProtectedFiles(self._root, journal.protected).set_new_aside()
                 after = self._copies.take()
-                is_known = not journal.problem and not after.problem
-                changes = tuple(_changes(WorkspaceFiles(journal.files), after)) if is_known else ()
-                self._journals.write(path, replace(journal, changes=changes, files={}))
+                is_known = not journal.before.problem and not after.problem
+                changes = tuple(_changes(journal.before, after)) if is_known else ()
+                self._journals.write(path, replace(journal, changes=changes, before=WorkspaceState({})))
             elif journal.session != session:
                 continue  # it waits for its session, and the user was told
             found.append((path, Recovered(journal.command, journal.session, changes, aside)))
         return found
 
 
-def _changes(before: WorkspaceFiles, after: WorkspaceFiles) -> list[FileChange]:
+def _changes(before: WorkspaceState, after: WorkspaceState) -> list[FileChange]:
     return [_change_by_command(one) for one in changed_files(before, after)]
 
 
@@ -245,8 +243,7 @@ class _Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     command: str
-    files: dict[str, BackedUpFile]
-    problem: str
+    before: WorkspaceState
     protected: KnownProtected
     changes: tuple[FileChange, ...] | None = None
     """What was found after the process had been killed; None before that."""

@@ -45,7 +45,7 @@ class BackedUpFile(NamedTuple):
     mode: int
 
 
-class WorkspaceFiles(NamedTuple):
+class WorkspaceState(NamedTuple):
     """The files of a workspace at one time."""
 
     files: Mapping[str, BackedUpFile]
@@ -72,23 +72,23 @@ class FileBackups:
         self._lock = threading.Lock()
         self._is_cleaned = False
 
-    def take(self) -> WorkspaceFiles:
+    def take(self) -> WorkspaceState:
         """Copy the files that are new or have changed, and return the state of all."""
         with self._lock:
             found: dict[str, os.stat_result] = {}
             files: dict[str, BackedUpFile] = {}
             try:
                 if problem := self._find(found):
-                    return WorkspaceFiles({}, problem)
+                    return WorkspaceState({}, problem)
                 self._clean()
                 for path, status in found.items():
                     with suppress(FileNotFoundError):  # it has just been removed
                         files[path] = self._version(path, status)
             except OSError as error:
                 name = exact_line(os.path.relpath(error.filename or self._folder, self._root))
-                return WorkspaceFiles({}, f"{name} cannot be copied: {error.strerror}")
+                return WorkspaceState({}, f"{name} cannot be copied: {error.strerror}")
             self._known = {path: known for path, known in self._known.items() if path in files}
-            return WorkspaceFiles(files)
+            return WorkspaceState(files)
 
     def read(self, digest: str) -> bytes | None:
         """Return the bytes of a copy, None if there is none."""
@@ -165,7 +165,7 @@ class _Stamp(NamedTuple):
         return cls(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
 
 
-def changed_files(before: WorkspaceFiles, after: WorkspaceFiles) -> list[ChangedFile]:
+def changed_files(before: WorkspaceState, after: WorkspaceState) -> list[ChangedFile]:
     """Return the files that differ between two complete states, new ones last and at most
     `MAX_RECORDED_CHANGES`."""
     paths = (*before.files, *(path for path in after.files if path not in before.files))
