@@ -211,8 +211,7 @@ async def _run_with_timeout(tool: Tool, given: Arguments, on_output: OutputListe
     try:
         done, _ = await asyncio.wait({task}, timeout=tool.timeout)
     except asyncio.CancelledError:
-        # The reason is part of stored results, so its wording does not change.
-        raise ToolInterrupted(await _stop(task, tool, "somebody stopped it")) from None
+        raise ToolInterrupted(await _stop(task, tool, "the turn was interrupted")) from None
     if done:
         return _result(task, tool)
     return await _stop(task, tool, f"it took longer than {tool.timeout:g} seconds")
@@ -294,7 +293,11 @@ def _part_chars(part: AnyPart) -> int:
 def _shorten_part(part: AnyPart, size: int, room: int) -> str:
     if isinstance(part, Text) and room:
         return shorten(part.text, room)
-    return f"[left out: {size:,} characters, because an answer may have {MAX_OUTPUT_CHARS:,}]"
+    return f"[left out: {_characters(size)}, because an answer may have {MAX_OUTPUT_CHARS:,}]"
+
+
+def _characters(count: int) -> str:
+    return f"{count:,} character{'' if count == 1 else 's'}"
 
 
 def shorten(text: str, max_chars: int) -> str:
@@ -499,13 +502,13 @@ def _check_bounds(place: str, value: Any, schema: Mapping[str, Any]) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     size = value if number else len(value) if isinstance(value, str) else None
     low, high = ("minimum", "maximum") if number else ("minLength", "maxLength")
-    unit = "" if number else " characters"
+    shown = "{:,}".format if number else _characters
     if size is None:
         return
     if isinstance(schema.get(low), int | float) and size < schema[low]:
-        raise InvalidArguments(f"{place} must be at least {schema[low]:,}{unit}, not {size:,}.")
+        raise InvalidArguments(f"{place} must be at least {shown(schema[low])}, not {size:,}.")
     if isinstance(schema.get(high), int | float) and size > schema[high]:
-        raise InvalidArguments(f"{place} must be at most {schema[high]:,}{unit}, not {size:,}.")
+        raise InvalidArguments(f"{place} must be at most {shown(schema[high])}, not {size:,}.")
 
 
 def _types(schema: Any) -> tuple[str, ...]:

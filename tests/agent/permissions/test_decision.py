@@ -363,14 +363,17 @@ def test_leaving_the_sandbox_and_protected_paths_always_ask() -> None:
     assert isinstance(decide(call("ls"), permissions), Allowed)
     leaving, protected = call("ls", leaves_sandbox=True), call("touch .git", protected=".git")
     assert decide(leaving, permissions) == Ask(why="it leaves the sandbox")
-    assert decide(protected, permissions) == Ask(why=".git is protected")
+    assert decide(leaving, permissions, is_sandboxed=True) == Ask(
+        why="it leaves the sandbox", needs_user=True
+    )
+    assert decide(protected, permissions) == Ask(why=".git is protected", needs_user=True)
     assert isinstance(decide(protected, permissions, allows_everything=True), Ask)
     # In the sandbox no command can change them.
     assert isinstance(decide(protected, permissions, is_sandboxed=True), Allowed)
     assert isinstance(decide(leaving, permissions, allows_everything=True, is_sandboxed=True), Ask)
     assert isinstance(decide(leaving, permissions, allows_everything=True), Allowed)
     write = CallFacts(tool="write", protected="AGENTS.md")
-    assert decide(write, permissions) == Ask(why="AGENTS.md is protected")
+    assert decide(write, permissions) == Ask(why="AGENTS.md is protected", needs_user=True)
     assert decide(CallFacts(tool="write", is_inside=False), permissions) == Ask()
 
 

@@ -201,3 +201,75 @@ def test_a_protected_file_of_a_background_command_is_set_aside(project: ChatProj
     there = {each.name for each in project.folder.iterdir()}
     assert {".envrc.set-aside", ".vscode.set-aside", "CLAUDE.md"} <= there
     assert not {".envrc", ".vscode", "CLAUDE.md.set-aside"} & there
+
+
+SANDBOX: Final = {"FOVEAL_TOOLS_SANDBOX": "auto"}
+
+
+@needs_sandbox
+def test_a_protected_file_is_set_aside_before_a_step_that_only_reads_and_at_the_end(
+    project: ChatProject,
+) -> None:
+    wait = "until test -e {}; do sleep 0.05; done"
+    job = f"{wait.format('go')}; echo 1 > .envrc; touch first; {wait.format('go2')}; mkdir .vscode; touch second"
+    project.script(
+        [("run", {"command": f"{job}; sleep 100", "background": True})],
+        "Started.",
+        [("read", {"path": "a.txt"})],
+        "Done.",
+    )
+    with project.terminal("--session", "s", columns=120, env=SANDBOX) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("start it")
+        terminal.see("Started.")
+        (project.folder / "go").touch()
+        wait_for(project.folder / "first")
+        terminal.enter("look")
+        terminal.see("Done.")
+        assert not (project.folder / ".envrc").exists()
+        (project.folder / "go2").touch()
+        wait_for(project.folder / "second")
+        terminal.enter("/quit")
+        assert terminal.ended() == 0
+        assert "a background command made .vscode, which is protected" in terminal.text
+    assert (project.folder / ".vscode.set-aside").exists()
+    assert not (project.folder / ".vscode").exists()
+
+
+@needs_sandbox
+def test_rewind_restores_what_a_background_command_deleted(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what it changed after the turn, and beside changes by other calls."""
+    (project.folder / "b.txt").write_text("b\n")
+    (project.folder / "c.txt").write_text("c\n")
+    job = (
+        "rm -f b.txt; touch gone; until test -e go; do sleep 0.05; done; rm -f c.txt; touch second; sleep 100"
+    )
+    project.script(
+        [("run", {"command": job, "background": True})],
+        [("run", {"command": "until test -e gone; do sleep 0.05; done"})],
+        [("edit", {"path": "a.txt", "old": "two", "new": "2"})],
+        [("run", {"command": "echo 3 >> a.txt"})],
+        "Done.",
+    )
+
+    async def steps(chat: InProcessChat) -> Any:
+        await chat.send("go")
+        (project.folder / "go").touch()
+        wait_for(project.folder / "second")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        said = await chat.send(f"/rewind {handle} files")
+        assert "changed while a command ran unattended, perhaps by you: " in said
+        texts = [(project.folder / name).read_text() for name in ("a.txt", "b.txt", "c.txt")]
+        assert texts == ["one\ntwo\n", "b\n", "c\n"]
+        assert not (project.folder / "gone").exists()
+
+    run_chat(project, monkeypatch, steps, yes=True, sandbox="auto")
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)

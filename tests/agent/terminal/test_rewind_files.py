@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 
 from foveal.core.log import UserSaid
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.sandbox_here import needs_sandbox
 from support.terminal import CTRL_C, ENTER
 
 CHANGES = (
@@ -33,7 +38,7 @@ def test_rewind_offers_messages_and_restores_conversation_and_files(project: Cha
         terminal.type(ENTER)
         seen = terminal.see("Conversation and files")
         assert "Go back to before “change files”: what?" in seen
-        assert "what these calls did is not undone: run (1×)" in seen
+        assert "what these calls did is not undone: run: touch made" in seen
         terminal.answer("b")
         seen = terminal.see("deleted new.txt")
         assert "back to before “change files”; /undo takes the rewind back" in seen
@@ -149,5 +154,93 @@ def test_a_protected_file_is_not_restored_without_a_terminal(
         text = await chat.send(f"/rewind {handle} files")
         assert "not restored: AGENTS.md: it is protected, and there is no terminal to ask at" in text
         assert (project.folder / "AGENTS.md").exists()
+
+    run_chat(project, monkeypatch, steps, yes=True)
+
+
+KILLED = "rm -f a.txt; echo x > .envrc; touch ready; sleep 500"
+SANDBOX = {"FOVEAL_TOOLS_SANDBOX": "auto"}
+
+
+def kill_during(project: ChatProject, number: int, *, background: bool) -> None:
+    """Kill a chat while a command runs that has deleted a file and made a protected one."""
+    project.script([("run", {"command": KILLED, "background": background})], "Started.", "Again.")
+    with project.terminal("--session", "s", env=SANDBOX) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("clean up")
+        until = time.monotonic() + 30
+        while not (project.folder / "ready").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        os.kill(terminal.pid, number)
+        terminal.ended()
+
+
+@needs_sandbox
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_killed_chat_loses_no_record(project: ChatProject, number: int, *, background: bool) -> None:
+    kill_during(project, number, background=background)
+    with project.terminal("--session", "s", columns=120, env=SANDBOX) as terminal:
+        terminal.see("ctx ")
+        seen = terminal.see(".envrc is new since then and protected: it is .envrc.set-aside now")
+        assert "a chat was killed while this ran: rm -f a.txt; echo x > .envrc" in seen
+        assert "changed since then: a.txt, " in seen
+        terminal.enter("/rewind")
+        terminal.see("type to search")
+        terminal.type(ENTER)
+        terminal.see("Conversation and files")
+        terminal.answer("b")
+        terminal.see("restored a.txt")
+        terminal.type(CTRL_C)  # the message is in the input line
+        terminal.enter("/quit")
+        assert terminal.ended() == 0
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\n"
+    assert not (project.folder / ".envrc").exists()
+
+
+@needs_sandbox
+def test_another_session_sets_aside_and_keeps_the_record_for_the_killed_one(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_during(project, signal.SIGKILL, background=False)
+
+    async def other(chat: InProcessChat) -> None:
+        assert "/rewind in session s restores what it was" in chat.err.getvalue()
+        assert not (project.folder / ".envrc").exists()
+
+    run_chat(project, monkeypatch, other, session="other", sandbox="auto")
+    (project.folder / "later.txt").write_text("by the user\n")
+
+    async def same(chat: InProcessChat) -> None:
+        assert "changed since then: a.txt, " in chat.err.getvalue()
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        assert "restored a.txt" in await chat.send(f"/rewind {handle} files")
+        assert (project.folder / "later.txt").exists()
+
+    run_chat(project, monkeypatch, same, sandbox="auto")
+
+    async def again(chat: InProcessChat) -> None:
+        assert "killed" not in chat.err.getvalue()
+
+    run_chat(project, monkeypatch, again, sandbox="auto")
+
+
+def test_a_folder_that_becomes_empty_goes_with_its_file(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / "old").mkdir()
+    (project.folder / "old" / "kept.txt").write_text("kept\n")
+    paths = ("made/inner/x.txt", "old/y.txt")
+    project.script([("write", {"path": path, "content": "x\n"}) for path in paths], "Done.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("go")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        assert "deleted made/inner/x.txt" in await chat.send(f"/rewind {handle} files")
+        assert not (project.folder / "made").exists()
+        assert (project.folder / "old" / "kept.txt").exists()
+        await chat.send("/undo")
+        assert (project.folder / "made" / "inner" / "x.txt").exists()
 
     run_chat(project, monkeypatch, steps, yes=True)

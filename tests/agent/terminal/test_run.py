@@ -45,6 +45,13 @@ def test_long_standard_input_is_cut_and_the_cut_is_said(project: ChatProject) ->
     assert len(said) < len(much) / 3
 
 
+def test_binary_data_in_a_pipe_is_refused(project: ChatProject) -> None:
+    done = project.run_piped("run", "--session", "s", "what is it?", input="PNG\0\1\2")
+    assert done.returncode == 1
+    assert "standard input is not a text: nothing was sent" in done.stderr
+    assert not project.store.exists()
+
+
 def test_an_empty_pipe_and_dev_null_add_nothing(project: ChatProject) -> None:
     project.run_piped("run", "--session", "s", "hello", input="")
     with open(os.devnull, "r+b", buffering=0) as null:
@@ -71,6 +78,14 @@ def test_the_exit_code_is_3_after_a_denial_and_the_output_says_what_to_allow(pro
     [result] = [text_of(e.fact.content) for e in project.events() if isinstance(e.fact, ToolReturned)]
     assert "there is no user to ask" in result
     assert not (project.folder / "new.txt").exists()
+
+
+def test_a_denial_that_yes_does_not_change_says_so(project: ChatProject) -> None:
+    project.script([("run", {"command": "echo x > .envrc"})], "I could not.")
+    done = project.run_piped("run", "--yes", "write it")
+    assert done.returncode == 3
+    assert "No option allows it, because .envrc is protected: foveal chat asks you." in done.stderr
+    assert "--yes" not in done.stderr
 
 
 def test_a_denial_in_json_has_the_advice(project: ChatProject) -> None:

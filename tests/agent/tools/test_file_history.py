@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.agent.tool import Toolbox
+from foveal.agent.tools.change_recording import record_changes
 from foveal.agent.tools.file_history import (
     ChangeHistory,
     FileChange,
@@ -23,7 +24,6 @@ from foveal.agent.tools.file_history import (
     plan_undo,
     present_states,
     read_changes,
-    record_changes,
     restore_files,
 )
 from foveal.agent.tools.files import file_tools

@@ -122,7 +122,7 @@ def test_two_tools_with_one_name_are_refused(folder: Path) -> None:
         ("read", '{"path": "a", "offset": NaN}', "offset must be an integer"),
         ("read", '{"path": "a", "limit": true}', "limit must be an integer, not a boolean."),
         ("read", '{"path": null}', "path must be a string, not null."),
-        ("read", '{"path": ""}', "path must be at least 1 characters, not 0."),
+        ("read", '{"path": ""}', "path must be at least 1 character, not 0."),
         ("read", '{"path": "a", "offset": 1' + "0" * 5_000 + "}", "not valid JSON"),
         ("read", '{"path": ' + "[" * 10_000 + "]" * 10_000 + "}", "nested too deeply"),
     ],
@@ -225,7 +225,7 @@ def test_a_cancelled_call_ends_its_tool_and_keeps_its_output(box: Toolbox, folde
 
     output = asyncio.run(interrupted())
     assert text_of(output.content).startswith("begun\n")
-    assert text_of(output.content).endswith("[run was stopped: somebody stopped it]")
+    assert text_of(output.content).endswith("[run was stopped: the turn was interrupted]")
     assert ends(int((folder / "pid").read_text()))
 
 
@@ -249,7 +249,7 @@ def test_a_result_of_10_mb_is_whole_and_a_larger_one_says_what_is_missing(
     assert isinstance(shared[1], Text)
     assert shared[0] == Text(text="a" * 900)
     assert "[800 characters were left out here" in shared[1].text
-    assert shared[2] == Text(text="[left out: 1 characters, because an answer may have 1,000]")
+    assert shared[2] == Text(text="[left out: 1 character, because an answer may have 1,000]")
 
 
 # ── Tools in a session ────────────────────────────────────────────────────────────────────────────────

@@ -94,6 +94,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     why: str = ""
     """Why no rule covers the call, "" if one could."""
+    needs_user: bool = False
+    """Whether nothing but the user's yes allows it, not even `--yes`."""
     session_rules: tuple[Rule, ...] = ()
     project_rules: tuple[CommandRule, ...] = ()
 
@@ -116,10 +118,10 @@ def decide(
         if _denies(rule, call):
             return Denied(f"{_entry_text(rule)} is denied by tools.deny")
     if call.leaves_sandbox and (is_sandboxed or not allows_everything):
-        return Ask(why="it leaves the sandbox")
+        return Ask(why="it leaves the sandbox", needs_user=is_sandboxed)
     is_confined = call.line is not None and is_sandboxed
     if call.protected and not is_confined and not (call.only_reads and mode == "auto"):
-        return Ask(why=f"{call.protected} is protected")
+        return Ask(why=f"{call.protected} is protected", needs_user=True)
     if allows_everything:
         return Allowed("--yes")
     if (

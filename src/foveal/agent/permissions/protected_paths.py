@@ -131,12 +131,31 @@ class SetAside(NamedTuple):
     now: str
 
 
+class KnownProtected(NamedTuple):
+    """The protected files of a workspace at one time, as they are saved."""
+
+    links: dict[str, str]
+    """Every path, with the target of a link."""
+    is_partial: bool
+    """Whether some files were not looked at."""
+    at_ns: int
+
+
 class ProtectedFiles:
     """The protected files of a workspace before a command runs in the sandbox."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, known: KnownProtected | None = None) -> None:
+        """`known` is what another process has saved; without it, the present state counts."""
         self._root = root
-        self.accept_all()
+        if known is None:
+            self.accept_all()
+        else:
+            self._before, self._is_partial, self._started_ns = known
+
+    @property
+    def known(self) -> KnownProtected:
+        """What is known so far, to be saved."""
+        return KnownProtected(self._before, self._is_partial, self._started_ns)
 
     def accept_all(self) -> None:
         """Take all files that are there now for known, after a command that the user let leave the sandbox."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from foveal.agent.loop import DENIED_RESULT, UNATTENDED_DENIAL, Agent
+from foveal.agent.loop import DENIED_RESULT, UNATTENDED_DENIAL, Agent, HookOccasion
 from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.permissions.protected_paths import SetAside
 from foveal.agent.terminal import factory
@@ -38,8 +39,9 @@ from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tools import Tool, Toolbox, ToolOutput, load_tools_tool
 from foveal.agent.tools.background_commands import BackgroundCommand, BackgroundCommands
+from foveal.agent.tools.change_recording import CommandChanges, Recovered, record_changes
 from foveal.agent.tools.file_backups import FileBackups, WorkspaceState
-from foveal.agent.tools.file_history import FILE_CHANGING_TOOLS, FileChange, FileChanges, record_changes
+from foveal.agent.tools.file_history import FILE_CHANGING_TOOLS, FileChange, FileChanges
 from foveal.agent.tools.subagents import TASK_INSTRUCTIONS, SubAgents, TaskLimits, TaskParts
 from foveal.agent.tools.todo import current_todo, todo_tool
 from foveal.agent.tools.workspace import Workspace
@@ -50,7 +52,7 @@ from foveal.config.memory_file import MemoryFile
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.providers.ollama_window import ensure_ollama_window
@@ -61,6 +63,8 @@ from foveal.sessions.session import Session
 from foveal.stores import open_store
 from foveal.stores.session_locks import SessionLock, SessionLocks
 
+_MAX_NAMED_FILES = 5
+"""Files that a notice names."""
 _LAST_CHECKED_SEQ = 20
 """A session whose events up to this one are all `Opened` is new and gets the system text."""
 
@@ -86,11 +90,12 @@ class ChatState:
         """The sandbox of commands; None if they run without one, which the second value explains."""
         self.file_copies: FileBackups | None = None if self.sandbox is None else factory.file_copies(options)
         """Copies of files that commands in the sandbox may change."""
+        self._changes = None if self.file_copies is None else self._command_changes(self.file_copies)
         self.plan: PlanMode = PlanMode(lambda: self.toolbox, has_sandbox=self.sandbox is not None)
         self.memories: LocalMemories | None = factory.make_memories(store, config)
         """What is known from earlier sessions; None if the memory is off."""
         self.background: BackgroundCommands = BackgroundCommands(
-            on_end=self._tell_of_end, on_aside=self._tell_of_aside
+            on_end=self._tell_of_end, on_aside=self._tell_of_aside, changes=self._changes
         )
         """What `run` has started in the background; it belongs to the chat, whatever session is open."""
         self.denials: int = 0
@@ -131,6 +136,7 @@ class ChatState:
             await state._carried_facts(origin, options.carry, config, provider)
         await state._open_session(id, config, provider, origin=origin)
         stack.push_async_callback(state.close)
+        await state._recover_changes()
         if origin:
             await state._append_record(origin, options.carry)
         state._tell(state._sandbox_notes())
@@ -230,7 +236,7 @@ class ChatState:
             self.session,
             self.provider,
             self.toolbox,
-            hooks=(self.plan.refuse_changes,),
+            hooks=(self._settle_commands, self.plan.refuse_changes),
             approve=self.approve,
             guidance=self.instruction_files,
             deferral=deferral,
@@ -254,7 +260,31 @@ class ChatState:
             own_tools=own_tools,
             reads_only=lambda: self.plan.is_on,
         )
-        return record_changes(tools, Workspace(self.options.folder), record, self.file_copies)
+        return record_changes(tools, Workspace(self.options.folder), record, self._changes)
+
+    # ── Changes by commands ──────────────────────────────────────────────────────────────────────────
+
+    def _command_changes(self, copies: FileBackups) -> CommandChanges:
+        async def record(changes: Sequence[FileChange]) -> None:
+            await self.session.append(FileChanges(changes=tuple(changes), by="background").to_fact())
+
+        return CommandChanges(
+            Workspace(self.options.folder).root,
+            copies,
+            store=self.options.store,
+            session=lambda: self.session.id,
+            record=record,
+        )
+
+    async def _settle_commands(self, occasion: HookOccasion) -> None:
+        """The hook of the agent and its sub-agents: record what background commands did before a tool runs."""
+        if occasion.at == "before_tool":
+            await self.background.settle()
+
+    async def _recover_changes(self) -> None:
+        """Record what commands did whose chat in this folder was killed, and say so."""
+        for found in [] if self._changes is None else await self._changes.recover(self.session.id):
+            self._tell_of_recovered(found)
 
     # ── Sub-agents ───────────────────────────────────────────────────────────────────────────────────
 
@@ -278,7 +308,7 @@ class ChatState:
             tools=self._make_tools(session),
             approve=self._approve_task_call,
             guidance=self._instruction_files(),
-            hooks=(self.plan.refuse_changes,),
+            hooks=(self._settle_commands, self.plan.refuse_changes),
         )
 
     @property
@@ -471,6 +501,17 @@ class ChatState:
     def _tell_of_aside(self, aside: SetAside) -> None:
         self._warn(f"a background command made {aside.path}, which is protected: it is {aside.now} now")
 
+    def _tell_of_recovered(self, found: Recovered) -> None:
+        names = [os.path.relpath(change.path, self.options.folder) for change in found.changes]
+        shown = ", ".join(map(exact_line, names[:_MAX_NAMED_FILES]))
+        more = f" and {len(names) - _MAX_NAMED_FILES:,} more" if len(names) > _MAX_NAMED_FILES else ""
+        where = "" if found.session == self.session.id else f" in session {one_line(found.session)}"
+        self._warn(f"a chat was killed while this ran: {one_line(found.command, width=60)}")
+        if names:
+            self._warn(f"changed since then: {shown}{more}; /rewind{where} restores what it was")
+        for aside in found.aside:
+            self._warn(f"{aside.path} is new since then and protected: it is {aside.now} now")
+
     def _tell_of_end(self, job: BackgroundCommand) -> None:
         self.ui.notify([note(f"{job.id} has ended, {job.state}: {one_line(job.command, width=60)}")])
 
@@ -505,7 +546,6 @@ class ChatState:
         return allowed
 
     async def _approve(self, call: Call, what: str, toolbox: Toolbox) -> bool:
-        await self.background.set_aside()
         copied = WorkspaceState({}, "there is no sandbox")
         if call.name == SHELL_TOOL and self.file_copies is not None:
             copied = await asyncio.to_thread(self.file_copies.take)

@@ -18,6 +18,8 @@ from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.terminal.proposals import propose_at_end
 from foveal.agent.terminal.user_interface import JsonOutput, PlainOutput
+from foveal.agent.tools.text_edit import is_binary
+from foveal.errors import FovealError
 
 DENIED_EXIT_CODE = 3
 """Exit code after a call that was not allowed, if nothing else failed."""
@@ -25,6 +27,7 @@ INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C outside of a terminal."""
 MAX_PIPED_BYTES = 16 * 1024 * 1024
 """Bytes of standard input that `foveal run` keeps; what the model sees of them is limited further."""
+_BINARY_CHECK_BYTES = 8_192
 PIPE_NOTICE_S = 3.0
 """Seconds after which a user who waits is told that standard input has not ended."""
 
@@ -83,6 +86,8 @@ async def _read_stdin() -> str:
         kept += data[: max(0, MAX_PIPED_BYTES - len(kept))]
         total += len(data)
     notice.cancel()
+    if is_binary(bytes(kept[:_BINARY_CHECK_BYTES])):
+        raise FovealError("standard input is not a text: nothing was sent")
     text = kept.decode("utf-8", "replace")
     left_out = total - len(kept)
     return f"{text}\n[foveal: {left_out:,} more bytes of standard input were not read]" if left_out else text

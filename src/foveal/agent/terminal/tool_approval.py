@@ -191,6 +191,8 @@ def _rule_texts(rules: Iterable[Rule]) -> str:
 
 
 def _advice(decision: Ask, call: CallFacts) -> str:
+    if decision.needs_user:
+        return f"No option allows it, because {decision.why}: foveal chat asks you."
     everything = "everything with --yes."
     if call.line is None:
         return f"Allow it with --allow {call.tool}, or {everything}"

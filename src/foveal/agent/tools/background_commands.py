@@ -4,8 +4,8 @@
    unless the user keeps it.
 2. Of its output, the beginning and the end are kept in a temporary file, at most `MAX_JOB_BYTES`.
 3. The user consents to the start; reading and ending need no further consent.
-4. Protected files that a command in the sandbox creates are set aside before the next step of the agent, and when
-   the command ends.
+4. What a command in the sandbox changes is recorded, and protected files that it creates are set aside, before the
+   next step of the agent, when the command ends, and when the chat ends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from foveal.agent.permissions.protected_paths import ProtectedFiles, SetAside
 from foveal.agent.tool import Arguments, InvalidArguments, RunningCall, Tool, ToolOutput
+from foveal.agent.tools.change_recording import CommandChanges
 from foveal.agent.tools.process_group import OutputPipe, OutputSpool, watch_exit
 from foveal.core.wire.safe_print import one_line
 from foveal.providers.local import watchdog
@@ -112,17 +113,20 @@ class BackgroundCommands:
         *,
         on_end: Callable[[BackgroundCommand], None] = lambda _: None,
         on_aside: Callable[[SetAside], None] = lambda _: None,
+        changes: CommandChanges | None = None,
     ) -> None:
-        """`on_end` is called when a command has ended by itself, `on_aside` for each file that was set aside."""
+        """`on_end` is called when a command has ended by itself, `on_aside` for each file that was set aside;
+        `changes` records what commands in the sandbox change."""
         self.all: dict[str, BackgroundCommand] = {}
         """Every command so far, by id."""
-        self._on_end, self._on_aside = on_end, on_aside
+        self._on_end, self._on_aside, self._changes = on_end, on_aside, changes
         self._protected: ProtectedFiles | None = None
         """The protected files before the first command started in the sandbox; None if none runs there."""
         self._untold: list[SetAside] = []
         """Files that were set aside and that the model was not told of."""
+        self._lock = asyncio.Lock()
         self._files = ExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], BackgroundCommand] = {}
 
     @property
     def running(self) -> list[BackgroundCommand]:
@@ -136,8 +140,24 @@ class BackgroundCommands:
             raise InvalidArguments(
                 f"{MAX_RUNNING_JOBS} commands run in the background already; end one first."
             )
+        changes = self._changes if is_sandboxed else None
         if is_sandboxed and self._protected is None:
             self._protected = await asyncio.to_thread(ProtectedFiles, cwd)
+        if changes is not None:
+            await changes.begin(command)
+        try:
+            job, pipe = await self._spawn(command, argv, cwd, env)
+        except BaseException:
+            if changes is not None:
+                await changes.end(command)
+            raise
+        self.all[job.id] = job
+        self._watch(job, pipe, changes)
+        return job
+
+    async def _spawn(
+        self, command: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str]
+    ) -> tuple[BackgroundCommand, OutputPipe]:
         with ExitStack() as files:
             spool, tail = files.enter_context(OutputSpool(MAX_JOB_BYTES)), RunningCall()
             pipe = files.enter_context(OutputPipe(spool, tail.add_output))
@@ -148,31 +168,35 @@ class BackgroundCommands:
                 pid = int(await asyncio.to_thread(process.stdout.readline))
             job = BackgroundCommand(f"j{len(self.all) + 1}", command, process, pid, spool, tail)
             self._files.push(files.pop_all())
-        self.all[job.id] = job
-        self._watch(job, pipe)
-        return job
+        return job, pipe
 
-    def _watch(self, job: BackgroundCommand, pipe: OutputPipe) -> None:
+    def _watch(self, job: BackgroundCommand, pipe: OutputPipe, changes: CommandChanges | None) -> None:
         async def watch() -> None:
             await job.watch(pipe)
-            await self.set_aside()
+            await self.settle()
+            if changes is not None:
+                await changes.end(job.command)
             if job.state != "stopped":
                 self._on_end(job)
 
         task = asyncio.create_task(watch())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = job
+        task.add_done_callback(self._tasks.pop)
 
-    async def set_aside(self) -> None:
-        """Set aside the protected files that commands in the sandbox have created since the last call."""
-        if self._protected is None:
-            return
-        aside = await asyncio.to_thread(self._protected.set_new_aside)
-        if not self.running:
-            self._protected = None
-        self._untold += aside
-        for each in aside:
-            self._on_aside(each)
+    async def settle(self) -> None:
+        """Record what commands in the sandbox have changed since the last call, and set aside the protected files
+        that they have created."""
+        async with self._lock:
+            if self._protected is None:
+                return
+            aside = await asyncio.to_thread(self._protected.set_new_aside)
+            if not self.running:
+                self._protected = None
+            self._untold += aside
+            for each in aside:
+                self._on_aside(each)
+            if self._changes is not None:
+                await self._changes.settle()
 
     def take_aside(self) -> list[SetAside]:
         """Return what was set aside since the last call, for the model."""
@@ -199,8 +223,13 @@ class BackgroundCommands:
     async def close(self) -> None:
         """End the commands that are not kept, and remove what they have printed."""
         await asyncio.gather(*(job.end() for job in self.running if not job.is_kept))
-        for task in tuple(self._tasks):
-            task.cancel()
+        await self.settle()
+        for task, job in tuple(self._tasks.items()):
+            if not job.ended.is_set():
+                task.cancel()
+            await asyncio.wait({task})
+        if self._changes is not None:
+            await self._changes.close()
         self._files.close()
 
 
@@ -236,7 +265,7 @@ def job_tool(jobs: BackgroundCommands) -> Tool:
         elif wait_s := float(given.get("wait", 0)):
             with suppress(TimeoutError):
                 await asyncio.wait_for(job.ended.wait(), wait_s)
-        await jobs.set_aside()
+        await jobs.settle()
         output = job.take_output()
         line_break = "" if output.endswith("\n") or not output else "\n"
         notes = "".join(aside_notes(jobs.take_aside()))

@@ -8,19 +8,17 @@
    all.
 3. A file that is not as the last recorded change left it is not restored, because another program changed it.
 
-`record_changes` wraps a tool: the digests of its file before and after each call go to a callback, which stores
-them in the log. `plan_rewind` and `plan_undo` are pure functions of that log; `restore_files` carries out a plan.
+`change_recording` makes the records. `plan_rewind` and `plan_undo` are pure functions of that log; `restore_files`
+carries out a plan.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import pairwise
@@ -28,12 +26,10 @@ from pathlib import Path, PurePath
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
-from foveal.agent.permissions.command_rules import SHELL_TOOL
-from foveal.agent.tool import Arguments, InvalidArguments, Tool, ToolOutput, describe_error
+from foveal.agent.tool import InvalidArguments, describe_error
 from foveal.agent.tools import text_edit
-from foveal.agent.tools.file_backups import ChangedFile, FileBackups, changed_files
+from foveal.agent.tools.file_backups import FileBackups
 from foveal.agent.tools.files import MAX_READ_BYTES
 from foveal.agent.tools.workspace import FileStamp, Workspace
 from foveal.core.log.events import (
@@ -86,7 +82,8 @@ class FileChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What one event did to files."""
 
     changes: tuple[FileChange, ...]
-    by: Literal["tool", "rewind", "undo"] = "tool"
+    by: Literal["tool", "background", "rewind", "undo"] = "tool"
+    """`background`: a command that the agent did not wait for, or another program meanwhile."""
     target: int | None = None
     """Of a rewind: the event that rewinds the conversation, if one does; of an undo: the event that it takes
     back."""
@@ -111,9 +108,11 @@ class RecordedChange(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     change: FileChange
     call: Call | None = None
-    """None for a rewind and for an undo."""
+    """None for background commands, for a rewind and for an undo."""
     line: int = 0
     """The first line that an edit changed; 0 if it is not known."""
+    is_certain: bool = True
+    """Whether it is known that the agent made it: while a background command runs, others change files too."""
 
 
 class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +123,8 @@ class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Results of file tools without a record, with the path in the call: sessions of older versions have them."""
     texts: tuple[tuple[str, str], ...] = ()
     """Names of files, and texts that they had as a whole at some time."""
-    calls: tuple[tuple[int, str], ...] = ()
-    """Results of calls without a record: seq, and name of the tool."""
+    calls: tuple[tuple[int, Call], ...] = ()
+    """Calls without a record, each with the seq of its result."""
     copies: FileBackups | None = None
     """Copies of files that commands changed."""
 
@@ -147,9 +146,9 @@ class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
         """Return the changed files, in the order of their first change."""
         return list(dict.fromkeys(recorded.change.path for recorded in self.changes))
 
-    def tools_after(self, seq: int) -> Counter[str]:
-        """Return how often each tool that records no changes has answered since an event."""
-        return Counter(name for at, name in self.calls if at > seq)
+    def calls_after(self, seq: int) -> list[Call]:
+        """Return the calls without a record that were answered since an event."""
+        return [call for at, call in self.calls if at > seq]
 
 
 class _LogReader:
@@ -159,7 +158,7 @@ class _LogReader:
         self.changes: list[RecordedChange] = []
         self.unrecorded: list[tuple[int, str]] = []
         self.texts: list[tuple[str, str]] = []
-        self.calls: list[tuple[int, str]] = []
+        self.calls: list[tuple[int, Call]] = []
         self._open: list[Call] = []
         """Calls without a result. They run one after the other, so a record belongs to the first of them."""
         self._pending: list[int] = []
@@ -176,9 +175,11 @@ class _LogReader:
 
     def _read_record(self, seq: int, record: FileChanges) -> None:
         call = self._open[0] if record.by == "tool" and self._open else None
+        is_certain = record.by != "background"
         for change in record.changes:
-            self._pending.append(len(self.changes))
-            self.changes.append(RecordedChange(seq=seq, change=change, call=call))
+            if is_certain:
+                self._pending.append(len(self.changes))
+            self.changes.append(RecordedChange(seq=seq, change=change, call=call, is_certain=is_certain))
 
     def _read_result(self, seq: int, fact: ToolReturned) -> None:
         call = next((call for call in self._open if call.id == fact.call_id), None)
@@ -189,7 +190,7 @@ class _LogReader:
         given = _arguments(call)
         path, text = str(given.get("path", "")), text_of(fact.content)
         if call.name not in FILE_CHANGING_TOOLS:
-            self.calls += [] if pending else [(seq, call.name)]
+            self.calls += [] if pending else [(seq, call)]
             if call.name == "read" and not fact.error and isinstance(fact.content, str):
                 self.texts += [(PurePath(path).name, whole) for whole in (text, _NOTE.sub("", text, count=1))]
             return
@@ -401,71 +402,6 @@ def _line_start(text: str, line: int) -> int:
     return at
 
 
-_UNREADABLE: Final = "unreadable"
-"""In place of the digest of a file that cannot be read."""
-
-Record = Callable[[Sequence[FileChange]], Awaitable[None]]
-_Run = Callable[..., Awaitable[ToolOutput]]
-
-
-def record_changes(
-    tools: Iterable[Tool], workspace: Workspace, record: Record, copies: FileBackups | None = None
-) -> list[Tool]:
-    """Return tools of which those that change files report what each call changed to `record`. Of commands, which
-    run in a sandbox, `copies` says what they changed."""
-    return [
-        replace(tool, run=_recording(tool, workspace, record))
-        if tool.name in FILE_CHANGING_TOOLS
-        else _recording_command(tool, record, copies)
-        if tool.name == SHELL_TOOL and copies is not None
-        else tool
-        for tool in tools
-    ]
-
-
-def _recording(tool: Tool, workspace: Workspace, record: Record) -> _Run:
-    async def run(given: Arguments) -> ToolOutput:
-        path = workspace.resolve(str(given["path"]))
-        before = await asyncio.to_thread(_digest, workspace, path)
-        output = await tool.run(given)
-        after = await asyncio.to_thread(_digest, workspace, path)
-        if not output.error and _UNREADABLE not in (before, after):
-            await record([FileChange(str(path), before, after)])
-        return output
-
-    return run
-
-
-def _recording_command(tool: Tool, record: Record, copies: FileBackups) -> Tool:
-    def recording(run: _Run) -> _Run:
-        async def run_and_record(given: Arguments, *more: Any) -> ToolOutput:
-            if given.get("outside_sandbox"):
-                return await run(given, *more)
-            before = await asyncio.to_thread(copies.take)
-            output = await run(given, *more)
-            after = await asyncio.to_thread(copies.take)
-            if not before.problem and not after.problem and (changed := changed_files(before, after)):
-                await record([_change_by_command(one) for one in changed])
-            return output
-
-        return run_and_record
-
-    live = None if tool.run_live is None else recording(tool.run_live)
-    return replace(tool, run=recording(tool.run), run_live=live)
-
-
-def _change_by_command(one: ChangedFile) -> FileChange:
-    before, after = (None if file is None else file.digest for file in (one.before, one.after))
-    return FileChange(one.path, before, after, None if one.before is None else one.before.mode)
-
-
-def _digest(workspace: Workspace, path: Path) -> Digest:
-    try:
-        return digest_of(read_file(workspace, path))
-    except (OSError, InvalidArguments):
-        return _UNREADABLE
-
-
 def read_file(workspace: Workspace, path: Path) -> bytes | None:
     """Return the bytes of a regular file, None if there is no such path."""
     return _read_with_stamp(workspace, path)[0]
@@ -512,6 +448,15 @@ def _restore(workspace: Workspace, one: Restoration) -> None:
     elif data is not None:
         with workspace.open_folder(path.parent) as folder:
             os.unlink(path.name, dir_fd=folder)
+        _remove_empty_folders(path.parent, workspace.root)
+
+
+def _remove_empty_folders(folder: Path, root: Path) -> None:
+    """Remove the folders that were made for a file and have become empty with it."""
+    with suppress(OSError):  # it is not empty
+        while folder != root and folder.is_relative_to(root):
+            os.rmdir(folder)
+            folder = folder.parent
 
 
 def _read_with_stamp(workspace: Workspace, path: Path) -> tuple[bytes | None, FileStamp | None]:

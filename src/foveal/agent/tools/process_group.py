@@ -4,7 +4,7 @@
    `MAX_COMMAND_BYTES`, the beginning and the end. Memory use does not depend on the amount of output.
 2. When the process ends, the processes that it left running in its group are killed. When it takes too long or the
    caller is cancelled, the group gets SIGTERM, then SIGKILL; the output until then is returned. On Linux the result
-   names what was killed, and what has left the group and runs on.
+   names what was killed, and what has left the group and runs on; a sandbox ends all of it before it can be named.
 3. The group is killed before its leader is reaped, so that the group's number cannot belong to another process yet.
 """
 

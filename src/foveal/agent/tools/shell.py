@@ -212,7 +212,7 @@ async def _run_command(
     network = where.network and not reads_only
     jobs = where.background
     if jobs is not None:
-        await jobs.set_aside()
+        await jobs.settle()
     run = _confined(where._replace(network=network), sandbox, command, reads_only=reads_only)
     if (
         run.is_commit

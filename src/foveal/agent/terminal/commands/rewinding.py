@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from difflib import unified_diff
 from typing import Final
 
+from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.permissions.protected_paths import protected_part
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.output.agent_event_rows import note
@@ -50,6 +51,8 @@ from foveal.sessions.perform import perform
 
 MAX_LISTED_TURNS: Final = 10
 """Messages that `/rewind` lists without a terminal."""
+MAX_NAMED_CALLS: Final = 5
+"""Calls that `/rewind` names because it cannot take them back."""
 MAX_DIFF_LINES: Final = 200
 """Lines that `/diff` shows of all files together."""
 _WHAT: Final = ("conversation", "files", "both")
@@ -67,6 +70,7 @@ _KEYS: Final = {"b": "both", "c": "conversation", "f": "files"}
 
 async def rewind(state: ChatState, argument: str) -> list[Row]:
     """Go back to before a message of the user: the conversation, the files, or both."""
+    await state.background.settle()
     log = await state.session.events()
     messages = [turn[0] for turn in split_turns(effective_events(log))]
     name, _, what = argument.partition(" ")
@@ -102,6 +106,7 @@ async def _rewind(
             state.ui.suggest_input(typed_text(event.fact.content))
     if chosen != "conversation":
         rows += await _restore(state, plan, FileChanges(changes=(), by="rewind", target=rewound))
+        rows += _perhaps_others(state, plan, history, event.seq)
         rows += _not_undone(state, history, event.seq)
     elif plan.restorations or plan.left:
         rows.append(note("files stay as they are; /rewind with “files” restores them"))
@@ -146,6 +151,7 @@ async def _ask_what(state: ChatState, event: Event, plan: RestorePlan, history: 
             for line in file_diff_rows(_short_path(state, one.change.path), one.present, one.data)
         ),
         *_left_rows(state, plan.left),
+        *_perhaps_others(state, plan, history, event.seq),
         *_not_undone(state, history, event.seq),
     ]
     question = Question(
@@ -198,17 +204,26 @@ def _left_rows(state: ChatState, left: Sequence[LeftFile]) -> list[Row]:
     return [note(f"not restored: {_short_path(state, one.path)}: {one.reason}", "fair") for one in left]
 
 
+def _perhaps_others(state: ChatState, plan: RestorePlan, history: ChangeHistory, since: int) -> list[Row]:
+    """Return a notice about restored files that another program may have changed."""
+    unsure = {one.change.path for one in history.changes if one.seq > since and not one.is_certain}
+    names = [_short_path(state, one.change.path) for one in plan.restorations if one.change.path in unsure]
+    text = f"changed while a command ran unattended, perhaps by you: {', '.join(names)}"
+    return [note(text, "fair")] if names else []
+
+
 def _not_undone(state: ChatState, history: ChangeHistory, since: int) -> list[Row]:
-    """Return a notice about calls whose effects are not in the log, such as commands."""
-    counted = {
-        name: count
-        for name, count in history.tools_after(since).items()
-        if (tool := state.toolbox.get(name)) is None or tool.needs_approval
-    }
-    if not counted:
+    """Return a notice about calls whose effects are not in the log, such as commands, newest last."""
+    calls = [
+        one_line(state.toolbox.describe(call.name, call.arguments), width=60)
+        for call in history.calls_after(since)
+        if (tool := state.toolbox.get(call.name)) is None or tool.needs_approval
+    ]
+    if not calls:
         return []
-    names = ", ".join(f"{name} ({count:,}×)" for name, count in counted.items())
-    return [note(f"what these calls did is not undone: {names}", "fair")]
+    more = len(calls) - MAX_NAMED_CALLS
+    head = "what these calls did is not undone" + (f", and {more:,} before them" if more > 0 else "")
+    return [note(f"{head}: {' · '.join(calls[-MAX_NAMED_CALLS:])}", "fair")]
 
 
 def _short_path(state: ChatState, path: str) -> str:
@@ -298,6 +313,7 @@ async def retry(state: ChatState, argument: str) -> list[Row]:
 
 async def diff(state: ChatState, argument: str) -> list[Row]:
     """Show what the agent changed in files with its file tools in this session; with a path, in that file."""
+    await state.background.settle()
     log = await state.session.events()
     history = ChangeHistory.of(log, state.file_copies)
     paths = [_changed_path(state, history, argument)] if argument else history.paths()
@@ -360,7 +376,7 @@ def _changes_of(state: ChatState, history: ChangeHistory, path: str, present: by
 
 
 def _not_shown(history: ChangeHistory) -> list[Row]:
-    commands = history.tools_after(-1)["run"]
+    commands = sum(call.name == SHELL_TOOL for call in history.calls_after(-1))
     if not commands:
         return []
     return [note(f"not shown: what {counted(commands, 'command')} changed; `git diff` shows more")]
