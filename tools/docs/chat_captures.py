@@ -165,7 +165,7 @@ def take_planning() -> Iterator[tuple[str, str, Terminal]]:
             terminal.enter("/plan add a health check")
             terminal.see("Carry out this plan?")
             yield "plan", "The question about a plan", terminal
-            terminal.type("y")
+            terminal.enter("y")
             terminal.see(lambda t: "Next comes the path." in t.text and is_idle(t))
             yield "todo", "The to-do list above the input line", terminal
 
