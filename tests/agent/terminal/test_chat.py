@@ -1287,7 +1287,8 @@ def test_every_command_is_documented() -> None:
 def test_text_that_only_resembles_a_command_is_a_message() -> None:
     assert parse_command("what is /context?") is None
     assert parse_command("/etc/hosts looks odd") is None
-    assert parse_command("/context\nis a command, I think") is None
+    with pytest.raises(FovealError, match="/context takes no further lines: nothing was run or sent"):
+        parse_command("/context\nis a command, I think")
     with pytest.raises(FovealError, match=r"did you mean /context\?"):
         parse_command("/contxt")
 
